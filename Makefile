@@ -1,0 +1,44 @@
+# The two commands of the README are `make demo` and `make test`; both do all set-up on a fresh machine.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+BIN := .venv/bin
+export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER := 0
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: demo test check soak bench docs setup clean
+
+demo: setup
+	$(BIN)/rldbg demo
+
+test: setup
+	$(BIN)/pytest tests/unit -n 2 -m "not soak"
+	$(BIN)/pytest tests/integration tests/e2e -m "not soak"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest tests/unit -n 2 -m "not soak"
+
+soak: setup
+	$(BIN)/pytest tests -m soak --timeout 7200
+
+bench: setup
+	for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+setup: .venv/.installed
+
+# torch goes first, through the constraints file, so that nothing later pulls another build of it.
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache

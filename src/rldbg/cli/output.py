@@ -1,0 +1,76 @@
+"""The only place that prints. Results go to stdout, everything else to stderr.
+
+`--json` output is faithful; text for people has terminal escapes from files removed.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import Environment, Finding
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+SCHEMA_VERSION = 1
+
+
+def print_json(body: Mapping[str, Any]) -> None:
+    """One JSON document on stdout. NaN and Inf, which JSON has not, become null and ±1e999."""
+    print(json.dumps({"schema_version": SCHEMA_VERSION} | dict(body), default=_plain, allow_nan=True))
+
+
+def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": dict(error)}))
+        return
+    print(f"error: {visible(error['message'])}", file=sys.stderr)
+    if error["hint"]:
+        print(f"  try: {visible(error['hint'])}", file=sys.stderr)
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A rich console for one stream; plain when NO_COLOR is set or the stream is no terminal."""
+    from rich.console import Console
+
+    plain = bool(Environment().text("NO_COLOR"))
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 120
+    return Console(stderr=stderr, no_color=plain, highlight=False, soft_wrap=False, width=width)
+
+
+def print_result(renderable: "RenderableType") -> None:
+    """A result for people, on stdout."""
+    console().print(renderable)
+
+
+def print_line(text: str) -> None:
+    """One line of result for people, on stdout."""
+    print(visible(text))
+
+
+def print_note(text: str) -> None:
+    """Something beside the result (progress, advice), on stderr."""
+    print(visible(text), file=sys.stderr)
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    from rldbg.core.finding_terminal import to_terminal
+
+    print_result(to_terminal(findings))
+
+
+def visible(text: str) -> str:
+    """Text with control characters made visible, so that a file's content cannot drive the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return str(value)

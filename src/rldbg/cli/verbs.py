@@ -1,0 +1,34 @@
+"""The verbs by plane. A verb's module is imported only when the verb is used, so that help stays fast."""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    name: str
+    plane: str
+    summary: str
+    hidden: bool = False
+
+    @property
+    def module(self) -> str:
+        return "rldbg.cli." + {"continue": "continue_"}.get(self.name, self.name)
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("show", "recordings", "What is in a recording, and is it healthy."),
+    Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
+    Verb("convert", "recordings", "Write a recording in another format."),
+    Verb("demo", "trainer", "The tour: record, verify and show a small recording."),
+    Verb("config", "settings", "Show the resolved configuration and where each value comes from."),
+)
+
+PLANES: tuple[str, ...] = (
+    "live",
+    "recordings",
+    "isolation",
+    "profile",
+    "doctor",
+    "trainer",
+    "ui",
+    "settings",
+)

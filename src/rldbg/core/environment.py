@@ -1,0 +1,100 @@
+"""Every environment variable rldbg reads, declared once and read nowhere else.
+
+`docs/environment.md` is generated from VARIABLES. Options of the command line are also read from
+RLDBG_<VERB>_<OPTION>; those names follow from the verbs and are listed by `rldbg config show`.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from rldbg.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    group: str
+    meaning: str
+    default: str = ""
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("NO_COLOR", "terminal", "any value switches colours off"),
+    Variable("RLDBG_RUN", "run", "the run folder that verbs started inside another verb's run join"),
+    Variable("RLDBG_HOME", "run", "where run folders and registries are made", ".rldbg"),
+    Variable("RLDBG_CONFIG", "run", "the project file, instead of the nearest rldbg.toml"),
+    Variable("RLDBG_ROLE", "identity", "role of this process in records and in `rldbg ps`"),
+    Variable("RANK", "identity", "rank of this process, as set by torchrun"),
+    Variable("WORLD_SIZE", "identity", "number of processes, as set by torchrun"),
+    Variable("SLURM_PROCID", "identity", "rank of this process when RANK is not set"),
+    Variable("SLURM_NTASKS", "identity", "number of processes when WORLD_SIZE is not set"),
+    Variable("WEAVER_DEBUG_DUMP_ENABLED", "recording", "1 switches recording on (trainer service mode)"),
+    Variable("WEAVER_DEBUG_DUMP_DIR", "recording", "where the trainer service records", "debug_dump"),
+    Variable("WEAVER_DEBUG_DUMP_EVERY_N", "recording", "record every n-th step", "1"),
+    Variable("WEAVER_DEBUG_DUMP_OPTIONS", "recording", "kinds to record, comma separated"),
+    Variable("RLDBG_RECORD_ENABLED", "recording", "1 switches recording on, 0 off"),
+    Variable("RLDBG_RECORD_DIR", "recording", "where to record (the block's dump_dir)"),
+    Variable("RLDBG_RECORD_FORMAT", "recording", "safetensors, pt or jsonl"),
+    Variable("RLDBG_RECORD_EVERY_N_STEPS", "recording", "record every n-th step"),
+    Variable("RLDBG_RECORD_KINDS", "recording", "kinds to record, comma separated"),
+)
+
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+class Environment:
+    """A read-only view of a process environment that only answers for declared variables."""
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = os.environ if values is None else values
+
+    def text(self, name: str, default: str | None = None) -> str:
+        declared = _BY_NAME[name]
+        value = self._values.get(name)
+        if value is not None:
+            return value
+        return declared.default if default is None else default
+
+    def is_set(self, name: str) -> bool:
+        return _BY_NAME[name].name in self._values
+
+    def integer(self, name: str, default: int) -> int:
+        value = self.text(name, "").strip()
+        if not value:
+            return default
+        try:
+            return int(value)
+        except ValueError:
+            raise UsageError(f"{name}={value!r} is not a whole number", f"unset {name} or give it a number") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        if not self.is_set(name):
+            return default
+        value = self.text(name).strip().lower()
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise UsageError(f"{name}={value!r} is neither on nor off", f"use {name}=1 or {name}=0")
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A comma separated list; white space and empty items are ignored."""
+        return tuple(item.strip() for item in self.text(name, "").split(",") if item.strip())
+
+    def everything(self) -> dict[str, str]:
+        """The whole environment, for run.json; redact before writing it."""
+        return dict(self._values)
+
+    def near_misses(self, prefixes: tuple[str, ...] = ("WEAVER_DEBUG_", "RLDBG_RECORD_")) -> dict[str, str]:
+        """Set variables that look like ours but are not declared, with the nearest declared name."""
+        misses = {}
+        for name in self._values:
+            if name in _BY_NAME or not name.startswith(prefixes):
+                continue
+            nearest = get_close_matches(name, _BY_NAME, n=1)
+            misses[name] = nearest[0] if nearest else ""
+        return misses

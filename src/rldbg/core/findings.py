@@ -1,0 +1,84 @@
+"""The one type in which every verb reports what it found, and how it is shown in JSON and HTML.
+
+The terminal renderer is `rldbg.core.finding_terminal`, apart so that machine output never imports rich.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+from typing import Any
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def weight(self) -> int:
+        return {"info": 0, "warning": 1, "error": 2}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a user should know: what, how bad, where, by which evidence, why, and what to do."""
+
+    id: str
+    severity: Severity
+    where: str
+    evidence: tuple[str, ...] = ()
+    cause: str = ""
+    fix: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "severity": self.severity.value,
+            "where": self.where,
+            "evidence": list(self.evidence),
+            "cause": self.cause,
+            "fix": list(self.fix),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Finding":
+        return cls(
+            id=data["id"],
+            severity=Severity(data["severity"]),
+            where=data["where"],
+            evidence=tuple(data["evidence"]),
+            cause=data["cause"],
+            fix=tuple(data["fix"]),
+        )
+
+    def _repr_html_(self) -> str:
+        return to_html([self])
+
+
+def worst(findings: Iterable[Finding]) -> Severity | None:
+    """The highest severity present, or None when there is no finding at all."""
+    return max((f.severity for f in findings), key=lambda s: s.weight, default=None)
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first; the order of discovery is kept within one severity."""
+    return sorted(findings, key=lambda f: -f.severity.weight)
+
+
+def to_html(findings: Iterable[Finding]) -> str:
+    """A self-contained HTML fragment; everything in it is escaped."""
+    items = []
+    for finding in findings:
+        parts = [
+            f'<summary><b class="{finding.severity}">{finding.severity}</b> '
+            f"<code>{escape(finding.id)}</code> {escape(finding.where)}</summary>"
+        ]
+        if finding.cause:
+            parts.append(f"<p>{escape(finding.cause)}</p>")
+        if finding.evidence:
+            parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in finding.evidence) + "</ul>")
+        if finding.fix:
+            parts.append("<ol>" + "".join(f"<li>{escape(line)}</li>" for line in finding.fix) + "</ol>")
+        items.append('<details class="finding" open>' + "".join(parts) + "</details>")
+    return '<section class="findings">' + "".join(items) + "</section>"
