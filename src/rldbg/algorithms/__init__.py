@@ -1,0 +1,51 @@
+"""Pure maths on arrays, numpy or torch alike: advantages, losses, KL, ratios. Written once, for trainer, training
+service, analysis and rerun. No function keeps state, reads configuration or knows a device."""
+
+from rldbg.algorithms.advantages import dapo_advantages, grpo_advantages, informative_groups, overlong_penalty
+from rldbg.algorithms.arrays import Array, masked
+from rldbg.algorithms.log_probs import KlEstimator, entropy, kl_divergence, log_softmax, token_log_probs
+from rldbg.algorithms.losses import (
+    AGGREGATIONS,
+    LOSS_NAMES,
+    Aggregation,
+    LossName,
+    TokenLoss,
+    aggregate,
+    combine_losses,
+    cross_entropy_loss,
+    importance_ratio,
+    importance_sampling_loss,
+    loss_denominator,
+    policy_loss,
+    ppo_loss,
+)
+from rldbg.algorithms.ratios import effective_sample_size, ratio_metrics
+
+__all__ = [
+    "AGGREGATIONS",
+    "LOSS_NAMES",
+    "Aggregation",
+    "Array",
+    "KlEstimator",
+    "LossName",
+    "TokenLoss",
+    "aggregate",
+    "combine_losses",
+    "cross_entropy_loss",
+    "dapo_advantages",
+    "effective_sample_size",
+    "entropy",
+    "grpo_advantages",
+    "importance_ratio",
+    "importance_sampling_loss",
+    "informative_groups",
+    "kl_divergence",
+    "log_softmax",
+    "loss_denominator",
+    "masked",
+    "overlong_penalty",
+    "policy_loss",
+    "ppo_loss",
+    "ratio_metrics",
+    "token_log_probs",
+]
