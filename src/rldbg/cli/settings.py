@@ -7,8 +7,11 @@ The project file is the nearest `rldbg.toml` upwards of the working directory (o
 """
 
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import click
 
 from rldbg.core.environment import Environment
 from rldbg.core.errors import UsageError
@@ -37,3 +40,30 @@ def project_settings() -> dict[str, Any]:
         raise UsageError(
             f"{file} is not valid TOML: {error}", "mend the file, or point RLDBG_CONFIG elsewhere"
         ) from error
+
+
+class Setting(NamedTuple):
+    """One option of one verb: its value when no flag is given, and where that value comes from."""
+
+    name: str
+    value: Any
+    origin: str
+    variable: str
+
+
+def settings_of(command: click.Command, defaults: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Setting]:
+    """Every option of a verb and of its sub-commands."""
+    if isinstance(command, click.Group):
+        for name, sub_command in sorted(command.commands.items()):
+            yield from settings_of(sub_command, defaults.get(name) or {}, (*path, name))
+    environment = Environment()
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.name is None or not option.expose_value:
+            continue
+        variable = "_".join(["RLDBG", *path, option.name]).upper().replace("-", "_")
+        value, origin = option.default, "default"
+        if option.name in defaults:
+            value, origin = defaults[option.name], f"project file {project_file()}"
+        if environment.option(variable) is not None:
+            value, origin = environment.option(variable), "environment"
+        yield Setting(".".join([*path, option.name]), value, origin, variable)

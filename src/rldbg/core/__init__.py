@@ -1,18 +1,24 @@
-"""What every plane shares: errors, findings, identity, run folders, environment, redaction."""
+"""What every plane shares: errors, findings, identity, run folders, environment, redaction, recipes."""
 
-from rldbg.core.environment import VARIABLES, Environment, Variable
-from rldbg.core.errors import (
-    ExitCode,
-    IncompleteDataError,
-    PrerequisiteError,
-    RldbgError,
-    UnreachableError,
-    UsageError,
-)
-from rldbg.core.findings import Finding, Severity, by_severity, to_html, worst
-from rldbg.core.identity import Identity, SampleId, prompt_hash
-from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
-from rldbg.core.run import Run
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.core.environment import VARIABLES, Environment, Variable
+    from rldbg.core.errors import (
+        ExitCode,
+        IncompleteDataError,
+        PrerequisiteError,
+        RldbgError,
+        UnreachableError,
+        UsageError,
+    )
+    from rldbg.core.findings import Finding, Severity, by_severity, to_html, worst
+    from rldbg.core.identity import Identity, SampleId, prompt_hash
+    from rldbg.core.recipe import load_recipe
+    from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
+    from rldbg.core.run import Run
 
 __all__ = [
     "REDACTED",
@@ -32,9 +38,29 @@ __all__ = [
     "Variable",
     "by_severity",
     "is_secret_name",
+    "load_recipe",
     "prompt_hash",
     "redact",
     "redact_text",
     "to_html",
     "worst",
 ]
+
+_MODULES = {
+    "environment": ("VARIABLES", "Environment", "Variable"),
+    "errors": (
+        "ExitCode",
+        "IncompleteDataError",
+        "PrerequisiteError",
+        "RldbgError",
+        "UnreachableError",
+        "UsageError",
+    ),
+    "findings": ("Finding", "Severity", "by_severity", "to_html", "worst"),
+    "identity": ("Identity", "SampleId", "prompt_hash"),
+    "recipe": ("load_recipe",),
+    "redaction": ("REDACTED", "is_secret_name", "redact", "redact_text"),
+    "run": ("Run",),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

@@ -85,6 +85,11 @@ class Environment:
         """A comma separated list; white space and empty items are ignored."""
         return tuple(item.strip() for item in self.text(name, "").split(",") if item.strip())
 
+    def option(self, name: str) -> str | None:
+        """The variable behind a command-line option, RLDBG_<VERB>_<OPTION>; None when it is not set."""
+        assert name.startswith("RLDBG_")
+        return self._values.get(name)
+
     def everything(self) -> dict[str, str]:
         """The whole environment, for run.json; redact before writing it."""
         return dict(self._values)

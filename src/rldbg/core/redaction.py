@@ -37,8 +37,10 @@ _SECRET_SHAPES = re.compile(
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}")
+# `name=value`, `name: value` and `--name value`; in prose, "the token x" is no assignment.
 _ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z][A-Za-z0-9_\-.]*)(?P<sep>\s*[=:]\s*|\s+)(?P<quote>[\"']?)(?P<value>[^\s\"',;]+)"
+    r"(?P<name>[A-Za-z][A-Za-z0-9_\-.]*)(?P<separator>[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;]+)"
+    r"|--(?P<option>[A-Za-z][A-Za-z0-9_\-]*)(?P<gap>\s+)(?P<argument>[^\s-]\S*)"
 )
 
 
@@ -59,13 +61,12 @@ def redact_text(text: str) -> str:
 
 
 def _redact_assignment(match: re.Match[str]) -> str:
-    name, separator = match["name"], match["sep"]
-    # `token x` in prose is not an assignment; only `--token x` on a command line is.
-    spaced = not separator.strip()
-    on_command_line = match.start() >= 2 and match.string[match.start() - 2 : match.start()] == "--"
-    if (spaced and not on_command_line) or not is_secret_name(name):
+    name = match["name"] or match["option"]
+    if not is_secret_name(name):
         return match[0]
-    return f"{name}{separator}{match['quote']}{REDACTED}"
+    if match["option"]:
+        return f"--{name}{match['gap']}{REDACTED}"
+    return f"{name}{match['separator']}{REDACTED}"
 
 
 def redact(value: Any, name: str = "") -> Any:

@@ -7,7 +7,6 @@
 run.json is replaced as a whole (temporary name, then rename), and redacted before it is written.
 """
 
-import importlib.metadata
 import json
 import os
 import re
@@ -117,6 +116,8 @@ class Run:
 
 def versions() -> dict[str, str]:
     """Versions of what decides numbers, without importing any of it."""
+    import importlib.metadata
+
     found = {"python": sys.version.split()[0], "rldbg": __version__}
     for name in _VERSIONED:
         try:

@@ -1,0 +1,5 @@
+"""`python -m rldbg` is `rldbg`."""
+
+from rldbg.cli import main
+
+main()

@@ -1,0 +1,22 @@
+"""Packages whose public names are loaded when first used, so that help and light verbs stay fast.
+
+if TYPE_CHECKING:
+    from rldbg.core.run import Run
+__getattr__, __dir__ = lazy_names(__name__, {"Run": "run"})
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package; `modules` says in which of its modules each name lives."""
+
+    def load(name: str) -> Any:
+        module = modules.get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{module}"), name)
+
+    return load, lambda: sorted(modules)

@@ -1,0 +1,91 @@
+"""The contract of the command line: help is light, errors have one form, exit codes are a closed set."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rldbg.cli.application import run
+from rldbg.cli.output import visible
+from rldbg.cli.verbs import PLANES, VERBS
+
+HEAVY = ("torch", "ray", "transformers", "pandas", "nicegui", "numpy", "pydantic", "rich", "omegaconf")
+
+
+def test_import_and_help_load_nothing_heavy():
+    code = (
+        "import sys, rldbg, rldbg.cli\nfrom rldbg.cli.application import run\ncode = run(['--help'])\n"
+        f"print(code, [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_help_costs_a_few_bare_interpreters():
+    """The promise is 150 ms; as machines are noisy, the test is a ratio (bare start is about 15 ms)."""
+
+    def best(*command):
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            subprocess.run(command, capture_output=True, check=True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert best(sys.executable, "-m", "rldbg", "--help") <= 10 * best(sys.executable, "-c", "pass")
+
+
+def test_every_verb_loads_and_explains_itself(capsys):
+    for verb in VERBS:
+        assert verb.plane in PLANES
+        assert run([verb.name, "--help"]) == 0
+        assert "Usage: rldbg " + verb.name in capsys.readouterr().out
+
+
+def test_version(capsys):
+    from rldbg import __version__
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"rldbg {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell, capsys):
+    assert run(["--completion", shell]) == 0
+    assert "_RLDBG_COMPLETE" in capsys.readouterr().out
+
+
+def test_usage_errors_in_both_forms(capsys):
+    assert run(["shwo"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "rldbg show" in shown.err
+    assert run(["config", "show", "nowhere.yaml", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    error = json.loads(shown.out)["error"]
+    assert error["kind"] == "usage" and "nowhere.yaml" in error["message"] and error["hint"]
+
+
+def test_a_bug_of_ours_is_a_message_with_a_place_to_look(capsys, monkeypatch):
+    import rldbg.cli.config
+
+    monkeypatch.setattr(rldbg.cli.config, "_show_settings", lambda as_json: 1 / 0)
+    assert run(["config", "show"]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "rldbg", "config", "show"], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_control_characters_from_files_do_not_reach_the_terminal():
+    assert visible("a\x1b[31mb\x07\tc") == "a\\x1b[31mb\\x07\tc"
