@@ -1,0 +1,5 @@
+"""The recorder: the training thread pays for a snapshot, threads write it, nothing of it can harm training."""
+
+from rldbg.recording.recorder.settings import RecorderSettings
+
+__all__ = ["RecorderSettings"]

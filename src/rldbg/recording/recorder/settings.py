@@ -1,0 +1,141 @@
+"""Every knob of a recorder, in one frozen value that pickles and travels to workers."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from rldbg.core import Identity, SampleId, UsageError
+
+Format = Literal["safetensors", "pt", "jsonl"]
+ParameterMode = Literal["full", "hash"]
+WhenFull = Literal["block", "drop"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """What is recorded, where to, and how much memory and disk it may take.
+
+    A filter that is None lets everything through. Bytes are per process.
+    """
+
+    directory: Path
+    """The recording's folder; made when the first record comes."""
+    enabled: bool = True
+    """Master switch; a recorder that is off touches nothing."""
+    format: Format = "safetensors"
+    """safetensors is ours; pt and jsonl are the NexRL document's files."""
+    every_n_steps: int = 1
+    """Record the steps that n divides."""
+    kinds: frozenset[str] | None = None
+    """Only these kinds."""
+    ranks: frozenset[int] | None = None
+    """Only these ranks."""
+    roles: frozenset[str] | None = None
+    """Only roles that match one of these shell patterns."""
+    samples: frozenset[SampleId] | None = None
+    """Only the rows of these samples; records without sample ids are kept whole."""
+    parameter_patterns: tuple[str, ...] = ()
+    """Regular expressions searched in parameter names; every match is recorded."""
+    parameter_mode: ParameterMode = "full"
+    """Whole parameters and gradients, or only their hash and statistics."""
+    gather_shards: bool = False
+    """Gather sharded parameters (a collective: all ranks must record them) instead of recording the local shard."""
+    buffer_bytes: int = 512 * _MIB
+    """Host memory for what is not yet on disk."""
+    warm_bytes: int = 16 * _MIB
+    """How much of that memory is touched beforehand, so that the first records do not pay for page faults."""
+    device_buffer_bytes: int = 1024 * _MIB
+    """GPU memory for clones that have not left the device; beyond it the caller's stream waits for the copy."""
+    when_full: WhenFull = "block"
+    """A full buffer makes the trainer wait, or drops the record and counts it in the journal."""
+    budget_bytes: int | None = None
+    """The recording stops itself before it takes more disk than this."""
+    keep_last: int | None = None
+    """Only the newest n recorded steps stay on disk, and the pinned ones."""
+    pinned_steps: frozenset[int] = field(default_factory=frozenset)
+    """Steps that retention never removes."""
+    gather_s: float = 10.0
+    """Micro-batches wait at most this long for others of their file."""
+    threads: int = 2
+    """Writer threads."""
+    exit_flush_s: float = 60.0
+    """How long the end of the process, or SIGTERM, waits for what is not yet written."""
+
+    def __post_init__(self) -> None:
+        if "://" in str(self.directory):
+            raise UsageError(
+                f"cannot record to {self.directory}: a recorder writes to a local or mounted folder",
+                "record to a folder and copy it, or mount the store",
+            )
+        _one_of("format", self.format, ("safetensors", "pt", "jsonl"))
+        _one_of("parameter_mode", self.parameter_mode, ("full", "hash"))
+        _one_of("when_full", self.when_full, ("block", "drop"))
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}", f"give {name} a value of at least {least}")
+        for pattern in self.parameter_patterns:
+            _compile(pattern)
+
+    @classmethod
+    def make(cls, directory: Path | str, **knobs: Any) -> "RecorderSettings":
+        """Settings from plain lists, strings and numbers, as keywords and configuration files give them."""
+        unknown = sorted(set(knobs) - set(cls.__slots__))
+        if unknown:
+            raise UsageError(f"a recorder has no setting {unknown[0]!r}", "settings: " + ", ".join(cls.__slots__))
+        for name in ("kinds", "ranks", "roles", "pinned_steps"):
+            if knobs.get(name) is not None:
+                knobs[name] = frozenset(_many(knobs[name]))
+        if knobs.get("samples") is not None:
+            knobs["samples"] = frozenset(_sample(item) for item in _many(knobs["samples"]))
+        if "parameter_patterns" in knobs:
+            knobs["parameter_patterns"] = tuple(pattern for pattern in _many(knobs["parameter_patterns"]) if pattern)
+        return cls(directory=Path(directory), **knobs)
+
+    def admits(self, identity: Identity) -> bool:
+        """Whether this process records at all."""
+        if not self.enabled:
+            return False
+        if self.ranks is not None and identity.rank not in self.ranks:
+            return False
+        return self.roles is None or any(fnmatchcase(identity.role, pattern) for pattern in self.roles)
+
+
+_AT_LEAST: dict[str, float] = {
+    "every_n_steps": 1,
+    "buffer_bytes": _MIB,
+    "warm_bytes": 0,
+    "device_buffer_bytes": 0,
+    "budget_bytes": 1,
+    "keep_last": 1,
+    "gather_s": 0,
+    "threads": 1,
+    "exit_flush_s": 0,
+}
+
+
+def _many(value: Any) -> Iterable[Any]:
+    return [value] if isinstance(value, str | int | SampleId) else value
+
+
+def _sample(item: SampleId | str | Sequence[Any]) -> SampleId:
+    return SampleId.parse(item) if isinstance(item, str) else SampleId(str(item[0]), int(item[1]))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}", f"{name} is one of {', '.join(allowed)}")
+
+
+def _compile(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"the parameter pattern {pattern!r} is not a regular expression: {error}", "escape dots as \\."
+        ) from error
