@@ -1,0 +1,105 @@
+"""What numpy puts into pickles, rebuilt from checked parts: numpy's own __setstate__ never sees unchecked data.
+
+Pickles build an array in two steps, an empty shell and then its state, so a shell stands for the array until
+`settled` puts the array itself in its place.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rldbg.recording.formats.malformed import Malformed
+
+_MAX_DIMENSIONS = 32
+_PLAIN_KINDS = frozenset("biufcSUMmO?")
+
+
+class DtypeShell:
+    """numpy.dtype as a pickle describes it: a name, then a state that holds the byte order."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, name: Any, align: Any = False, copy: Any = True) -> None:
+        if not isinstance(name, str) or len(name) > 16:
+            raise Malformed(f"numpy dtype {name!r:.40} is not supported")
+        self.dtype = np.dtype(name)
+        if self.dtype.kind not in _PLAIN_KINDS or self.dtype.fields is not None:
+            raise Malformed(f"numpy dtype {name!r:.40} is not supported")
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) < 8 or state[1] not in ("<", ">", "|", "="):
+            raise Malformed("a numpy dtype has an unknown state")
+        if any(part is not None for part in state[2:5]):
+            raise Malformed("structured numpy dtypes are not supported")
+        if state[1] in "<>":
+            self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class ArrayShell:
+    """An ndarray before and after its state arrived; `array` is None until then."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray | None = None) -> None:
+        self.array = array
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise Malformed("a numpy array has an unknown state")
+        _, shape, dtype, is_fortran, raw = state
+        self.array = build_array(raw, dtype, shape, "F" if is_fortran is True else "C")
+
+
+def build_array(raw: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+    """The array that these bytes (or, for objects, this list) are; native byte order, read-only when zero copy."""
+    if not isinstance(dtype, DtypeShell) or order not in ("C", "F"):
+        raise Malformed("a numpy array has no proper dtype")
+    dims = checked_shape(shape)
+    count = math.prod(dims)
+    if dtype.dtype.kind == "O":
+        if not isinstance(raw, list) or len(raw) != count:
+            raise Malformed("a numpy object array does not hold as many objects as its shape says")
+        objects = np.empty(count, dtype=object)
+        objects[:] = raw
+        return objects.reshape(dims, order=order)
+    if isinstance(raw, str):  # protocol 2 pickles of Python 2
+        raw = raw.encode("latin1")
+    if not isinstance(raw, bytes | bytearray) or len(raw) != count * dtype.dtype.itemsize:
+        raise Malformed("a numpy array does not hold as many bytes as its shape says")
+    if count == 0:
+        return np.empty(dims, dtype=dtype.dtype)
+    flat = np.frombuffer(raw, dtype=dtype.dtype)
+    refuse_odd_bools(flat)
+    return flat.astype(flat.dtype.newbyteorder("="), copy=False).reshape(dims, order=order)
+
+
+def build_scalar(dtype: Any, raw: Any = None) -> Any:
+    """numpy.core.multiarray.scalar: one value, kept as the numpy scalar it was."""
+    if isinstance(dtype, DtypeShell) and dtype.dtype.kind == "O":
+        return raw
+    return build_array(raw, dtype, ())[()]
+
+
+def rebuild_shell(*_: Any) -> ArrayShell:
+    """numpy.core.multiarray._reconstruct(ndarray, (0,), b"b"): always an empty array whose state follows."""
+    return ArrayShell()
+
+
+def from_buffer(raw: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> ArrayShell:
+    return ArrayShell(build_array(raw, dtype, shape, order))
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape of at most 32 sizes, none negative."""
+    if not isinstance(shape, tuple | list) or len(shape) > _MAX_DIMENSIONS:
+        raise Malformed(f"{shape!r:.60} is not a shape")
+    if not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):
+        raise Malformed(f"{shape!r:.60} is not a shape")
+    return tuple(shape)
+
+
+def refuse_odd_bools(values: np.ndarray) -> None:
+    """Bytes other than 0 and 1 are no bools; numpy would answer differently for each way of asking."""
+    if values.dtype == np.bool_ and values.size and int(values.view(np.uint8).max()) > 1:
+        raise Malformed("a bool array holds bytes other than 0 and 1")
