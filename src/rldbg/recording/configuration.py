@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rldbg.core import Environment, UsageError
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
+from rldbg.recording.recorder.settings import RecorderSettings
 
 Format = Literal["pt", "jsonl", "safetensors"]
 M = TypeVar("M", bound=BaseModel)
@@ -228,11 +229,26 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
     }
 
 
-def resolve_dump_dir(block: DebugBlock, run_folder: Path | None) -> Path:
-    """Where the recording goes: RUN/recording unless the block names a place of its own."""
-    if run_folder is not None and "dump_dir" not in block.model_fields_set:
-        return run_folder / "recording"
-    return Path(block.dump_dir)
+def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:
+    """The block as a recorder's settings. Inside a run the recording goes to RUN/recording unless the block says where."""
+    in_run = run_folder is not None and "dump_dir" not in block.model_fields_set
+    return RecorderSettings.make(
+        run_folder / "recording" if run_folder is not None and in_run else block.dump_dir,
+        enabled=block.enable_data_dump,
+        format=block.dump_format,
+        every_n_steps=block.dump_every_n_steps,
+        kinds=block.kinds(),
+        ranks=block.ranks,
+        roles=block.roles,
+        parameter_patterns=(block.target_param_pattern,),
+        parameter_mode=block.param_mode,
+        buffer_bytes=block.buffer_bytes,
+        device_buffer_bytes=block.device_buffer_bytes,
+        when_full=block.when_full,
+        budget_bytes=block.budget_bytes,
+        keep_last=block.keep_last,
+        pinned_steps=block.pinned_steps,
+    )
 
 
 def _validate(model: type[M], block: Mapping[str, Any] | None, *, name: str, source: str) -> M:

@@ -7,6 +7,7 @@ from rldbg.recording.configuration import (
     debug_block_from_environment,
     parse_debug_block,
     parse_rollout_worker_block,
+    recorder_settings,
 )
 
 SELF_HOSTED = """
@@ -140,3 +141,15 @@ def test_rollout_worker_keys():
     assert "trajectory_load_path" in caught.value.hint
     with pytest.raises(UsageError, match="trajectory_load_path"):
         parse_rollout_worker_block({"type": "mock"})
+
+
+def test_the_block_becomes_a_recorders_settings(tmp_path):
+    block = parse_debug_block(
+        {"enable_data_dump": True, "dump_options": {"loss": True}, "keep_last": 3, "ranks": [0, 2]}
+    )
+    settings = recorder_settings(block, tmp_path)
+    assert settings.directory == tmp_path / "recording" and settings.format == "pt" and settings.keep_last == 3
+    assert settings.kinds == {"loss"} and settings.ranks == {0, 2} and settings.parameter_patterns == ()
+    elsewhere = parse_debug_block({"dump_dir": "mine"})
+    assert str(recorder_settings(elsewhere, tmp_path).directory) == "mine"
+    assert not recorder_settings(elsewhere, tmp_path).enabled
