@@ -194,7 +194,7 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
     for name, nearest in environment.near_misses().items():
         hint = f"did you mean {nearest}?" if nearest else "see `rldbg config show`"
         raise UsageError(f"{name} is set, but nothing reads it", hint)
-    changes: dict[str, Any] = {} if base is None else base.model_dump()
+    changes: dict[str, Any] = {} if base is None else base.model_dump(exclude_unset=True)
     if environment.flag("WEAVER_DEBUG_DUMP_ENABLED"):
         changes |= {
             "enable_data_dump": True,
@@ -230,7 +230,7 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
 
 
 def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:
-    """The block as a recorder's settings. Inside a run the recording goes to RUN/recording unless the block says where."""
+    """The block as a recorder's settings. In a run it is RUN/recording unless `dump_dir` is given."""
     in_run = run_folder is not None and "dump_dir" not in block.model_fields_set
     return RecorderSettings.make(
         run_folder / "recording" if run_folder is not None and in_run else block.dump_dir,

@@ -153,3 +153,5 @@ def test_the_block_becomes_a_recorders_settings(tmp_path):
     elsewhere = parse_debug_block({"dump_dir": "mine"})
     assert str(recorder_settings(elsewhere, tmp_path).directory) == "mine"
     assert not recorder_settings(elsewhere, tmp_path).enabled
+    unchanged = debug_block_from_environment(Environment({}), block)
+    assert recorder_settings(unchanged, tmp_path) == settings
