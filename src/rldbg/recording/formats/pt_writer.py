@@ -1,0 +1,36 @@
+"""Files that torch.load reads, also with weights_only=True, written without torch.
+
+Arrays become tensors; AsList and Ragged become Python lists of numbers. Array data is passed through, not copied.
+"""
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rldbg.recording.formats.pickle_writer import AsList, Buffer, PickleWriter
+from rldbg.recording.formats.zip_writer import zip_buffers
+
+__all__ = ["AsList", "dump_pt", "encode_pt"]
+
+
+def encode_pt(value: Any) -> list[Buffer]:
+    """The bytes of the file, in order, as buffers that may refer to the arrays given."""
+    pickle = PickleWriter()
+    pickle.write(value)
+    pickle.finish()
+    members: list[tuple[str, list[Buffer]]] = [
+        ("archive/data.pkl", pickle.chunks),
+        ("archive/byteorder", [b"little"]),
+    ]
+    members += [(f"archive/data/{key}", [storage.data]) for key, storage in enumerate(pickle.storages)]
+    members.append(("archive/version", [b"3\n"]))
+    return zip_buffers(members)
+
+
+def dump_pt(value: Any, target: Path | str | BinaryIO) -> None:
+    """Write the file, to a path or to an open binary file."""
+    buffers = encode_pt(value)
+    if isinstance(target, Path | str):
+        with open(target, "wb") as file:
+            file.writelines(buffers)
+    else:
+        target.writelines(buffers)
