@@ -11,6 +11,7 @@ from rldbg.recording.formats.pt_writer import AsList, dump_pt, encode_pt
 from rldbg.recording.formats.zip_writer import zip_buffers
 from rldbg.recording.records import EncodedArray, Ragged
 
+TENSOR_DTYPES = ("bool", "uint8", "int8", "uint16", "uint32", "uint64", "int64", "float16", "float32", "complex64")
 NAN, INF = float("nan"), float("inf")
 
 
