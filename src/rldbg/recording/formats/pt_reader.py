@@ -5,14 +5,13 @@ read-only and alive as long as they are used. Unknown classes come back as Opaqu
 for what a reader promises.
 """
 
-import mmap
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rldbg.recording.formats.malformed import Malformed, reading
+from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.opaque import Opaque
 from rldbg.recording.formats.ragged_lists import ragged_from_lists
 from rldbg.recording.formats.safe_unpickler import unpickle
@@ -22,7 +21,6 @@ from rldbg.recording.formats.zip_archive import ZipArchive
 __all__ = ["Opaque", "load_pickle", "load_pt", "ragged_from_lists", "verify_pt"]
 
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-_MAP_FROM_BYTES = 1 << 16
 _RESAVE_HINT = "load it once with torch, if you trust it, and save it again with torch.save"
 
 
@@ -92,13 +90,7 @@ def _name_of(source: Path | str | bytes) -> str:
 
 
 def _bytes_of(source: Path | str | bytes) -> memoryview:
-    """The whole file: mapped, unless it is so small that reading it is cheaper."""
-    if isinstance(source, bytes):
-        return memoryview(source)
-    with open(source, "rb") as file:
-        if os.fstat(file.fileno()).st_size < _MAP_FROM_BYTES:
-            return memoryview(file.read())
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return memoryview(source) if isinstance(source, bytes) else file_bytes(source)
 
 
 def _open_archive(data: memoryview) -> ZipArchive:

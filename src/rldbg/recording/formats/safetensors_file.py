@@ -6,7 +6,6 @@ the file, follow each other without gaps or overlaps, and end where the file end
 
 import json
 import math
-import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 
 from rldbg.recording.formats.bounded_json import parse_json
 from rldbg.recording.formats.malformed import Malformed, reading
+from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.numpy_rebuild import refuse_odd_bools
 from rldbg.recording.records import ENCODED_DTYPES, EncodedArray
 
@@ -45,7 +45,6 @@ _NAMES = {theirs: ours for ours, theirs in DTYPES.items()}
 _MAX_HEADER_BYTES = 1 << 28
 _MAX_DIMENSIONS = 32
 _ALIGNMENT = 64
-_MAP_FROM_BYTES = 1 << 16
 
 
 class TensorInfo(NamedTuple):
@@ -78,7 +77,7 @@ def read_header(path: Path | str) -> Header:
 def open_tensors(path: Path | str) -> tuple[dict[str, str], dict[str, np.ndarray | EncodedArray]]:
     """The metadata and every tensor, as read-only views of the mapped file."""
     with reading(path):
-        data = _bytes_of(path)
+        data = file_bytes(path)
         length = _header_length(bytes(data[:8]), len(data))
         header = _checked(bytes(data[8 : 8 + length]), len(data))
         block = np.frombuffer(data, dtype=np.uint8)[header.data_offset :]
@@ -157,10 +156,3 @@ def _tensor(block: np.ndarray, info: TensorInfo) -> np.ndarray | EncodedArray:
     bits = raw.view(ENCODED_DTYPES.get(info.dtype, info.dtype)).reshape(info.shape)
     refuse_odd_bools(bits)
     return EncodedArray(bits, info.dtype) if info.dtype in ENCODED_DTYPES else bits
-
-
-def _bytes_of(path: Path | str) -> memoryview:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < _MAP_FROM_BYTES:
-            return memoryview(file.read())
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

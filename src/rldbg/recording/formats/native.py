@@ -1,0 +1,220 @@
+"""rldbg's own file: one (kind, step, epoch, mini-batch, rank), its micro-batches concatenated, as one safetensors file.
+
+docs/recording.md is the specification. Encoding copies no array; decoding maps the file and cuts a micro-batch out
+only when it is asked for.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.recording.formats.bounded_json import parse_json
+from rldbg.recording.formats.malformed import Malformed, reading
+from rldbg.recording.formats.native_description import COMPLEX128, LENGTHS, checked_description
+from rldbg.recording.formats.safetensors_file import DTYPES, encode_header, open_tensors
+from rldbg.recording.formats.tagged_json import from_json, ragged_of, to_json
+from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
+
+METADATA_KEY = "rldbg"
+
+Flat = np.ndarray | EncodedArray
+
+
+class _Absent:
+    """A field that this micro-batch does not have."""
+
+
+_ABSENT = _Absent()
+_ABSENT_JSON = {"$absent": True}
+
+
+def can_join(first: Record, other: Record) -> bool:
+    """Whether two records may share a file: one process, one step, each common field of one layout and dtype."""
+    if first.key._replace(micro=0) != other.key._replace(micro=0):
+        return False
+    if (first.role, first.coordinates, first.policy_version) != (other.role, other.coordinates, other.policy_version):
+        return False
+    common = first.fields.keys() & other.fields.keys()
+    return all(_signature(first.fields[name]) == _signature(other.fields[name]) for name in common)
+
+
+def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
+    """The header, and the buffers that follow it. The buffers are views of the arrays given, wherever contiguous."""
+    first = records[0]
+    for record in records[1:]:
+        if not can_join(first, record):
+            raise ValueError(f"{record.key} cannot share a file with {first.key}")
+    columns: list[tuple[str, str, list[np.ndarray]]] = []
+    fields = {
+        name: _encode_field(name, [record.fields.get(name, _ABSENT) for record in records], columns)
+        for name in dict.fromkeys(name for record in records for name in record.fields)
+    }
+    metadata = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": first.key.kind,
+        "step": first.key.step,
+        "epoch": first.key.epoch,
+        "mini_batch": first.key.mini_batch,
+        "rank": first.key.rank,
+        "role": first.role,
+        "coordinates": dict(first.coordinates),
+        "policy_version": first.policy_version,
+        "micros": [record.key.micro for record in records],
+        "rows": [len(record.samples) for record in records],
+        "samples": [list(sample) for record in records for sample in record.samples],
+        "prompt_hashes": _joined_hashes(records),
+        "fields": fields,
+        "extra": [to_json(record.extra) if record.extra else None for record in records],
+    }
+    columns.sort(key=lambda column: -_item_bytes(column[2]))  # widest first keeps every tensor aligned
+    infos = []
+    for name, dtype, parts in columns:
+        nbytes = sum(part.nbytes for part in parts)
+        infos.append((name, dtype, [nbytes // _item_bytes(parts)], nbytes))
+    text = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
+    header = encode_header(infos, {METADATA_KEY: text})
+    return header, [part.view(np.uint8).data for _, _, parts in columns for part in parts if part.nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFile:
+    """An open file: `keys` says what it holds, `read(i)` gives the i-th record as views of the file."""
+
+    path: Path
+    keys: tuple[RecordKey, ...]
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, Flat]
+
+    def read(self, index: int) -> Record:
+        with reading(self.path):
+            return self._record(index)
+
+    def _record(self, index: int) -> Record:
+        metadata = self.metadata
+        first = sum(metadata["rows"][:index])
+        last = first + metadata["rows"][index]
+        hashes = tuple(metadata["prompt_hashes"][first:last])
+        fields = {
+            name: value
+            for name, field in metadata["fields"].items()
+            if (value := self._field(name, field, index)) is not _ABSENT
+        }
+        return Record(
+            key=self.keys[index],
+            fields=fields,
+            samples=tuple(SampleId(group, run) for group, run in metadata["samples"][first:last]),
+            prompt_hashes=hashes if any(hashes) else (),
+            role=metadata["role"],
+            coordinates=metadata["coordinates"],
+            policy_version=metadata["policy_version"],
+            extra=from_json(metadata["extra"][index]) or {},
+            source=str(self.path),
+        )
+
+    def _field(self, name: str, field: Mapping[str, Any], index: int) -> Any:
+        if field["layout"] == "data":
+            value = field["values"][index]
+            return _ABSENT if value == _ABSENT_JSON else from_json(value)
+        if field["layout"] == "dense":
+            return self._dense(name, field, index)
+        rows = field["rows"]
+        if rows[index] is None:
+            return _ABSENT
+        row = sum(count or 0 for count in rows[:index])
+        all_lengths = np.asarray(self.tensors[name + LENGTHS])
+        lengths = all_lengths[row : row + rows[index]]
+        start = int(all_lengths[:row].sum())
+        return ragged_of(_slice(self.tensors[name], start, start + int(lengths.sum()), field), lengths)
+
+    def _dense(self, name: str, field: Mapping[str, Any], index: int) -> Any:
+        shapes = field["shapes"]
+        if shapes[index] is None:
+            return _ABSENT
+        width = 2 if field.get("dtype") == COMPLEX128 else 1
+        start = sum(math.prod(shape) for shape in shapes[:index] if shape is not None) * width
+        values = _slice(self.tensors[name], start, start + math.prod(shapes[index]) * width, field)
+        if isinstance(values, EncodedArray):
+            return EncodedArray(values.bits.reshape(shapes[index]), values.dtype)
+        return values.reshape(shapes[index])
+
+
+def decode(path: Path | str) -> NativeFile:
+    """Open a file and check all it says about itself."""
+    texts, tensors = open_tensors(path)
+    with reading(path):
+        if METADATA_KEY not in texts:
+            raise Malformed("a safetensors file that rldbg did not write", "rldbg show DIR lists recordings")
+        metadata = checked_description(parse_json(texts[METADATA_KEY].encode("utf-8", "surrogatepass")), tensors)
+        keys = tuple(
+            RecordKey(
+                *(metadata["kind"], metadata["step"], metadata["rank"], micro),
+                *(metadata["epoch"], metadata["mini_batch"]),
+            )
+            for micro in metadata["micros"]
+        )
+        return NativeFile(Path(path), keys, metadata, tensors)
+
+
+def _signature(value: Any) -> tuple[str, str]:
+    """A field's layout and dtype: what must agree between the micro-batches of a file."""
+    if isinstance(value, Ragged):
+        values: Any = value.values
+        return "ragged", values.dtype if isinstance(values, EncodedArray) else values.dtype.name
+    if isinstance(value, EncodedArray):
+        return "dense", value.dtype
+    if isinstance(value, np.ndarray) and (value.dtype.name in DTYPES or value.dtype.name == COMPLEX128):
+        return "dense", value.dtype.name
+    return "data", ""
+
+
+def _encode_field(name: str, values: list[Any], columns: list[tuple[str, str, list[np.ndarray]]]) -> dict[str, Any]:
+    """What the header says about a field; its arrays are added to the columns."""
+    present = [value for value in values if value is not _ABSENT]
+    layout, dtype = _signature(present[0])
+    if layout == "data":
+        return {"layout": "data", "values": [_ABSENT_JSON if value is _ABSENT else to_json(value) for value in values]}
+    field: dict[str, Any] = {"layout": layout}
+    if dtype == COMPLEX128:
+        field["dtype"] = dtype
+        dtype = "float64"
+    if layout == "dense":
+        field["shapes"] = [None if value is _ABSENT else list(value.shape) for value in values]
+        columns.append((name, dtype, [_flat(value) for value in present]))
+    else:
+        field["rows"] = [None if value is _ABSENT else len(value) for value in values]
+        columns.append((name, dtype, [_flat(value.values) for value in present]))
+        columns.append((name + LENGTHS, "int64", [_flat(value.lengths.astype(np.int64)) for value in present]))
+    return field
+
+
+def _flat(value: Flat) -> np.ndarray:
+    """The array's numbers in file order; a view when it is contiguous and little-endian already."""
+    bits = value.bits if isinstance(value, EncodedArray) else value
+    flat = np.ascontiguousarray(bits.astype(bits.dtype.newbyteorder("<"), copy=False)).reshape(-1)
+    return flat.view(np.float64) if flat.dtype == np.complex128 else flat
+
+
+def _item_bytes(parts: list[np.ndarray]) -> int:
+    return int(parts[0].itemsize)
+
+
+def _joined_hashes(records: Sequence[Record]) -> list[str]:
+    """One hash a sample; the empty text where a record has samples but no hashes."""
+    return [
+        name
+        for record in records
+        for name in (record.prompt_hashes or ("",) * len(record.samples))[: len(record.samples)]
+    ]
+
+
+def _slice(values: Flat, start: int, stop: int, field: Mapping[str, Any]) -> Flat:
+    if isinstance(values, EncodedArray):
+        return EncodedArray(values.bits[start:stop], values.dtype)
+    part = values[start:stop]
+    return part.view(np.complex128) if field.get("dtype") == COMPLEX128 else part
