@@ -16,9 +16,9 @@ _FLOAT8 = {
 def decode(bits: np.ndarray, dtype: str) -> np.ndarray:
     """The values behind the raw bits, as float32."""
     if dtype == "bfloat16":
-        return (bits.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(bits.astype(np.uint32) << 16).view(np.float32)
     table: np.ndarray = _float8_values(dtype)
-    values: np.ndarray = table[bits]
+    values: np.ndarray = np.asarray(table[bits])
     return values
 
 

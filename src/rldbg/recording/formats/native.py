@@ -130,18 +130,22 @@ class NativeFile:
         all_lengths = np.asarray(self.tensors[name + LENGTHS])
         lengths = all_lengths[row : row + rows[index]]
         start = int(all_lengths[:row].sum())
-        return ragged_of(_slice(self.tensors[name], start, start + int(lengths.sum()), field), lengths)
+        return ragged_of(_slice(self._column(name, field), start, start + int(lengths.sum())), lengths)
 
     def _dense(self, name: str, field: Mapping[str, Any], index: int) -> Any:
         shapes = field["shapes"]
         if shapes[index] is None:
             return _ABSENT
-        width = 2 if field.get("dtype") == COMPLEX128 else 1
-        start = sum(math.prod(shape) for shape in shapes[:index] if shape is not None) * width
-        values = _slice(self.tensors[name], start, start + math.prod(shapes[index]) * width, field)
+        start = sum(math.prod(shape) for shape in shapes[:index] if shape is not None)
+        values = _slice(self._column(name, field), start, start + math.prod(shapes[index]))
         if isinstance(values, EncodedArray):
             return EncodedArray(values.bits.reshape(shapes[index]), values.dtype)
         return values.reshape(shapes[index])
+
+    def _column(self, name: str, field: Mapping[str, Any]) -> Flat:
+        values = self.tensors[name]
+        is_complex = field.get("dtype") == COMPLEX128 and isinstance(values, np.ndarray)
+        return values.view(np.complex128) if is_complex else values  # type: ignore[union-attr]
 
 
 def decode(path: Path | str) -> NativeFile:
@@ -213,8 +217,7 @@ def _joined_hashes(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _slice(values: Flat, start: int, stop: int, field: Mapping[str, Any]) -> Flat:
+def _slice(values: Flat, start: int, stop: int) -> Flat:
     if isinstance(values, EncodedArray):
         return EncodedArray(values.bits[start:stop], values.dtype)
-    part = values[start:stop]
-    return part.view(np.complex128) if field.get("dtype") == COMPLEX128 else part
+    return values[start:stop]

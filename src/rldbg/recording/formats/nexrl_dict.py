@@ -14,6 +14,7 @@ from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.nexrl_rows import form_of
 from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_tensor
 from rldbg.recording.formats.tagged_json import from_json, to_json
+from rldbg.recording.formats.typed_values import is_number_array
 from rldbg.recording.kinds import KINDS, Kind, Scope, Shape
 from rldbg.recording.records import SCHEMA_VERSION, Ragged, Record, RecordKey
 
@@ -99,9 +100,10 @@ def _entry(name: str, value: Any, kind: str, schema: Kind | None, sidecar: Sidec
     field = schema.field(name) if schema is not None else None
     written = sidecar.whole(name, value)
     # The document has floats here; the service's is_loss_debug may keep its loss a tensor.
-    if field is not None and field.shape == Shape.NUMBER and kind != "is_loss_debug" and np.size(written) == 1:
-        return float(np.asarray(written).reshape(())) if not isinstance(written, str) else written
-    return written
+    if field is None or field.shape != Shape.NUMBER or kind == "is_loss_debug" or not is_number_array(written):
+        return written
+    numbers = np.asarray(written)
+    return float(numbers.reshape(())) if numbers.size == 1 else written
 
 
 def _plain_fields(kind: str, data: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

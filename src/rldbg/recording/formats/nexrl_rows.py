@@ -11,6 +11,8 @@ from rldbg.recording.formats.sidecar import Described, Sidecar, plain, undescrib
 from rldbg.recording.records import Ragged
 
 _IDS = ("group_id", "run_id")
+# Older versions of NexRL, and forks of it, keep these beside the tokens.
+_FOREIGN_PATHS = {name: (name,) for name in ("logprobs", "policy_versions")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class RowsForm:
         if len(counts) > 1:
             raise ValueError(f"the fields of {self.list_key} have different numbers of rows: {sorted(counts)}")
         count = counts.pop() if counts else 0
-        made = [name for name in self.defaults if name not in columns]
-        columns |= {name: [self.defaults[name]] * count for name in made}
+        own["columns"] = list(columns)
+        columns |= {name: [value] * count for name, value in self.defaults.items() if name not in columns}
         if "extra_fields" in self.paths and samples:
             columns["extra_fields"] = _with_ids(columns.get("extra_fields"), samples, own)
         result: dict[str, Any] = {self.count_key: count, self.list_key: [{} for _ in range(count)]}
@@ -43,7 +45,7 @@ class RowsForm:
                 result[name] = _beside(name, fields[name], sidecar)
         rest = {name: value for name, value in fields.items() if name not in self.paths and name not in self.beside}
         own["fields"] = {name: _beside(name, value, sidecar) for name, value in rest.items()}
-        own |= sidecar.to_dict() | ({"made": made} if made else {})
+        own |= sidecar.to_dict()
         return result
 
     def from_dict(self, data: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -55,14 +57,13 @@ class RowsForm:
             raise Malformed(f"{self.count_key} is {data[self.count_key]!r:.20}, but there are {len(rows)}")
         described = Described(own)
         fields: dict[str, Any] = {}
-        paths = dict(self.paths) | {name: (name,) for name in ("logprobs", "policy_versions") if name not in self.paths}
+        paths = dict(self.paths) if own else dict(_FOREIGN_PATHS) | dict(self.paths)
         for name, path in paths.items():
             column = [_get(row, path) for row in rows]
-            if name in own.get("made", ()) or not _is_present(column, described.knows(name)):
-                continue
-            fields[name] = described.rows(name, column) if described.knows(name) else _foreign(name, column)
-        if "extra_fields" in fields and own.get("ids") is not None:
-            fields |= _without_ids(fields.pop("extra_fields"), own["ids"])
+            if name in own["columns"] if own else any(value is not None for value in column):
+                fields[name] = described.rows(name, column) if described.knows(name) else _foreign(name, column)
+        if own.get("ids") == "added":
+            fields["extra_fields"] = [_without_ids(row) for row in fields["extra_fields"]]
         stored = {name: data[name] for name in self.beside if name in data} | dict(own.get("fields", {}))
         for name, value in stored.items():
             is_rows = isinstance(value, list) and len(value) == len(rows)
@@ -88,10 +89,6 @@ def _foreign(name: str, column: list[Any]) -> Any:
     return column if name == "extra_fields" else undescribed_rows(column)
 
 
-def _is_present(column: list[Any], is_described: bool) -> bool:
-    return is_described or any(value is not None for value in column)
-
-
 def _put(row: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for key in path[:-1]:
         row = row.setdefault(key, {})
@@ -108,15 +105,14 @@ def _with_ids(column: list[Any] | None, samples: Sequence[SampleId], own: dict[s
     """extra_fields with group_id and run_id, by which NexRL's mock worker finds a sample; noted, to be undone."""
     if column is not None and any(isinstance(row, dict) and row.keys() & set(_IDS) for row in column):
         return column
-    own["ids"] = "made" if column is None else "added"
+    if column is not None:
+        own["ids"] = "added"
     rows = column or [{} for _ in samples]
     return [plain(row) | dict(zip(_IDS, sample, strict=True)) for row, sample in zip(rows, samples, strict=True)]
 
 
-def _without_ids(column: list[Any], ids: str) -> dict[str, Any]:
-    if ids == "made":
-        return {}
-    return {"extra_fields": [{key: item for key, item in row.items() if key not in _IDS} for row in column]}
+def _without_ids(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in row.items() if key not in _IDS}
 
 
 _TRAJECTORY_PATHS = {name: (name,) for name in ("tokens", "loss_mask", "reward", "is_val", "extra_fields")}

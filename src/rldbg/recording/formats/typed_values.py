@@ -74,13 +74,13 @@ def to_ragged(rows: Any, dtype: str) -> Ragged:
 
 def encode_exact(values: np.ndarray, dtype: str) -> np.ndarray:
     """The bits of float32 values that all came from this dtype; NaNs become its usual NaN."""
-    bits: np.ndarray = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    bits: np.ndarray = np.array(values, np.float32, order="C").view(np.uint32)
     if dtype == "bfloat16":
-        result = (bits >> 16).astype(np.uint16)
+        result = np.asarray(bits >> 16).astype(np.uint16)
     else:
         known, codes = _float8_codes(dtype)
         found = np.minimum(np.searchsorted(known, bits), len(known) - 1)
-        result = codes[found]
+        result = np.asarray(codes[found])
     back = decode(result, dtype)
     if not np.array_equal(back, values, equal_nan=True):
         raise Malformed(f"numbers that are not {dtype}")
@@ -106,4 +106,6 @@ def _base_dtype(dtype: str) -> np.dtype[Any]:
 
 def _are_integers(value: Any) -> bool:
     """Whether nested lists hold whole numbers only; numpy would cut fractions off without a word."""
-    return bool(np.array(value).dtype.kind in "iub")
+    while isinstance(value, list) and value and all(isinstance(item, list) for item in value):
+        value = [number for row in value for number in row]
+    return {int, bool}.issuperset(map(type, value)) if isinstance(value, list) else type(value) is int
