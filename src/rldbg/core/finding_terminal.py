@@ -24,7 +24,10 @@ def _block(finding: Finding) -> RenderableType:
     )
     lines: list[RenderableType] = [head]
     if finding.cause:
-        lines.append(Padding(Text(finding.cause, overflow="fold"), (0, 0, 0, 2)))
-    lines.extend(Padding(Text(line, "dim", overflow="fold"), (0, 0, 0, 4)) for line in finding.evidence)
-    lines.extend(Padding(Text.assemble(("→ ", "green"), line, overflow="fold"), (0, 0, 0, 2)) for line in finding.fix)
+        lines.append(Padding(Text(finding.cause, overflow="fold"), (0, 0, 0, 2), expand=False))
+    lines.extend(Padding(Text(line, "dim", overflow="fold"), (0, 0, 0, 4), expand=False) for line in finding.evidence)
+    lines.extend(
+        Padding(Text.assemble(("→ ", "green"), line, overflow="fold"), (0, 0, 0, 2), expand=False)
+        for line in finding.fix
+    )
     return Group(*lines)

@@ -1,0 +1,20 @@
+"""check and compare: the first stage, step, rank, sample and token that is wrong, by numbers."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.analysis.comparison import Comparison, FieldResult, FirstDifference, compare
+    from rldbg.analysis.stages import Stage, stage_of
+    from rldbg.analysis.tolerances import Tolerance, Tolerances
+
+__all__ = ["Comparison", "FieldResult", "FirstDifference", "Stage", "Tolerance", "Tolerances", "compare", "stage_of"]
+
+_MODULES = {
+    "comparison": ("Comparison", "FieldResult", "FirstDifference", "compare"),
+    "stages": ("Stage", "stage_of"),
+    "tolerances": ("Tolerance", "Tolerances"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

@@ -1,0 +1,158 @@
+"""Which sample of one recording is which sample of the other, at one step.
+
+By `(group_id, run_id)` where both sides share keys; else by prompt, pairing the responses with the longest common
+prefix, so that one wrong token does not make a sample unaligned. Samples with equal tokens are interchangeable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rldbg.analysis.side import Side
+from rldbg.core import SampleId, prompt_hash
+from rldbg.recording import Ragged, Record
+
+# Kinds whose records say which tokens a sample has, the most telling first.
+_TOKEN_SOURCES = (
+    ("trajectory", "tokens"),
+    ("prepared_trajectories", "tokens"),
+    ("datums", "input_tokens"),
+    ("forward_data", "input_ids"),
+    ("batch_inputs", "input_ids"),
+)
+
+
+@dataclass(slots=True)
+class StepSamples:
+    """The samples of one recording at one step: their tokens and prompts, as far as the recording tells."""
+
+    tokens: dict[SampleId, np.ndarray] = field(default_factory=dict)
+    prompts: dict[SampleId, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, side: Side, step: int) -> StepSamples:
+        found = cls()
+        for kind, name in _TOKEN_SOURCES:
+            for record in side.records(kind, step):
+                found._add(record, name)
+            if found.tokens:
+                break
+        return found
+
+    def _add(self, record: Record, name: str) -> None:
+        if name not in record.fields or len(record.samples) == 0:
+            return
+        masks = list(record.rows("loss_mask")) if isinstance(record.fields.get("loss_mask"), Ragged) else None
+        for row, (sample, tokens) in enumerate(zip(record.samples, record.rows(name), strict=False)):
+            if sample in self.tokens:
+                continue
+            self.tokens[sample] = np.asarray(tokens)
+            if record.prompt_hashes:
+                self.prompts[sample] = record.prompt_hashes[row]
+            elif masks is not None:
+                self.prompts[sample] = hash_of_prompt(tokens, masks[row])
+
+
+def hash_of_prompt(tokens: np.ndarray, loss_mask: np.ndarray) -> str:
+    """The hash of what stands before the first trained token."""
+    trained = np.flatnonzero(loss_mask)
+    length = int(trained[0]) if trained.size else len(tokens)
+    return prompt_hash(np.asarray(tokens[:length], dtype="<i8").tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePairs:
+    """How samples of A map to samples of B, by what, and who is left over."""
+
+    method: str
+    to_b: Mapping[SampleId, SampleId]
+    only_a: tuple[SampleId, ...] = ()
+    only_b: tuple[SampleId, ...] = ()
+
+
+def pair_samples(a: Iterable[SampleId], b: Iterable[SampleId], in_a: StepSamples, in_b: StepSamples) -> SamplePairs:
+    """Pairs the samples that records of both sides name at one step."""
+    left, right = list(dict.fromkeys(a)), list(dict.fromkeys(b))
+    shared = set(left) & set(right)
+    if shared or not (in_a.prompts and in_b.prompts):
+        return SamplePairs(
+            "ids",
+            {sample: sample for sample in left if sample in shared},
+            tuple(sample for sample in left if sample not in shared),
+            tuple(sample for sample in right if sample not in shared),
+        )
+    pairs = _pair_by_prompt(left, right, in_a, in_b)
+    taken = set(pairs.values())
+    return SamplePairs(
+        "prompt",
+        pairs,
+        tuple(sample for sample in left if sample not in pairs),
+        tuple(sample for sample in right if sample not in taken),
+    )
+
+
+def _pair_by_prompt(
+    left: list[SampleId], right: list[SampleId], in_a: StepSamples, in_b: StepSamples
+) -> dict[SampleId, SampleId]:
+    groups_a, groups_b = _by_prompt(left, in_a), _by_prompt(right, in_b)
+    pairs: dict[SampleId, SampleId] = {}
+    for prompt, members in groups_a.items():
+        pairs |= _pair_group(members, groups_b.get(prompt, []), in_a.tokens, in_b.tokens)
+    return pairs
+
+
+def _by_prompt(samples: list[SampleId], known: StepSamples) -> dict[str, list[SampleId]]:
+    groups: dict[str, list[SampleId]] = defaultdict(list)
+    for sample in samples:
+        if sample in known.prompts:
+            groups[known.prompts[sample]].append(sample)
+    return groups
+
+
+def _pair_group(
+    members_a: list[SampleId],
+    members_b: list[SampleId],
+    tokens_a: Mapping[SampleId, np.ndarray],
+    tokens_b: Mapping[SampleId, np.ndarray],
+) -> dict[SampleId, SampleId]:
+    """Equal responses first, in order of occurrence; then the longest common prefix wins."""
+    pairs: dict[SampleId, SampleId] = {}
+    waiting: dict[bytes, list[SampleId]] = defaultdict(list)
+    for sample in members_b:
+        waiting[_token_bytes(tokens_b[sample])].append(sample)
+    for sample in members_a:
+        equal = waiting.get(_token_bytes(tokens_a[sample]))
+        if equal:
+            pairs[sample] = equal.pop(0)
+    rest_a = [sample for sample in members_a if sample not in pairs]
+    rest_b = [sample for queue in waiting.values() for sample in queue]
+    ranked = sorted(
+        (
+            (-common_prefix(tokens_a[a], tokens_b[b]), place_a, place_b)
+            for place_a, a in enumerate(rest_a)
+            for place_b, b in enumerate(rest_b)
+        )
+    )
+    used_a: set[int] = set()
+    used_b: set[int] = set()
+    for _, place_a, place_b in ranked:
+        if place_a not in used_a and place_b not in used_b:
+            pairs[rest_a[place_a]] = rest_b[place_b]
+            used_a.add(place_a)
+            used_b.add(place_b)
+    return pairs
+
+
+def _token_bytes(tokens: np.ndarray) -> bytes:
+    return np.asarray(tokens, dtype="<i8").tobytes()
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """How many leading tokens two sequences share."""
+    length = min(len(a), len(b))
+    unequal = np.flatnonzero(a[:length] != b[:length])
+    return int(unequal[0]) if unequal.size else length

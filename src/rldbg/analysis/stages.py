@@ -1,0 +1,54 @@
+"""The stages of a training step in causal order, and which recorded field belongs to which."""
+
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """What comes first can cause what comes later, never the other way round."""
+
+    CONFIG = "config"
+    TRAJECTORY = "trajectory"
+    REWARD = "reward"
+    ADVANTAGE = "advantage"
+    OLD_LOG_PROBS = "old_log_probs"
+    FORWARD = "forward"
+    RATIO = "ratio"
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    PARAMETER = "parameter"
+    METRICS = "metrics"
+
+    @property
+    def order(self) -> int:
+        return list(Stage).index(self)
+
+
+_BY_FIELD: dict[tuple[str, str], Stage] = {
+    ("trajectory", "reward"): Stage.REWARD,
+    ("prepared_trajectories", "reward"): Stage.REWARD,
+    ("prepared_trajectories", "advantages"): Stage.ADVANTAGE,
+    ("is_loss_debug", "log_probs"): Stage.FORWARD,
+    ("is_loss_debug", "effective_valid"): Stage.FORWARD,
+    ("is_loss_debug", "old_log_probs"): Stage.OLD_LOG_PROBS,
+    ("is_loss_debug", "advantages"): Stage.ADVANTAGE,
+    ("is_loss_debug", "prob_ratio"): Stage.RATIO,
+    ("loss", "metrics"): Stage.METRICS,
+}
+_BY_KIND: dict[str, Stage] = {
+    "trajectory": Stage.TRAJECTORY,
+    "prepared_trajectories": Stage.TRAJECTORY,
+    "datums": Stage.ADVANTAGE,
+    "old_log_probs": Stage.OLD_LOG_PROBS,
+    "forward_data": Stage.FORWARD,
+    "batch_inputs": Stage.FORWARD,
+    "is_loss_debug": Stage.LOSS,
+    "loss": Stage.LOSS,
+    "gradient": Stage.GRADIENT,
+    "param": Stage.PARAMETER,
+    "training_metrics": Stage.METRICS,
+}
+
+
+def stage_of(kind: str, field: str) -> Stage:
+    """The stage of a field; a user's own kinds are taken as part of the forward pass."""
+    return _BY_FIELD.get((kind, field)) or _BY_KIND.get(kind, Stage.FORWARD)

@@ -1,0 +1,141 @@
+"""How far two values may lie apart before they differ: by dtype and by what the value is.
+
+An element differs when |a - b| > atol + rtol * max(|a|, |b|). docs/tolerances.md derives the numbers. Integers, masks,
+tokens and text are compared exactly. `scale` tolerances add `scale` times the largest magnitude of the tensor, for sums
+whose rounding error grows with their terms (gradients).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import UsageError
+
+# Unit roundoff of each dtype: half the distance between 1 and the next number.
+_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2fnuz": 2.0**-3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    atol: float
+    rtol: float
+    scale: float = 0.0
+
+
+EXACT = Tolerance(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """A class of quantities, as multiples of the dtype's unit roundoff."""
+
+    absolute: float
+    relative: float
+    scale: float = 0.0
+
+    def tolerance(self, roundoff: float) -> Tolerance:
+        """Coarse dtypes only store what was computed finer: a few roundoffs, not the error of a computation in them."""
+        if roundoff > 2.0**-20:
+            return Tolerance(
+                min(self.absolute, 4) * roundoff, min(self.relative, 4) * roundoff, min(self.scale, 4) * roundoff
+            )
+        return Tolerance(self.absolute * roundoff, self.relative * roundoff, self.scale * roundoff)
+
+
+# Log probs come out of a softmax over logits of magnitude ~10 after ~100 rounded operations: about 200 roundoffs of
+# absolute error; entropy sums a vocabulary of them. Ratios are exp of differences. Losses are means over tokens.
+_LOG_PROB = _Class(absolute=200, relative=20)
+_RATIO = _Class(absolute=400, relative=40)
+_REWARD = _Class(absolute=16, relative=16)
+_ADVANTAGE = _Class(absolute=64, relative=64)
+_LOSS = _Class(absolute=100, relative=100)
+_GRADIENT = _Class(absolute=1, relative=1000, scale=400)
+_PARAMETER = _Class(absolute=16, relative=100)
+_OTHER = _Class(absolute=200, relative=200, scale=20)
+
+_CLASSES: dict[str, _Class] = {
+    "reward": _REWARD,
+    "advantages": _ADVANTAGE,
+    "log_probs": _LOG_PROB,
+    "logprobs": _LOG_PROB,
+    "old_log_probs": _LOG_PROB,
+    "ref_log_probs": _LOG_PROB,
+    "entropy": _Class(absolute=400, relative=40),
+    "prob_ratio": _RATIO,
+    "elementwise_loss": _RATIO,
+    "loss": _LOSS,
+    "pg_loss": _LOSS,
+    "entropy_loss": _LOSS,
+    "kl_loss": _LOSS,
+    "gradient": _GRADIENT,
+    "param": _PARAMETER,
+}
+
+
+class Tolerances:
+    """The tolerance of every field: derived, unless a flag or a file says otherwise."""
+
+    def __init__(
+        self,
+        *,
+        atol: float | None = None,
+        rtol: float | None = None,
+        by_field: Mapping[str, Tolerance] | None = None,
+    ) -> None:
+        self._atol, self._rtol = atol, rtol
+        self._by_field = dict(by_field or {})
+
+    def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
+        """For one field of two recordings; the coarser of the two dtypes decides."""
+        for name in (f"{kind}.{field}", field):
+            if name in self._by_field:
+                return self._by_field[name]
+        roundoff = max(_ROUNDOFF.get(dtype_a, 0.0), _ROUNDOFF.get(dtype_b, 0.0))
+        if roundoff == 0.0:
+            return EXACT
+        # Text formats give back doubles of what was single precision; nothing a trainer records is finer than that.
+        roundoff = max(roundoff, _ROUNDOFF["float32"])
+        derived = _CLASSES.get(field, _OTHER).tolerance(roundoff)
+        if self._atol is not None:
+            derived = replace(derived, atol=self._atol, scale=0.0)
+        if self._rtol is not None:
+            derived = replace(derived, rtol=self._rtol, scale=0.0)
+        return derived
+
+    @classmethod
+    def from_file(cls, path: Path, *, atol: float | None = None, rtol: float | None = None) -> Tolerances:
+        """A YAML or JSON mapping: `field` or `kind.field` to {atol, rtol}."""
+        import yaml
+
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UsageError(f"cannot read the tolerance file {path}: {error}", "see docs/tolerances.md") from error
+        if not isinstance(data, dict):
+            raise UsageError(f"{path} does not hold a mapping", "write `log_probs: {atol: 1e-4, rtol: 0}` lines")
+        return cls(
+            atol=atol, rtol=rtol, by_field={str(name): _entry(path, name, entry) for name, entry in data.items()}
+        )
+
+
+def _entry(path: Path, name: Any, entry: Any) -> Tolerance:
+    try:
+        unknown = set(entry) - {"atol", "rtol", "scale"}
+        values = {key: float(value) for key, value in entry.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path}: {name} is not {{atol: ..., rtol: ...}}", "give numbers") from error
+    if unknown or any(value < 0 for value in values.values()):
+        raise UsageError(f"{path}: {name} has an unknown key or a negative number", "keys: atol, rtol, scale")
+    return Tolerance(values.get("atol", 0.0), values.get("rtol", 0.0), values.get("scale", 0.0))

@@ -1,0 +1,160 @@
+"""compare on real recordings: what must be found, where, and what must not be called a difference."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+
+import rldbg
+from rldbg.analysis import compare
+from rldbg.core import IncompleteDataError
+from rldbg.recording.formats.pt_writer import dump_pt
+
+
+def trajectories(count=24, length=12, prompt=4, group=4):
+    rng = np.random.default_rng(0)
+    made = []
+    for number in range(count):
+        tokens = rng.integers(0, 99, length).tolist()
+        tokens[:prompt] = [number // group + 1] * prompt
+        made.append(
+            {
+                "tokens": tokens,
+                "loss_mask": [0] * prompt + [1] * (length - prompt),
+                "reward": float(number % 2),
+                "is_val": False,
+                "extra_fields": {"group_id": f"g{number // group}", "run_id": number % group},
+            }
+        )
+    return made
+
+
+LOG_PROBS = -np.random.default_rng(1).random((2, 2, 6, 8), dtype=np.float32)
+
+
+def write(root, samples, log_probs=LOG_PROBS, step=0, **changes):
+    """A NexRL dump: one trajectory file and 2 ranks x 2 micro-batches of forward data."""
+    (root / "trajectory").mkdir(parents=True, exist_ok=True)
+    (root / "forward_data").mkdir(exist_ok=True)
+    body = {"step": step, "num_trajectories": len(samples), "trajectories": samples}
+    dump_pt(body, root / "trajectory" / f"step_{step:06d}.pt")
+    for rank in range(2):
+        for micro in range(2):
+            values = log_probs[rank, micro]
+            body = {
+                "step": step,
+                "rank": rank,
+                "micro_idx": micro,
+                "log_probs": values,
+                "entropy": -values,
+                "response_mask": np.ones(values.shape, dtype=np.int64),
+                "log_probs_shape": list(values.shape),
+                "entropy_shape": list(values.shape),
+            } | changes
+            dump_pt(body, root / "forward_data" / f"step_{step:06d}_rank{rank}_micro{micro}.pt")
+    return root
+
+
+@pytest.fixture
+def base(tmp_path):
+    return write(tmp_path / "a", trajectories())
+
+
+def run(a, b, **options):
+    return compare(rldbg.open(a), rldbg.open(b), **options)
+
+
+def test_a_recording_equals_itself(base):
+    result = run(base, base)
+    assert result.verdict == "equal" and result.first_difference is None and result.compared > 0
+
+
+def test_order_of_samples_is_no_difference(base, tmp_path):
+    samples = trajectories()
+    random.Random(0).shuffle(samples)
+    assert run(base, write(tmp_path / "b", samples)).verdict == "equal"
+
+
+def test_one_token_of_one_rank_is_named(base, tmp_path):
+    changed = LOG_PROBS.copy()
+    changed[1, 0, 4, 5] -= 8
+    first = run(base, write(tmp_path / "b", trajectories(), changed)).first_difference.to_dict()
+    assert (first["stage"], first["kind"], first["field"]) == ("forward", "forward_data", "log_probs")
+    assert (first["rank"], first["micro"], first["row"], first["token"]) == (1, 0, 4, 5)
+
+
+def test_small_noise_on_everything_is_found(base, tmp_path):
+    noise = 1e-3 * np.random.default_rng(2).standard_normal(LOG_PROBS.shape).astype(np.float32)
+    result = run(base, write(tmp_path / "b", trajectories(), LOG_PROBS + noise))
+    assert result.verdict == "different" and result.first_difference.stage.value == "forward"
+
+
+def test_the_earlier_stage_is_named_first(base, tmp_path):
+    samples = trajectories()
+    samples[10]["reward"] = -99.0
+    first = run(base, write(tmp_path / "b", samples, LOG_PROBS - 1)).first_difference.to_dict()
+    assert first["stage"] == "reward" and first["sample"] == "g2/2" and (first["a"], first["b"]) == (0.0, -99.0)
+
+
+def test_other_ids_are_matched_by_prompt_and_prefix(base, tmp_path):
+    samples = trajectories()
+    for sample in samples:
+        sample["extra_fields"]["group_id"] = "other-" + sample["extra_fields"]["group_id"]
+    random.Random(1).shuffle(samples)
+    assert run(base, write(tmp_path / "same", copy.deepcopy(samples))).verdict == "equal"
+    victim = next(s for s in samples if s["extra_fields"] == {"group_id": "other-g3", "run_id": 1})
+    victim["tokens"][9] += 1
+    first = run(base, write(tmp_path / "b", samples)).first_difference.to_dict()
+    assert (first["field"], first["sample"], first["token"]) == ("tokens", "g3/1", 9)
+
+
+def test_a_missing_sample_counts(base, tmp_path):
+    result = run(base, write(tmp_path / "b", trajectories()[:-1]))
+    assert result.verdict == "different"
+    assert any(finding.id == "unaligned" and "g5/3" in finding.evidence for finding in result.findings)
+
+
+def test_padding_is_no_difference_but_a_longer_response_is(base, tmp_path):
+    wide = np.concatenate([LOG_PROBS, np.full((2, 2, 6, 3), 7, np.float32)], axis=-1)
+    mask = np.ones(wide.shape[2:], dtype=np.int64)
+    mask[:, 8:] = 0
+    assert run(base, write(tmp_path / "b", trajectories(), wide, response_mask=mask)).verdict == "equal"
+    mask[2, 8] = 1
+    first = run(base, write(tmp_path / "c", trajectories(), wide, response_mask=mask)).first_difference
+    assert (first.place.row, first.place.token) == (2, 8)
+
+
+def test_nan_on_both_sides_is_equal_and_on_one_side_is_not(tmp_path):
+    odd = LOG_PROBS.copy()
+    odd[0, 0, 0, 0] = np.nan
+    a = write(tmp_path / "a", trajectories(), odd)
+    assert run(a, write(tmp_path / "b", trajectories(), odd.copy())).verdict == "equal"
+    assert run(a, write(tmp_path / "c", trajectories())).verdict == "different"
+
+
+def test_missing_steps_and_nothing_to_compare(base, tmp_path):
+    longer = write(write(tmp_path / "b", trajectories()), trajectories(), step=1)
+    assert run(base, longer).verdict == "incomplete"
+    assert run(base, longer, steps=[0]).verdict == "equal"
+    with pytest.raises(IncompleteDataError, match="step 1"):
+        run(base, longer, steps=[1])
+    with pytest.raises(IncompleteDataError, match="nothing to compare"):
+        run(base, longer, kinds=["gradient"])
+
+
+def test_a_rank_missing_on_one_side_counts(base, tmp_path):
+    other = write(tmp_path / "b", trajectories())
+    (other / "forward_data" / "step_000000_rank1_micro1.pt").unlink()
+    result = run(base, other)
+    assert result.verdict == "different" and any(
+        "rank 1 micro 1" in line for f in result.findings for line in f.evidence
+    )
+
+
+def test_comparing_is_symmetric(base, tmp_path):
+    changed = LOG_PROBS.copy()
+    changed[0, 1, 2, 3] += 1
+    other = write(tmp_path / "b", trajectories(), changed)
+    there, back = run(base, other).first_difference.to_dict(), run(other, base).first_difference.to_dict()
+    assert there.pop("a") == back.pop("b") and there.pop("b") == back.pop("a") and there == back
