@@ -1,0 +1,14 @@
+"""Recorded trajectories for a trainer: looked up by (group_id, run_id), step by step, strictly."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.replay.trajectory import Trajectory, TrajectoryBatch, padded_rows
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Trajectory": "trajectory", "TrajectoryBatch": "trajectory", "padded_rows": "trajectory"}
+)
+
+__all__ = ["Trajectory", "TrajectoryBatch", "padded_rows"]

@@ -1,0 +1,69 @@
+"""The embedded GRPO trainer: small, real, readable; the default host of everything else.
+
+The step functions (`forward`, `compute_loss`, `train_micro_batch`, `apply_gradients`) and what they need run without
+Ray; only `rldbg.trainer.cluster` imports it. Names are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
+    from rldbg.trainer.model import build_model, check_model, choose_device
+    from rldbg.trainer.settings import AlgorithmSettings, ModelSettings, OptimizerSettings, Recipe
+    from rldbg.trainer.steps import (
+        Forward,
+        LossTerms,
+        MicroBatch,
+        apply_gradients,
+        compute_loss,
+        forward,
+        make_optimizer,
+        train_micro_batch,
+    )
+    from rldbg.trainer.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer
+
+_MODULES = {
+    "determinism": ("fix_threads", "random_state", "restore_random_state", "seed_everything"),
+    "model": ("build_model", "check_model", "choose_device"),
+    "settings": ("AlgorithmSettings", "ModelSettings", "OptimizerSettings", "Recipe"),
+    "steps": (
+        "Forward",
+        "LossTerms",
+        "MicroBatch",
+        "apply_gradients",
+        "compute_loss",
+        "forward",
+        "make_optimizer",
+        "train_micro_batch",
+    ),
+    "tokenizer": ("CharacterTokenizer", "Tokenizer", "load_tokenizer"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
+
+__all__ = [
+    "AlgorithmSettings",
+    "CharacterTokenizer",
+    "Forward",
+    "LossTerms",
+    "MicroBatch",
+    "ModelSettings",
+    "OptimizerSettings",
+    "Recipe",
+    "Tokenizer",
+    "apply_gradients",
+    "build_model",
+    "check_model",
+    "choose_device",
+    "compute_loss",
+    "fix_threads",
+    "forward",
+    "load_tokenizer",
+    "make_optimizer",
+    "random_state",
+    "restore_random_state",
+    "seed_everything",
+    "train_micro_batch",
+]

@@ -1,0 +1,52 @@
+"""What makes a run repeat itself bit for bit: thread counts, deterministic kernels, and seeds by name.
+
+Random numbers of the rollout are not drawn from here but keyed by sample and position (`rldbg.inference`), so that
+neither the order of requests nor a restarted worker changes them.
+"""
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+
+
+def fix_threads(threads: int, *, deterministic: bool) -> dict[str, Any]:
+    """Sets this process's thread counts and kernels; what was set is returned for run.json and the capsule."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+        if torch.cuda.is_available():
+            # cuBLAS reads this once, before its first call; without it deterministic mode refuses matrix products.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.backends.cudnn.benchmark = False
+    return {"torch_threads": torch.get_num_threads(), "deterministic": deterministic}
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the global generators, for initialisation and anything a model draws by itself (dropout)."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of the global torch generator, as bytes of a tensor."""
+    import torch
+
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    import torch
+
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

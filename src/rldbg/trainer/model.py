@@ -1,0 +1,70 @@
+"""The policy: a tiny causal model with random weights, or any Hugging Face causal model from a folder."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from rldbg.core import PrerequisiteError, UsageError
+from rldbg.trainer.settings import ModelSettings
+
+
+def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> Any:
+    """The torch device asked for; `auto` takes a GPU where there is one."""
+    import torch
+
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise PrerequisiteError("the recipe asks for a GPU and torch sees none", "set device=auto or device=cpu")
+    if wanted == "cpu" or not available:
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def check_model(settings: ModelSettings) -> None:
+    """Fails early, before anything is started, when the model is not there."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise PrerequisiteError(f"training needs {error.name}", "pip install 'rldbg[train]'") from error
+    if settings.path != "tiny" and not (Path(settings.path) / "config.json").is_file():
+        raise UsageError(
+            f"no model at {settings.path!r}: there is no config.json",
+            "set model.path to `tiny` or to a folder with a Hugging Face model",
+        )
+
+
+def build_model(settings: ModelSettings, *, vocabulary_size: int, seed: int) -> Any:
+    """The model in evaluation mode (no dropout: old and new log probs must agree), on CPU, in its dtype."""
+    import torch
+
+    from rldbg.trainer.determinism import seed_everything
+
+    dtype = getattr(torch, settings.dtype)
+    seed_everything(seed)
+    if settings.path == "tiny":
+        return _tiny_model(settings, vocabulary_size).to(dtype).eval()
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(settings.path, dtype=dtype, local_files_only=True).eval()
+
+
+def _tiny_model(settings: ModelSettings, vocabulary_size: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = settings.tiny
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary_size,
+            hidden_size=shape.hidden_size,
+            intermediate_size=2 * shape.hidden_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads,
+            max_position_embeddings=128,
+            tie_word_embeddings=False,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
+            initializer_range=0.1,
+        )
+    )

@@ -1,0 +1,209 @@
+"""What a recipe may say, as frozen dataclasses. They need nothing installed, so that the step functions run anywhere;
+`rldbg.trainer.recipe` reads and checks them."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from rldbg.algorithms import Aggregation, KlEstimator
+
+# Read by pydantic when a recipe is checked: a key that is not a field is an error.
+_CLOSED = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True)
+class TinyModel:
+    """The shape of the built-in model (`model.path: tiny`)."""
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    hidden_size: int = 64
+    layers: int = 2
+    heads: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    path: str = "tiny"
+    """`tiny`, or the folder of any Hugging Face causal language model."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    tiny: TinyModel = field(default_factory=TinyModel)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    task: str = "arithmetic"
+    """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} a line (and an "id", if the rows have one)."""
+    operators: str = "+-*"
+    """Which one-digit problems there are: a op b for each of these."""
+    prompts_per_step: int = 32
+    samples_per_prompt: int = 8
+    max_turns: int = 1
+    """How often a sample may answer; after a wrong answer it is told so and tries again for half the reward."""
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.prompts_per_step * self.samples_per_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartSettings:
+    """A short supervised phase before the first step, on answers made in code of which a share is wrong."""
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    max_steps: int = 0
+    until_success: float = 0.2
+    """The phase ends when a sampled answer is right with this probability."""
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    wrong_fraction: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    advantages: Literal["grpo", "dapo"] = "grpo"
+    scale_by_std: bool = True
+    """Divide by the group's standard deviation (grpo)."""
+    epsilon: float = 1e-6
+    loss: Literal["importance_sampling", "ppo"] = "ppo"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high] (ppo)."""
+    aggregation: Aggregation = "token_mean"
+    entropy_coeff: float = 0.0
+    kl_coeff: float = 0.0
+    """Weight of the KL divergence to the model the run started from."""
+    kl_estimator: KlEstimator = "k3"
+    old_log_probs: Literal["policy", "rollout"] = "policy"
+    """Whose log probs the ratio is taken against: recomputed by the policy before its update, or the rollout's."""
+    overlong_buffer: int = 0
+    overlong_factor: float = 1.0
+    """Soft punishment of the last `overlong_buffer` tokens before the limit (dapo)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW, its learning rate falling linearly from the first step to the last."""
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    learning_rate: float = 3e-3
+    final_learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm; 0 leaves them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    ranks: int = 2
+    micro_batch_size: int = 64
+    """Samples of one forward and backward pass on one rank."""
+    mini_batches: int = 1
+    """Optimizer steps per epoch over a step's samples."""
+    epochs: int = 1
+    fsdp: bool = False
+    """Shard parameters, gradients and optimizer over the ranks (FSDP2) instead of replicating them."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    port: int = 0
+    """Where rank 0 listens for the others; 0 takes a free port."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    servers: int = 1
+    max_new_tokens: int = 4
+    """Limit of one answer."""
+    temperature: float = 1.0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    address: str | None = None
+    """A running Ray cluster to join (`auto` finds one); absent, a local one is started for this run."""
+    dashboard: bool = False
+    max_restarts: int = 3
+    """How often a killed rollout worker or inference server is replaced before the run gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """Where the training service of `mode: remote_api` is."""
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    url: str = "http://127.0.0.1:8080"
+    api_key: str = ""
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    every_n_steps: int = 0
+    """0 writes none."""
+    keep_last: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Beside metrics.jsonl; each needs its own library."""
+    project: str = "rldbg"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """What the trainer reads of the `rollout_worker:` block."""
+
+    replay_from: str | None = None
+    replay_format: str | None = None
+    allow_partial: bool = False
+    workers: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A whole training run. `rollout_worker` and `debug` are the documented blocks, read by `rldbg.recording`."""
+
+    __pydantic_config__: ClassVar = _CLOSED
+
+    name: str = "train"
+    mode: Literal["self_hosted", "remote_api"] = "self_hosted"
+    seed: int = 0
+    steps: int = 100
+    deterministic: bool = True
+    """Bit-identical rewards, losses and parameters from run to run: fixed threads, batches and algorithms."""
+    threads: int = 1
+    """Threads of each process that computes; part of what makes a run repeatable."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    warm_start: WarmStartSettings = field(default_factory=WarmStartSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    inference: InferenceSettings = field(default_factory=InferenceSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    remote: RemoteSettings = field(default_factory=RemoteSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)

@@ -1,0 +1,67 @@
+"""The supervised phase before the first step: the model learns the form of an answer, and part of its content.
+
+It runs in one process, from the seed alone, and is not counted as training steps.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.replay import Trajectory, TrajectoryBatch
+from rldbg.trainer.settings import WarmStartSettings
+from rldbg.trainer.steps import forward
+from rldbg.trainer.tasks import Problem, supervised_texts
+from rldbg.trainer.tokenizer import Tokenizer
+
+_CHECK_EVERY = 5
+
+
+def warm_start(
+    model: Any, tokenizer: Tokenizer, problems: tuple[Problem, ...], settings: WarmStartSettings, *, seed: int
+) -> tuple[int, float]:
+    """Trains the model in place on answers of which a share is wrong; how many steps, and the success they led to.
+
+    Ends as soon as the success rate to expect is reached, so that every seed starts the real training alike.
+    """
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0, foreach=False)
+    texts = supervised_texts(
+        problems, seed=seed, batch_size=settings.batch_size, wrong_fraction=settings.wrong_fraction
+    )
+    for step in range(settings.max_steps):
+        if step % _CHECK_EVERY == 0 and expected_success(model, tokenizer, problems) >= settings.until_success:
+            return step, expected_success(model, tokenizer, problems)
+        batch = _batch(tokenizer, next(texts))
+        log_probs = forward(model, batch).log_probs
+        loss = -(log_probs * batch.response_mask).sum() / batch.response_mask.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return settings.max_steps, expected_success(model, tokenizer, problems)
+
+
+def expected_success(model: Any, tokenizer: Tokenizer, problems: tuple[Problem, ...]) -> float:
+    """The probability that a sampled answer is the right one, over all problems, without sampling any."""
+    import torch
+
+    batch = _batch(tokenizer, [(problem.prompt, problem.answer) for problem in problems])
+    with torch.no_grad():
+        log_probs = forward(model, batch).log_probs * batch.response_mask
+    return float(log_probs.sum(1).exp().mean())
+
+
+def _batch(tokenizer: Tokenizer, texts: list[tuple[str, str]]) -> TrajectoryBatch:
+    trajectories = []
+    for prompt, answer in texts:
+        question, response = tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_id]
+        trajectories.append(
+            Trajectory(
+                sample=SampleId(prompt, 0),
+                tokens=np.asarray(question + response, dtype=np.int64),
+                loss_mask=np.asarray([0] * len(question) + [1] * len(response), dtype=np.int64),
+                reward=0.0,
+            )
+        )
+    return TrajectoryBatch.from_trajectories(trajectories, pad_id=tokenizer.pad_id)
