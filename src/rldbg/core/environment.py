@@ -24,6 +24,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NO_COLOR", "terminal", "any value switches colours off"),
     Variable("RLDBG_RUN", "run", "the run folder that verbs started inside another verb's run join"),
     Variable("RLDBG_HOME", "run", "where run folders and registries are made", ".rldbg"),
+    Variable("RLDBG_CACHE", "run", "where files of remote recordings are kept", "~/.cache/rldbg/remote"),
     Variable("RLDBG_CONFIG", "run", "the project file, instead of the nearest rldbg.toml"),
     Variable("RLDBG_ROLE", "identity", "role of this process in records and in `rldbg ps`"),
     Variable("RANK", "identity", "rank of this process, as set by torchrun"),

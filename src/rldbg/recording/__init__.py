@@ -1,0 +1,59 @@
+"""The recorded plane: `Recorder` writes recordings, `open` reads ours and other frameworks'.
+
+Names are loaded when they are first used: nothing here imports torch, and listing verbs import no writer.
+"""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.recording.configuration import debug_block_from_environment, recorder_settings
+    from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
+    from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
+    from rldbg.recording.recorder import Recorder, RecorderSettings
+    from rldbg.recording.recording import Recording, open
+    from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
+    from rldbg.recording.samples import Sample, SampleRow
+    from rldbg.recording.summary import Summary
+
+__all__ = [
+    "IDS_FROM",
+    "KINDS",
+    "SCHEMA_VERSION",
+    "VALIDATION",
+    "EncodedArray",
+    "Entry",
+    "Field",
+    "Kind",
+    "Mode",
+    "Ragged",
+    "Record",
+    "RecordKey",
+    "Recorder",
+    "RecorderSettings",
+    "Recording",
+    "Sample",
+    "SampleRow",
+    "Scope",
+    "Shape",
+    "Summary",
+    "debug_block_from_environment",
+    "kinds_of",
+    "open",
+    "recorder_settings",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("debug_block_from_environment", "recorder_settings"), "configuration"),
+        **dict.fromkeys(("KINDS", "Field", "Kind", "Mode", "Scope", "Shape", "kinds_of"), "kinds"),
+        **dict.fromkeys(("IDS_FROM", "VALIDATION", "Entry"), "layouts"),
+        **dict.fromkeys(("Recorder", "RecorderSettings"), "recorder"),
+        **dict.fromkeys(("Recording", "open"), "recording"),
+        **dict.fromkeys(("SCHEMA_VERSION", "EncodedArray", "Ragged", "Record", "RecordKey"), "records"),
+        **dict.fromkeys(("Sample", "SampleRow"), "samples"),
+        "Summary": "summary",
+    },
+)

@@ -106,6 +106,9 @@ class EncodedArray:
     def __len__(self) -> int:
         return len(self.bits)
 
+    def __getitem__(self, item: Any) -> "EncodedArray":
+        return EncodedArray(self.bits[item], self.dtype)
+
     def decode(self) -> np.ndarray:
         """The exact values as float32, which holds every value of each of these types."""
         from rldbg.recording.lowbits import decode

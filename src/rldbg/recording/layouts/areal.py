@@ -1,0 +1,136 @@
+"""AReaL: rollout/<version>/<task>.jsonl (text), and batches of trajectories saved with torch.save (tokens)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.recording.formats.malformed import Malformed
+from rldbg.recording.formats.pt_reader import load_pt
+from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.columns import ids_in_order, numbers, prompt_hashes, ragged, unpadded
+from rldbg.recording.layouts.lines import count_lines, json_lines
+from rldbg.recording.layouts.pickled import mentions
+from rldbg.recording.records import EncodedArray, Record
+from rldbg.recording.tree import Tree, head
+
+_LINES = re.compile(r"(?:^|/)(?P<version>-?\d+)/(?P<task>[^/]+)\.jsonl$")
+_BATCH = re.compile(r"(?:^|/)(?P<stem>[^/]+)\.pt$")
+_STEP = re.compile(r"(?:step|version|batch)_?(\d+)|^(\d+)$")
+_TOKENS = {"input_ids": "tokens", "loss_mask": "loss_mask", "logprobs": "logprobs", "versions": "policy_versions"}
+_OURS = _TOKENS | {"rewards": "reward"}
+_KNOWN = frozenset({*_OURS.values(), "advantages"})
+_MASK = "attention_mask"
+
+
+class ArealLayout(Layout):
+    name = "areal"
+    looks_for = "<version>/<task>.jsonl with task_id, or a .pt batch with input_ids and attention_mask"
+    grows = True
+
+    def recognises(self, tree: Tree) -> bool:
+        lines = next(matches(tree, _LINES), None)
+        if lines and head(tree, lines[0].name, 200).lstrip().startswith(b'{"task_id"'):
+            return True
+        return any(_is_batch(tree, fact.name) for fact, _ in matches(tree, _BATCH))
+
+    def survey(self, tree: Tree) -> Listing:
+        entries = []
+        tasks: dict[tuple[str, int], int] = {}
+        for fact, found in matches(tree, _LINES):
+            kind = VALIDATION if "eval-rollout" in (tree.folder, *fact.name.split("/")) else "trajectory"
+            step = int(found["version"])
+            micro = tasks[kind, step] = tasks.get((kind, step), -1) + 1
+            entries.append(Entry(kind, step, 0, micro, 0, 0, fact.name, fact.size))
+        for fact, found in matches(tree, _BATCH):
+            if _is_batch(tree, fact.name):
+                number = _STEP.search(found["stem"])
+                step = int(number[1] or number[2]) if number else 0
+                kind = "prepared_trajectories" if mentions(head(tree, fact.name), "advantages") else "trajectory"
+                entries.append(Entry(kind, step, 0, 0, 0, 0, fact.name, fact.size))
+        return listing_of(tree, entries)
+
+    def load(self, tree: Tree, file: str) -> Any:
+        path = tree.local(file)
+        return json_lines(path) if file.endswith(".jsonl") else load_pt(path)
+
+    def count_rows(self, tree: Tree, entry: Entry) -> int:
+        if entry.file.endswith(".jsonl"):
+            return count_lines(tree.local(entry.file))
+        return super().count_rows(tree, entry)
+
+    def record(self, content: Any, entry: Entry) -> Record:
+        return _text_record(content, entry) if entry.file.endswith(".jsonl") else _batch_record(content, entry)
+
+
+def _is_batch(tree: Tree, name: str) -> bool:
+    start = head(tree, name)
+    return mentions(start, "input_ids") and (mentions(start, _MASK) or mentions(start, "loss_mask"))
+
+
+def _text_record(rows: Sequence[Mapping[str, Any]], entry: Entry) -> Record:
+    fields: dict[str, Any] = {
+        "reward": numbers(row.get("reward") for row in rows),
+        "extra_fields": [{key: value for key, value in row.items() if key != "reward"} for row in rows],
+    }
+    if entry.kind == VALIDATION:
+        fields["is_val"] = np.ones(len(rows), bool)
+    samples = tuple(
+        SampleId(str(row.get("task_id")), int(row.get("sample_idx", place))) for place, row in enumerate(rows)
+    )
+    return Record(entry.key, fields, samples, policy_version=entry.step, source=entry.file)
+
+
+def _batch_record(content: Any, entry: Entry) -> Record:
+    batches = [batch for batch in (content if isinstance(content, list | tuple) else [content]) if batch is not None]
+    parts = [_Batch(batch) for batch in batches]
+    names = dict.fromkeys(name for part in parts for name in (*part.tokens, *part.singles))
+    fields: dict[str, Any] = {}
+    for name in names:
+        ours = _OURS.get(name, name)
+        if any(name in part.tokens for part in parts):
+            fields[ours] = ragged([row for part in parts for row in part.tokens.get(name) or [None] * part.rows])
+        else:
+            fields[ours] = numbers(value for part in parts for value in part.singles.get(name, [None] * part.rows))
+    hashes = prompt_hashes(fields["tokens"], fields["loss_mask"]) if "loss_mask" in fields else ()
+    samples = ids_in_order(hashes or range(len(fields.get("tokens", ()))))
+    rest = {name: fields.pop(name) for name in list(fields) if name not in _KNOWN}
+    for part in parts:
+        for name, value in part.others.items():
+            rest.setdefault(name, []).append(value)
+    rest[IDS_FROM] = "prompt and order in the file"
+    return Record(entry.key, fields, samples, hashes, extra=rest, source=entry.file)
+
+
+class _Batch:
+    """One padded batch taken apart: rows without padding, one value a sample, and the rest."""
+
+    def __init__(self, batch: Any) -> None:
+        if not isinstance(batch, Mapping) or not isinstance(batch.get("input_ids"), np.ndarray):
+            raise Malformed("a batch without input_ids", "save the batch as the workflow returns it")
+        ids = batch["input_ids"]
+        shape = ids.shape if ids.ndim == 2 else (1, ids.size)
+        mask = batch.get(_MASK)
+        keep = np.ones(shape, bool) if mask is None else np.asarray(mask).reshape(shape).astype(bool)
+        self.rows = shape[0]
+        self.tokens: dict[str, list[Any]] = {}
+        self.singles: dict[str, list[Any]] = {}
+        self.others: dict[str, Any] = {}
+        for name, value in batch.items():
+            size = value.shape if isinstance(value, np.ndarray | EncodedArray) else None
+            if name == _MASK:
+                continue
+            if size in (shape, ids.shape) and size is not None:
+                self.tokens[name] = list(unpadded(_reshaped(value, shape), keep))
+            elif size in ((self.rows,), (self.rows, 1)):
+                self.singles[name] = list(np.asarray(value).reshape(-1))
+            else:
+                self.others[name] = value
+
+
+def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(value, EncodedArray):
+        return EncodedArray(value.bits.reshape(shape), value.dtype)
+    return value.reshape(shape)

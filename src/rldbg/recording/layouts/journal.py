@@ -1,0 +1,125 @@
+"""The journals of a recording, read together: what was handed over, written, dropped, deleted.
+
+docs/recording.md says what each line means. A torn last line is what a kill leaves; any other line that is not
+JSON is damage and is reported.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rldbg.core import IncompleteDataError
+from rldbg.recording.formats.malformed import reading
+from rldbg.recording.records import RecordKey
+from rldbg.recording.tree import Tree
+
+FOLDER = "journal/"
+
+
+class Intent(NamedTuple):
+    """A record that was handed over, and by which writer."""
+
+    key: RecordKey
+    rows: int
+    journal: str
+
+
+class Done(NamedTuple):
+    """A file that got its name: what it must look like, and the records in it."""
+
+    size: int
+    crc32: int
+    records: tuple[Intent, ...]
+    journal: str
+
+
+class Drop(NamedTuple):
+    record: Intent
+    reason: str
+
+
+@dataclass(slots=True)
+class Writer:
+    """One journal: its process, and whether it ended in order."""
+
+    journal: str
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    started_s: float = 0.0
+    is_closed: bool = False
+    stopped: str | None = None
+    damaged_lines: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Journals:
+    """All journals of a recording."""
+
+    writers: list[Writer] = field(default_factory=list)
+    files: dict[str, Done] = field(default_factory=dict)
+    never_written: list[Intent] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    deleted: dict[str, str] = field(default_factory=dict)
+    unreadable: list[IncompleteDataError] = field(default_factory=list)
+
+
+def read_journals(tree: Tree) -> Journals:
+    journals = Journals()
+    for fact in tree.files:
+        if fact.name.startswith(FOLDER) and fact.name.endswith(".jsonl"):
+            try:
+                with reading(fact.name):
+                    text = tree.local(fact.name).read_bytes()
+            except IncompleteDataError as error:
+                journals.unreadable.append(error)
+                continue
+            _Reading(journals, fact.name).read(text)
+    return journals
+
+
+class _Reading:
+    """One journal, line by line, into the whole."""
+
+    def __init__(self, journals: Journals, name: str) -> None:
+        self._all = journals
+        self._writer = Writer(name)
+        self._open: dict[int, Intent] = {}
+
+    def read(self, text: bytes) -> None:
+        lines = text.split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            if not line:
+                continue
+            try:
+                event = json.loads(line)
+                self._event(event)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                if number < len(lines):  # without a newline after it the line is torn, not damaged
+                    self._writer.damaged_lines.append(number)
+        self._all.writers.append(self._writer)
+        self._all.never_written.extend(self._open.values())
+
+    def _event(self, event: Any) -> None:
+        name = event["event"]
+        if name == "intent":
+            kind, *numbers = event["key"]
+            key = RecordKey(str(kind), *(int(number) for number in numbers))
+            self._open[event["id"]] = Intent(key, int(event.get("rows", -1)), self._writer.journal)
+        elif name == "done":
+            records = self._close(event["ids"])
+            done = Done(int(event["size"]), int(event["crc32"]), records, self._writer.journal)
+            self._all.files[str(event["file"])] = done
+        elif name == "drop":
+            self._all.drops.extend(Drop(intent, str(event.get("reason", ""))) for intent in self._close(event["ids"]))
+        elif name == "delete":
+            self._all.deleted[str(event["file"])] = str(event.get("reason", ""))
+        elif name == "stop":
+            self._writer.stopped = str(event.get("reason", ""))
+        elif name == "open":
+            self._writer.identity = dict(event.get("identity") or {})
+            self._writer.started_s = float(event.get("time") or 0)
+        elif name == "close":
+            self._writer.is_closed = True
+
+    def _close(self, ids: Sequence[int]) -> tuple[Intent, ...]:
+        return tuple(intent for id in ids if (intent := self._open.pop(id, None)) is not None)

@@ -1,0 +1,40 @@
+"""JSON lines as frameworks write them: one object a line, bare NaN allowed, lines of any length."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rldbg.recording.formats.malformed import Malformed, reading
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Every object of the file, in order."""
+    rows: list[dict[str, Any]] = []
+    with reading(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                end = "" if line.endswith(b"\n") else " and the file ends in the middle of it"
+                raise Malformed(f"line {number} is not JSON{end}: {str(error)[:100]}") from error
+            if not isinstance(row, dict):
+                raise Malformed(f"line {number} is not a JSON object")
+            rows.append(row)
+    return rows
+
+
+def first_line(path: Path, limit: int = 1 << 24) -> bytes:
+    """The first line, to see which keys a file has; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(limit)
+    except OSError:
+        return b""
+
+
+def count_lines(path: Path) -> int:
+    """Lines that are not empty, without parsing them."""
+    with reading(path), path.open("rb") as file:
+        return sum(1 for line in file if line.strip())

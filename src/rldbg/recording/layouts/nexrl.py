@@ -1,0 +1,96 @@
+"""NexRL: <kind>/step_<N>[_rank<R>][_micro<M>].pt or .jsonl, one dictionary a file."""
+
+from typing import Any
+
+import numpy as np
+
+from rldbg.recording.formats.jsonl_file import load_jsonl
+from rldbg.recording.formats.nexrl_dict import OWN_KEY, from_dict
+from rldbg.recording.formats.pt_reader import load_pt
+from rldbg.recording.kinds import KINDS
+from rldbg.recording.layouts import step_files
+from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of
+from rldbg.recording.layouts.columns import ids_in_order, prompt_hashes
+from rldbg.recording.layouts.pickled import mentions, plain
+from rldbg.recording.records import Ragged, Record
+from rldbg.recording.tree import Tree, head
+
+_FORMATS = ("pt", "jsonl")
+
+
+class NexrlLayout(Layout):
+    name = "nexrl"
+    looks_for = "<kind>/step_<N>[_rank<R>][_micro<M>].pt or .jsonl, kinds such as trajectory, forward_data, loss"
+    is_regular = True
+
+    def recognises(self, tree: Tree) -> bool:
+        for fact in tree.files:
+            parsed = step_files.parse(tree.folder, fact.name)
+            if parsed is None or parsed.format not in _FORMATS:
+                continue
+            if parsed.kind in KINDS or _has_step(head(tree, fact.name, 1 << 12)):
+                return True
+        return False
+
+    def survey(self, tree: Tree) -> Listing:
+        entries = []
+        for fact in tree.files:
+            parsed = step_files.parse(tree.folder, fact.name)
+            if parsed is not None and parsed.format in _FORMATS:
+                entries.append(Entry(*parsed[:6], fact.name, fact.size))
+        return listing_of(tree, entries)
+
+    def load(self, tree: Tree, file: str) -> Any:
+        return load_content(tree, file)
+
+    def record(self, content: Any, entry: Entry) -> Record:
+        return content_record(content, entry)
+
+
+def load_content(tree: Tree, file: str) -> Any:
+    """The dictionary in a pt or jsonl file."""
+    path = tree.local(file)
+    return load_jsonl(path) if file.endswith(".jsonl") else load_pt(path)
+
+
+def content_record(content: Any, entry: Entry) -> Record:
+    """The record in a dictionary of the document, with ids made where NexRL wrote none that can serve."""
+    record = from_dict(entry.kind, plain(content), key=entry.key, source=entry.file)
+    if record.samples or (isinstance(content, dict) and OWN_KEY in content):
+        return record
+    hashes = _hashes(record)
+    groups = _groups(record) or hashes
+    if not groups:
+        return record
+    made = {IDS_FROM: "group or prompt, and order in the file"}
+    return Record(
+        record.key,
+        record.fields,
+        ids_in_order(groups),
+        hashes,
+        extra={**record.extra, **made},
+        source=record.source,
+    )
+
+
+def _has_step(start: bytes) -> bool:
+    return mentions(start, "step") or start.lstrip().startswith(b'{"step"')
+
+
+def _groups(record: Record) -> list[str]:
+    """The group of each sample, when all have one."""
+    rows = record.fields.get("extra_fields")
+    groups = [row.get("group_id", row.get("uid")) for row in rows if isinstance(row, dict)] if rows else []
+    return [str(group) for group in groups] if groups and None not in groups else []
+
+
+def _hashes(record: Record) -> tuple[str, ...]:
+    """Of trajectories, and of datums, whose tokens and mask are those of the trajectory one place to the left."""
+    tokens, mask = record.fields.get("tokens"), record.fields.get("loss_mask")
+    inputs, targets = record.fields.get("input_tokens"), record.fields.get("target_tokens")
+    if isinstance(tokens, Ragged) and isinstance(mask, Ragged):
+        return prompt_hashes(tokens, mask)
+    if isinstance(inputs, Ragged) and isinstance(targets, Ragged) and isinstance(mask, Ragged):
+        whole = Ragged.from_rows([np.append(row[:1], target) for row, target in zip(inputs, targets, strict=True)])
+        return prompt_hashes(whole, Ragged.from_rows([np.insert(np.asarray(row), 0, 0) for row in mask]))
+    return ()

@@ -1,0 +1,144 @@
+"""prime-rl token exports: token_exports/step_<N>/rank_<R>.jsonl, one sequence a line, and a STABLE marker."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import Finding, SampleId, Severity
+from rldbg.recording.formats.malformed import Malformed
+from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.columns import prompt_hashes, ragged
+from rldbg.recording.layouts.lines import json_lines
+from rldbg.recording.records import Record
+from rldbg.recording.tree import Tree, head
+
+_FILE = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.jsonl$")
+_MICRO = re.compile(rb'"micro_step": ?(\d+)')
+_HEAD_BYTES = 400
+_RANK_STRIDE = 1_000_000
+# prime-rl's column: ours, by kind
+_COLUMNS = {
+    "prepared_trajectories": {
+        "token_ids": "tokens",
+        "loss_mask": "loss_mask",
+        "inference_logprobs": "logprobs",
+        "advantages": "advantages",
+    },
+    "forward_data": {
+        "trainer_logprobs": "log_probs",
+        "entropy": "entropy",
+        "loss_mask": "response_mask",
+        "token_ids": "input_ids",
+    },
+    "is_loss_debug": {
+        "trainer_logprobs": "log_probs",
+        "inference_logprobs": "old_log_probs",
+        "advantages": "advantages",
+        "importance_ratio": "prob_ratio",
+    },
+}
+_OF_FILE = frozenset({"schema_version", "step", "rank", "micro_step", "env_name", "env_names"})
+_INDICES = ("micro_sequence_idx", "export_sequence_idx")
+
+
+class PrimeRlLayout(Layout):
+    name = "prime_rl"
+    looks_for = "token_exports/step_<N>/rank_<R>.jsonl with trainer_logprobs"
+    grows = True
+
+    def recognises(self, tree: Tree) -> bool:
+        return any(b'"micro_step"' in head(tree, fact.name, _HEAD_BYTES) for fact, _ in matches(tree, _FILE))
+
+    def survey(self, tree: Tree) -> Listing:
+        entries = []
+        for fact, found in matches(tree, _FILE):
+            for micro, rows in _micros(tree, fact.name).items():
+                key = (int(found["step"]), int(found["rank"]), micro, 0, 0)
+                entries += [Entry(kind, *key, fact.name, fact.size, micro, rows) for kind in _COLUMNS]
+        return listing_of(tree, entries, _unstable(tree), ignored=r"(^|/)STABLE$")
+
+    def load(self, tree: Tree, file: str) -> list[dict[str, Any]]:
+        return json_lines(tree.local(file))
+
+    def record(self, content: Any, entry: Entry) -> Record:
+        rows = [row for row in content if row.get("micro_step") == entry.part]
+        columns = _COLUMNS[entry.kind]
+        fields: dict[str, Any] = {
+            ours: ragged([row.get(theirs) for row in rows])
+            for theirs, ours in columns.items()
+            if any(row.get(theirs) is not None for row in rows)
+        }
+        extra: dict[str, Any] = {IDS_FROM: "prompt and place in the file"}
+        if entry.kind == "is_loss_debug":
+            fields["effective_valid"] = ragged([_valid(row) for row in rows])
+        elif entry.kind == "prepared_trajectories":
+            fields["extra_fields"] = [{"env_name": row.get("env_name")} for row in rows]
+        else:
+            extra |= _rest(rows)
+        hashes = _hashes(rows)
+        return Record(entry.key, fields, _ids(rows, hashes, entry), hashes, extra=extra, source=entry.file)
+
+
+def _micros(tree: Tree, name: str) -> dict[int, int]:
+    """Micro-batch numbers of a file with the number of lines of each, from the start of each line."""
+    counts: dict[int, int] = {}
+    with tree.local(name).open("rb") as file:
+        for line in file:
+            found = _MICRO.search(line[:_HEAD_BYTES])
+            if found:
+                counts[int(found[1])] = counts.get(int(found[1]), 0) + 1
+    return counts
+
+
+def _unstable(tree: Tree) -> list[Finding]:
+    stable = {fact.name.rpartition("/")[0] for fact in tree.files if fact.name.rpartition("/")[2] == "STABLE"}
+    folders = sorted({fact.name.rpartition("/")[0] for fact, _ in matches(tree, _FILE)} - stable)
+    return [
+        Finding(
+            "unfinished-writer",
+            Severity.WARNING,
+            f"{tree.title}/{folder}".rstrip("/"),
+            ("there is no STABLE marker beside the rank files",),
+            "the trainer had not finished exporting this step",
+            ("wait for the step to end, or leave this step out",),
+        )
+        for folder in folders
+        if len(tree.files) > 1
+    ]
+
+
+def _valid(row: dict[str, Any]) -> np.ndarray:
+    """Tokens that count: trained on, and not masked out by the loss."""
+    mask = np.array([bool(value) for value in row.get("loss_mask") or ()])
+    masked = np.array([bool(value) for value in row.get("is_masked") or [False] * len(mask)])
+    if len(mask) != len(masked):
+        raise Malformed("is_masked and loss_mask differ in length")
+    valid: np.ndarray = mask & ~masked
+    return valid
+
+
+def _rest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Columns that no kind of ours has a place for, whole."""
+    used = {theirs for columns in _COLUMNS.values() for theirs in columns} | _OF_FILE
+    names = dict.fromkeys(name for row in rows for name in row if name not in used)
+    return {
+        name: [row.get(name) for row in rows] if name in _INDICES else ragged([row.get(name) for row in rows])
+        for name in names
+    }
+
+
+def _ids(rows: Sequence[dict[str, Any]], hashes: Sequence[str], entry: Entry) -> tuple[SampleId, ...]:
+    """Nothing in the file names a sample: the prompt is its group, its place in the rank's file makes it unique."""
+    places = [int(row.get("export_sequence_idx", place)) for place, row in enumerate(rows)]
+    groups = hashes or [f"micro{entry.micro}"] * len(rows)
+    return tuple(
+        SampleId(group, entry.rank * _RANK_STRIDE + place) for group, place in zip(groups, places, strict=True)
+    )
+
+
+def _hashes(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    if not all("token_ids" in row and "loss_mask" in row for row in rows):
+        return ()
+    return prompt_hashes(ragged([row["token_ids"] for row in rows]), ragged([row["loss_mask"] for row in rows]))

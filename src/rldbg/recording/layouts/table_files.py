@@ -1,0 +1,170 @@
+"""One record as a parquet file: a row a sample where the record has samples, so that any table tool can read it.
+
+The schema's metadata `rldbg` is a JSON object: the record's identity, `fields`, and `data` for what is no array.
+A column is stored in one of three forms, told by its description {"form", "dtype", "shape"}:
+rows    a number or a list a sample; the row's own shape is `shape`
+whole   one array for all samples, flat, in the first row; its shape is `shape`
+Values of dtypes that parquet has not are stored as raw bits, except bfloat16, which float32 holds exactly.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.recording.formats.bounded_json import parse_json
+from rldbg.recording.formats.malformed import Malformed, reading
+from rldbg.recording.formats.numpy_rebuild import checked_shape
+from rldbg.recording.formats.tagged_json import from_json, ragged_of, to_json
+from rldbg.recording.parquet import pyarrow, read_table
+from rldbg.recording.records import ENCODED_DTYPES, SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
+
+_KEY = b"rldbg"
+_COMPLEX = {"complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file read into memory."""
+
+    path: Path
+    table: Any
+    metadata: Mapping[str, Any]
+
+    def read(self) -> Record:
+        with reading(self.path):
+            about = self.metadata
+            fields = {name: _read_column(self.table.column(name), how) for name, how in about["fields"].items()}
+            fields |= {name: from_json(value) for name, value in about["data"].items()}
+            return Record(
+                key=RecordKey(*about["key"]),
+                fields={name: fields[name] for name in about["order"]},
+                samples=tuple(SampleId(group, run) for group, run in about["samples"]),
+                prompt_hashes=tuple(about["prompt_hashes"]),
+                role=about["role"],
+                coordinates=about["coordinates"],
+                policy_version=about["policy_version"],
+                extra=from_json(about["extra"]),
+                source=str(self.path),
+            )
+
+
+def read_table_file(path: Path) -> TableFile:
+    table = read_table(path)
+    with reading(path):
+        text = (table.schema.metadata or {}).get(_KEY)
+        if text is None:
+            raise Malformed("a parquet file that rldbg did not write", "rldbg show DIR lists recordings")
+        about = parse_json(text)
+        if not isinstance(about, dict) or about.get("schema_version") != SCHEMA_VERSION:
+            raise Malformed("written in another format of rldbg", "upgrade rldbg to read it")
+        return TableFile(path, table, about)
+
+
+def write_table_file(record: Record, path: Path) -> None:
+    arrow = pyarrow()
+    count = max(len(record.samples), 1)
+    columns: dict[str, Any] = {}
+    described: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    for name, value in record.fields.items():
+        if isinstance(value, Ragged | EncodedArray) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
+            columns[name], described[name] = _column(arrow, value, count, bool(record.samples))
+        else:
+            data[name] = to_json(value)
+    if record.samples:
+        columns |= {
+            "sample_group": arrow.array([sample.group_id for sample in record.samples]),
+            "sample_run": arrow.array([sample.run_id for sample in record.samples]),
+        }
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "key": list(record.key),
+        "samples": [list(sample) for sample in record.samples],
+        "prompt_hashes": list(record.prompt_hashes),
+        "role": record.role,
+        "coordinates": dict(record.coordinates),
+        "policy_version": record.policy_version,
+        "extra": to_json(dict(record.extra)),
+        "order": list(record.fields),
+        "fields": described,
+        "data": data,
+    }
+    table = arrow.table(columns or {"empty": arrow.nulls(count)})
+    text = json.dumps(about, separators=(",", ":"))
+    arrow.parquet.write_table(table.replace_schema_metadata({_KEY: text.encode()}), path, compression="zstd")
+
+
+def _column(arrow: Any, value: Any, count: int, has_rows: bool) -> tuple[Any, dict[str, Any]]:
+    if isinstance(value, Ragged):
+        flat, dtype = _storable(value.values)
+        if len(value) == count and has_rows:
+            lists = arrow.LargeListArray.from_arrays(arrow.array(value.offsets), arrow.array(flat))
+            return lists, {"form": "rows", "dtype": dtype, "shape": None}
+        # A row a sample is all a table can say; the rows' own lengths are then kept beside the values.
+        lengths = [int(length) for length in value.lengths]
+        return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": None, "lengths": lengths}
+    flat, dtype = _storable(value)
+    shape = list(value.shape)
+    if has_rows and shape and shape[0] == count:
+        width = math.prod(shape[1:])
+        how = {"form": "rows", "dtype": dtype, "shape": shape[1:]}
+        if len(shape) == 1:
+            return arrow.array(flat), how
+        per_row = width * (2 if dtype in _COMPLEX else 1)
+        offsets = np.arange(count + 1, dtype=np.int64) * per_row
+        return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(flat)), how
+    return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": shape}
+
+
+def _first_row(arrow: Any, flat: np.ndarray, count: int) -> Any:
+    offsets = np.full(count + 1, len(flat), np.int64)
+    offsets[0] = 0
+    return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(flat))
+
+
+def _storable(value: Any) -> tuple[np.ndarray, str]:
+    """Flat values of a dtype that parquet has, and the name of the real one."""
+    if isinstance(value, EncodedArray):
+        flat = value.decode() if value.dtype == "bfloat16" else value.bits
+        return np.ascontiguousarray(flat).reshape(-1), value.dtype
+    flat = np.ascontiguousarray(value).reshape(-1)
+    name = flat.dtype.name
+    return (flat.view(_COMPLEX[name]) if name in _COMPLEX else flat), name
+
+
+def _read_column(column: Any, how: Mapping[str, Any]) -> Any:
+    chunk = column.combine_chunks()
+    shape, count = how["shape"], len(chunk)
+    is_list = how["form"] == "whole" or shape is None or len(shape) > 0
+    flat = chunk.flatten() if is_list else chunk
+    values = _restored(flat.to_numpy(zero_copy_only=False), how["dtype"])
+    if how["form"] == "whole":
+        if shape is None:
+            return ragged_of(values, np.array(how["lengths"], np.int64))
+        return _reshaped(values, checked_shape(shape))
+    if shape is None:
+        return ragged_of(values, np.diff(chunk.offsets.to_numpy()).astype(np.int64))
+    return _reshaped(values, (count, *checked_shape(shape)))
+
+
+def _reshaped(values: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(values, EncodedArray):
+        return EncodedArray(values.bits.reshape(shape), values.dtype)
+    return values.reshape(shape)
+
+
+def _restored(values: np.ndarray, dtype: str) -> Any:
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16
+        return EncodedArray(bits.astype(np.uint16), dtype)
+    if dtype in ENCODED_DTYPES:
+        return EncodedArray(values.astype(ENCODED_DTYPES[dtype], copy=False), dtype)
+    if dtype in _COMPLEX:
+        return np.ascontiguousarray(values, _COMPLEX[dtype]).view(dtype)
+    return values.astype(np.dtype(dtype), copy=False)

@@ -1,0 +1,209 @@
+"""A recording, ours or another framework's, as records: listed at once, read only when asked for."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import Finding, IncompleteDataError, Run, SampleId, UsageError
+from rldbg.recording import index
+from rldbg.recording.formats.malformed import reading
+from rldbg.recording.layouts import UNCOUNTED, Entry, Layout, Listing, detect, named
+from rldbg.recording.locating import locate
+from rldbg.recording.records import Record, RecordKey
+from rldbg.recording.samples import Sample, SampleRow, causal_order, rows_of
+from rldbg.recording.tree import LocalTree, Tree
+
+if TYPE_CHECKING:
+    from rldbg.recording.summary import Summary
+
+_CONTENTS_KEPT = 4
+
+
+def open(path: Path | str, layout: str | None = None) -> "Recording":
+    """Opens a run folder, a dump folder, one kind's folder, one dump file or a URL.
+
+    The layout is recognised by names and first bytes unless it is named. Nothing is read yet.
+    """
+    place = locate(path)
+    wanted = named(layout) if layout else None
+    cached = index.load(place.tree, wanted.name if wanted else None) if isinstance(place.tree, LocalTree) else None
+    if cached is not None:
+        return Recording(place.tree, named(cached[0]), cached[1], within=place.within, run=place.run)
+    started = time.monotonic()
+    found = wanted or detect(place.tree)
+    listing = found.survey(place.tree)
+    _refuse_several(place.tree, listing.entries)
+    if isinstance(place.tree, LocalTree):
+        index.save(place.tree, found, listing, time.monotonic() - started)
+    return Recording(place.tree, found, listing, within=place.within, run=place.run)
+
+
+class Recording:
+    """What `open` gives. Listing methods answer from the index; `read` gives views of the files wherever possible."""
+
+    def __init__(
+        self, tree: Tree, layout: Layout, listing: Listing, *, within: str = "", run: Run | None = None
+    ) -> None:
+        self.tree = tree
+        self.layout = layout
+        self.listing = listing if not within else _narrowed(listing, within)
+        self.within = within
+        self.run = run
+        self._contents: OrderedDict[str, Any] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.title}: {self.layout.name}, {len(self.listing.entries)} records>"
+
+    @property
+    def title(self) -> str:
+        """What was opened, as people should see it."""
+        return f"{self.tree.title}/{self.within}".rstrip("/") if self.within else self.tree.title
+
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds there are, in the order in which training makes them."""
+        return tuple(sorted({entry.kind for entry in self.listing.entries}, key=causal_order))
+
+    def steps(self, kind: str | None = None) -> tuple[int, ...]:
+        return tuple(sorted({entry.step for entry in self.entries(kind)}))
+
+    def ranks(self, kind: str | None = None, step: int | None = None) -> tuple[int, ...]:
+        return tuple(sorted({entry.rank for entry in self.entries(kind, step)}))
+
+    def micros(self, kind: str | None = None, step: int | None = None, rank: int | None = None) -> tuple[int, ...]:
+        return tuple(sorted({entry.micro for entry in self.entries(kind, step, rank)}))
+
+    def entries(
+        self, kind: str | None = None, step: int | None = None, rank: int | None = None, micro: int | None = None
+    ) -> Sequence[Entry]:
+        """The listing, in the order of keys, narrowed to what is given."""
+        wanted = (kind, step, rank, micro)
+        if wanted == (None, None, None, None):
+            return self.listing.entries
+        return [
+            entry
+            for entry in self.listing.entries
+            if all(value is None or value == part for value, part in zip(wanted, entry, strict=False))
+        ]
+
+    def keys(
+        self, kind: str | None = None, step: int | None = None, rank: int | None = None, micro: int | None = None
+    ) -> tuple[RecordKey, ...]:
+        return tuple(entry.key for entry in self.entries(kind, step, rank, micro))
+
+    def read(self, key: RecordKey) -> Record:
+        """One record. Raises IncompleteDataError when there is none of this key, or its file is damaged."""
+        for entry in self.entries(*key[:4]):
+            if entry.key == key:
+                return self.read_entry(entry)
+        raise IncompleteDataError(
+            f"{self.title} has no record of {key}", f"rldbg show {self.title} lists what there is"
+        )
+
+    def read_entry(self, entry: Entry) -> Record:
+        """A listed record; the files read last are kept, so that the records of one file cost one load."""
+        if entry.file in self._contents:
+            self._contents.move_to_end(entry.file)
+        else:
+            with reading(self.tree.place(entry.file)):
+                self._contents[entry.file] = self.layout.load(self.tree, entry.file)
+            while len(self._contents) > _CONTENTS_KEPT:
+                self._contents.popitem(last=False)
+        with reading(self.tree.place(entry.file)):
+            return self.layout.record(self._contents[entry.file], entry)
+
+    def records(
+        self, kind: str | None = None, step: int | None = None, rank: int | None = None, micro: int | None = None
+    ) -> Iterator[Record]:
+        """Records in the order of their keys, each read when its turn comes."""
+        return (self.read_entry(entry) for entry in self.entries(kind, step, rank, micro))
+
+    def samples(self, step: int | None = None, kind: str | None = None) -> tuple[SampleId, ...]:
+        """Every sample id, in the order of first appearance. Reads the records that can have samples."""
+        seen: dict[SampleId, None] = {}
+        for record in self.records(kind, step):
+            seen.update(dict.fromkeys(record.samples))
+        return tuple(seen)
+
+    def sample(self, id: SampleId, step: int | None = None) -> Sample:
+        """Everything known about one sample, joined over kinds. Without a step, the sample must be in one only."""
+        rows: list[SampleRow] = []
+        prompt = ""
+        for record in self.records(step=step):
+            for _, row in rows_of(record, [id]):
+                rows.append(row)
+                prompt = prompt or (record.prompt_hashes[row.row] if record.prompt_hashes else "")
+        steps = sorted({row.key.step for row in rows})
+        if not rows:
+            where = "" if step is None else f" at step {step}"
+            raise IncompleteDataError(
+                f"{self.title} has no sample {id}{where}",
+                f"rldbg show {self.title} --json names steps; Recording.samples(step) lists the samples of one",
+            )
+        if len(steps) > 1:
+            raise UsageError(f"sample {id} is in steps {', '.join(map(str, steps))}", "choose one with --step")
+        rows.sort(key=lambda row: (causal_order(row.key.kind), row.key))
+        return Sample(id, steps[0], prompt, tuple(rows))
+
+    def relisted(self) -> "Recording":
+        """The same recording, looked at anew: what changed since, and what the index may have hidden, is seen."""
+        tree = replace(self.tree) if isinstance(self.tree, LocalTree) else self.tree
+        return Recording(tree, self.layout, self.layout.survey(tree), within=self.within, run=self.run)
+
+    def verify(self) -> list[Finding]:
+        """What is wrong: reads every file, and never trusts the index."""
+        from rldbg.recording.verification import verify
+
+        return verify(self)
+
+    def summary(self) -> "Summary":
+        """What there is and whether it looks healthy, by cheap checks only."""
+        from rldbg.recording.summary import summarise
+
+        return summarise(self)
+
+    def run_facts(self) -> dict[str, Any]:
+        """run.json of the run this recording belongs to; empty when it belongs to none."""
+        return self.run.read() if self.run else {}
+
+    def count_rows(self, entries: Sequence[Entry]) -> list[Entry]:
+        """These entries with their rows counted; the index learns the numbers. Unreadable files count as empty."""
+        started = time.monotonic()
+        counted = [entry._replace(rows=self._rows(entry)) if entry.rows == UNCOUNTED else entry for entry in entries]
+        if counted != list(entries):
+            new = {entry[:-1]: entry for entry in counted}
+            everything = tuple(new.get(entry[:-1], entry) for entry in self.listing.entries)
+            self.listing = replace(self.listing, entries=everything)
+            if isinstance(self.tree, LocalTree) and not self.within:
+                index.save(self.tree, self.layout, self.listing, time.monotonic() - started)
+        return counted
+
+    def _rows(self, entry: Entry) -> int:
+        try:
+            return self.layout.count_rows(self.tree, entry)
+        except IncompleteDataError:
+            return 0
+
+
+def _narrowed(listing: Listing, within: str) -> Listing:
+    """Only what lies under the prefix; findings stay when they name something under it."""
+    return Listing(
+        tuple(entry for entry in listing.entries if entry.file.startswith(within)),
+        tuple(finding for finding in listing.findings if within.rstrip("/") in finding.where),
+        tuple(name for name in listing.unread if name.startswith(within)),
+    )
+
+
+def _refuse_several(tree: Tree, entries: Sequence[Entry]) -> None:
+    """One path must mean one recording: equal keys in different folders are two of them."""
+    first: dict[RecordKey, str] = {}
+    for entry in entries:
+        folder = entry.file.rpartition("/")[0]
+        other = first.setdefault(entry.key, folder)
+        if other != folder:
+            raise UsageError(
+                f"{tree.title} holds several recordings: {entry.key} is in {other or '.'} and in {folder or '.'}",
+                f"open one of them, for example {tree.title}/{other}",
+            )

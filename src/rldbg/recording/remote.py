@@ -1,0 +1,141 @@
+"""Recordings behind a URL, through fsspec: listed at once, fetched file by file when a file is read.
+
+A fetched file is kept under a name made of its URL, size and version, so that a file which changed at its source is
+fetched again, and one that did not never is. The cache may be deleted at any time.
+"""
+
+import os
+import posixpath
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Environment, IncompleteDataError, PrerequisiteError, UnreachableError, redact_text
+from rldbg.recording.tree import INDEX_NAME, FileFact
+
+_INSTALL = "pip install 'rldbg[cloud]'"
+_VERSION_KEYS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "created", "md5Hash")
+_REQUESTS_AT_ONCE = 16
+
+
+class RemoteTree:
+    """Files below a URL, or one file."""
+
+    def __init__(self, url: str, environment: Environment | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._cache = Path((environment or Environment()).text("RLDBG_CACHE")).expanduser()
+        self._fs, self._root = _filesystem(self._url)
+
+    @property
+    def title(self) -> str:
+        return redact_text(self._url)
+
+    @property
+    def folder(self) -> str:
+        parent = posixpath.dirname(self._root) if self._is_file else self._root
+        return posixpath.basename(parent.rstrip("/"))
+
+    @property
+    def files(self) -> tuple[FileFact, ...]:
+        return tuple(sorted(FileFact(name, int(info.get("size") or 0)) for name, info in self._found.items()))
+
+    def place(self, name: str) -> str:
+        return self.title if self._is_file else f"{self.title}/{name}"
+
+    def local(self, name: str) -> Path:
+        """The file's copy on this machine, fetched when it is not there yet."""
+        info = self._found.get(name)
+        if info is None:
+            raise IncompleteDataError(f"{self.place(name)}: there is no such file", f"rldbg show {self.title}")
+        version = [str(info.get(key)) for key in _VERSION_KEYS if info.get(key) is not None]
+        identity = "\0".join([self._url, name, str(info.get("size")), *version])
+        digest = blake2b(identity.encode(), digest_size=12).hexdigest()
+        target = self._cache / digest / posixpath.basename(name)
+        if not target.is_file():
+            self._fetch(str(info["name"]), target)
+        return target
+
+    def _fetch(self, source: str, target: Path) -> None:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with _reaching(self.title):
+                self._fs.get_file(source, str(temporary))
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @cached_property
+    def _is_file(self) -> bool:
+        with _reaching(self.title):
+            return bool(self._fs.isfile(self._root)) and not self._fs.isdir(self._root)
+
+    @cached_property
+    def _found(self) -> dict[str, dict[str, Any]]:
+        """Name below the root to what the store says about the file."""
+        with _reaching(self.title):
+            if self._is_file:
+                return {posixpath.basename(self._root): self._fs.info(self._root)}
+            listed: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
+            infos = [info for path, info in listed.items() if _is_visible(self._below(path))]
+            unsized = [info["name"] for info in infos if info.get("size") is None]
+            with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:  # an HTTP listing has names only
+                sized = dict(zip(unsized, pool.map(self._fs.info, unsized), strict=True))
+        return {self._below(str(info["name"])): {**info, **sized.get(info["name"], {})} for info in infos}
+
+    def _below(self, path: str) -> str:
+        return path.removeprefix(self._root).lstrip("/")
+
+
+def _is_visible(name: str) -> bool:
+    """A name a recording can have: nothing hidden, and nothing that would climb out of a folder."""
+    parts = name.split("/")
+    return name != INDEX_NAME and not any(part.startswith(".") or not part for part in parts)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise PrerequisiteError("reading from a URL needs fsspec, which is not installed", _INSTALL) from error
+    try:
+        filesystem, root = url_to_fs(url)
+    except ImportError as error:
+        protocol = url.partition("://")[0]
+        raise PrerequisiteError(f"reading {protocol}:// needs a package: {error}", _INSTALL) from error
+    except ValueError as error:
+        raise IncompleteDataError(
+            f"{redact_text(url)}: {error}", "give a URL that fsspec knows, as s3:// or https://"
+        ) from error
+    return filesystem, str(root).rstrip("/")
+
+
+@contextmanager
+def _reaching(title: str) -> Iterator[None]:
+    """What goes wrong on the way to a store, in our words. Each store's client has errors of its own."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise IncompleteDataError(
+            f"{title}: nothing there", "check the URL, and that it ends at the recording"
+        ) from error
+    except PermissionError as error:
+        raise PrerequisiteError(
+            f"{title}: no permission ({error})", "set the store's credentials and try again"
+        ) from error
+    except _client_errors() as error:
+        raise UnreachableError(
+            f"{title}: {error}", "check the network and the store's address, then try again"
+        ) from error
+
+
+def _client_errors() -> tuple[type[Exception], ...]:
+    """OSError, and what those clients raise that are loaded at all."""
+    known = {"aiohttp": "ClientError", "botocore.exceptions": "BotoCoreError"}
+    loaded = (getattr(sys.modules[module], name) for module, name in known.items() if module in sys.modules)
+    return (OSError, *loaded)

@@ -1,0 +1,71 @@
+"""One sample, with everything the recording knows about it: its row of every record it appears in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.recording.kinds import KINDS, Shape
+from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey
+
+_ORDER = {name: place for place, name in enumerate(KINDS)}
+_ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """What one record says about the sample: the fields that have a row a sample, cut to this one's."""
+
+    key: RecordKey
+    row: int
+    fields: Mapping[str, Any]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample at one step, joined over kinds by its id."""
+
+    id: SampleId
+    step: int
+    prompt_hash: str
+    rows: tuple[SampleRow, ...]
+
+    def find(self, name: str) -> Any:
+        """The first row that has this field, in the order of kinds; None when none has."""
+        return next((row.fields[name] for row in self.rows if name in row.fields), None)
+
+
+def causal_order(kind: str) -> tuple[int, str]:
+    """Sorts kinds as training makes them, from the trajectory to the metrics; a user's own kinds come last."""
+    return _ORDER.get(kind, len(_ORDER)), kind
+
+
+def rows_of(record: Record, ids: Sequence[SampleId]) -> list[tuple[SampleId, SampleRow]]:
+    """The rows of these samples in a record."""
+    wanted = set(ids)
+    return [
+        (sample, SampleRow(record.key, row, row_fields(record, row), record.source))
+        for row, sample in enumerate(record.samples)
+        if sample in wanted
+    ]
+
+
+def row_fields(record: Record, row: int) -> dict[str, Any]:
+    """A record's per-sample fields, and those of `extra` that have one value a sample, cut to one row."""
+    everything = {**record.extra, **record.fields}
+    return {name: value[row] for name, value in everything.items() if _has_rows(record, name, value)}
+
+
+def _has_rows(record: Record, name: str, value: Any) -> bool:
+    count = len(record.samples)
+    if isinstance(value, Ragged):
+        return len(value) == count
+    if isinstance(value, np.ndarray | EncodedArray):
+        kind = KINDS.get(record.key.kind)
+        field = kind.field(name) if kind else None
+        is_tensor = field is not None and field.shape not in _ROW_SHAPES and name != "input_ids"
+        return len(value.shape) > 0 and value.shape[0] == count and not is_tensor
+    return isinstance(value, list) and len(value) == count

@@ -1,0 +1,248 @@
+"""What is wrong with a recording: every file is read, nothing cached is trusted.
+
+Three passes: what the layout's own books say (journal, markers), what decoding every record shows, and what is
+missing from an otherwise regular grid of steps, ranks and micro-batches.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rldbg.core import Finding, IncompleteDataError, Severity
+from rldbg.recording.formats.malformed import Malformed
+from rldbg.recording.formats.pt_reader import verify_pt
+from rldbg.recording.kinds import KINDS
+from rldbg.recording.layouts import Entry, Listing
+from rldbg.recording.records import Record, RecordKey
+
+if TYPE_CHECKING:
+    from rldbg.recording.recording import Recording
+
+_SHOWN = 8
+_BROKEN = frozenset({"unreadable-file", "hostile-file", "missing-file", "truncated-file", "corrupt-file"})
+
+
+def verify(recording: "Recording") -> list[Finding]:
+    """Every finding, in the order the passes make them."""
+    fresh = recording.relisted()
+    findings = [*fresh.listing.findings, *fresh.layout.verify(fresh.tree, fresh.listing)]
+    known = {finding.where for finding in findings}
+    damaged, unnamed = _read_all(fresh)
+    findings += [finding for finding in damaged if finding.where not in known]
+    findings += unnamed
+    findings += _bad_checksums(fresh, {finding.where for finding in findings})
+    if fresh.layout.is_regular:
+        findings += holes(fresh.listing.entries)
+    findings += duplicates(fresh.listing.entries)
+    findings += unread_files(fresh.title, fresh.listing)
+    if not fresh.listing.entries:
+        findings.append(empty_recording(fresh.title))
+    return findings
+
+
+def is_unreadable_whole(recording: "Recording", findings: Iterable[Finding]) -> bool:
+    """Whether not one record can be read: then there is nothing to work on at all."""
+    broken = {finding.where for finding in findings if finding.id in _BROKEN}
+    return {recording.tree.place(entry.file) for entry in recording.listing.entries} <= broken
+
+
+def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
+    damaged: dict[str, Finding] = {}
+    unnamed: dict[str, list[RecordKey]] = defaultdict(list)
+    empty: dict[str, list[RecordKey]] = defaultdict(list)
+    has_books = recording.layout.name == "rldbg"
+    for entry in sorted(recording.listing.entries, key=lambda entry: (entry.file, entry.part)):
+        if entry.file in damaged:
+            continue
+        try:
+            record = recording.read_entry(entry)
+        except IncompleteDataError as error:
+            damaged[entry.file] = _damage(recording.tree.place(entry.file), error)
+            continue
+        if _lacks_ids(record):
+            unnamed[entry.kind].append(entry.key)
+        elif entry.kind in KINDS and KINDS[entry.kind].has_samples and not record.samples:
+            empty[entry.kind].append(entry.key)
+    if has_books:
+        findings = [_empty_ids(recording.title, kind, keys) for kind, keys in unnamed.items()]
+    else:
+        findings = [_no_ids(recording.title, recording.layout.name, sorted(unnamed))] if unnamed else []
+    findings += [_empty_records(recording.title, kind, keys) for kind, keys in empty.items()]
+    return list(damaged.values()), findings
+
+
+def _bad_checksums(recording: "Recording", known: set[str]) -> Iterator[Finding]:
+    """torch.save files carry a checksum of every member, which reading a view of them does not look at."""
+    for file in sorted({entry.file for entry in recording.listing.entries if entry.file.endswith(".pt")}):
+        where = recording.tree.place(file)
+        if where in known:
+            continue
+        try:
+            members = verify_pt(recording.tree.local(file))
+        except IncompleteDataError as error:
+            yield _damage(where, error)
+            continue
+        if members:
+            yield corrupt(where, f"the checksum of {_some(members)} does not fit its bytes")
+
+
+def corrupt(where: str, evidence: str) -> Finding:
+    return Finding(
+        "corrupt-file",
+        Severity.ERROR,
+        where,
+        (evidence,),
+        "the bytes changed after they were written: a bad disk, a bad copy, or an edit",
+        ("copy the file again from where it was written, or record the step again",),
+    )
+
+
+def _damage(where: str, error: IncompleteDataError) -> Finding:
+    cause = error.__cause__
+    hostile = isinstance(cause, Malformed) and cause.reason.startswith("hostile")
+    return Finding(
+        "hostile-file" if hostile else "unreadable-file",
+        Severity.ERROR,
+        where,
+        (error.message.removeprefix(f"{where}: "),),
+        "the file wants to run code when it is loaded; nothing of it was run"
+        if hostile
+        else "the file is damaged, unfinished, or not what its name says",
+        (error.hint,),
+    )
+
+
+def _lacks_ids(record: Record) -> bool:
+    """Rows without ids: they can only be aligned by their content."""
+    kind = KINDS.get(record.key.kind)
+    if kind is None or not kind.has_samples or record.samples:
+        return False
+    return any(kind.field(name) and _rows(value) for name, value in record.fields.items())
+
+
+def _rows(value: object) -> int:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    return len(value) if isinstance(value, list) or hasattr(value, "offsets") else int(value is not None)  # type: ignore[arg-type]
+
+
+def _empty_ids(title: str, kind: str, keys: list[RecordKey]) -> Finding:
+    return Finding(
+        "empty-sample-ids",
+        Severity.WARNING,
+        f"{title}: {kind}",
+        (f"{_count(keys)}: {_some(keys)}",),
+        "the rows of these records do not say which sample they are, so they can be aligned by content only",
+        ("pass samples= to Recorder.record()",),
+    )
+
+
+def _no_ids(title: str, layout: str, kinds: list[str]) -> Finding:
+    return Finding(
+        "empty-sample-ids",
+        Severity.INFO,
+        title,
+        (f"kinds: {', '.join(kinds)}",),
+        f"{layout} does not write which sample a row of these kinds is, so they can be aligned by content only",
+        ("record with rldbg.Recorder to have ids in every record",),
+    )
+
+
+def _empty_records(title: str, kind: str, keys: list[RecordKey]) -> Finding:
+    return Finding(
+        "empty-record",
+        Severity.INFO,
+        f"{title}: {kind}",
+        (f"{_count(keys)}: {_some(keys)}",),
+        "these records hold no sample at all",
+        ("if samples were expected, look at the rollout or the filter before it",),
+    )
+
+
+def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Ranks that other steps of a kind have, and micro-batches between others, that are not there."""
+    grid: dict[str, dict[int, dict[int, set[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
+    for entry in entries:
+        if entry.step >= 0:  # NexRL files its pass before the first step under -1, with one micro-batch only
+            grid[entry.kind][entry.step][entry.rank].add(entry.micro)
+    for kind, steps in grid.items():
+        usual = _usual_ranks(steps)
+        for step, ranks in steps.items():
+            missing = sorted(usual - ranks.keys())
+            if missing:
+                yield _missing("rank", f"{kind} step {step}", missing, f"other steps have {len(usual)} ranks")
+            for rank, micros in ranks.items():
+                gaps = sorted(set(range(max(micros) + 1)) - micros)
+                if gaps:
+                    yield _missing(
+                        "micro", f"{kind} step {step} rank {rank}", gaps, f"there is a micro-batch {max(micros)}"
+                    )
+
+
+def _usual_ranks(steps: dict[int, dict[int, set[int]]]) -> set[int]:
+    """Ranks that at least half of the steps have, and those below the highest of them."""
+    counts: dict[int, int] = defaultdict(int)
+    for ranks in steps.values():
+        for rank in ranks:
+            counts[rank] += 1
+    usual = {rank for rank, count in counts.items() if 2 * count >= len(steps)}
+    return set(range(max(usual) + 1)) if len(usual) > 1 else usual
+
+
+def _missing(what: str, where: str, numbers: list[int], because: str) -> Finding:
+    return Finding(
+        f"missing-{what}",
+        Severity.WARNING,
+        where,
+        (f"{what} {_some(numbers)} not there; {because}",),
+        "the process died, was filtered out, or its files were lost",
+        ("look at that rank's log and journal, or copy its files again",),
+    )
+
+
+def duplicates(entries: Iterable[Entry]) -> Iterator[Finding]:
+    files: dict[RecordKey, list[str]] = defaultdict(list)
+    for entry in entries:
+        files[entry.key].append(entry.file)
+    for key, names in files.items():
+        if len(names) > 1:
+            yield Finding(
+                "duplicate-record",
+                Severity.WARNING,
+                str(key),
+                tuple(names[:_SHOWN]),
+                "several files claim to be this record; the first is the one that is read by key",
+                ("remove or move all but the right one",),
+            )
+
+
+def unread_files(title: str, listing: Listing) -> Iterator[Finding]:
+    if listing.unread:
+        yield Finding(
+            "unread-files",
+            Severity.INFO,
+            title,
+            (f"{len(listing.unread)} files: {_some(listing.unread)}",),
+            "these files are not part of the layout and were not read",
+        )
+
+
+def empty_recording(title: str) -> Finding:
+    return Finding(
+        "empty-recording",
+        Severity.ERROR,
+        title,
+        ("there is no record in it",),
+        "nothing was recorded, everything was dropped, or this is not the folder that was recorded to",
+        ("check that recording was enabled and the step, rank and kind filters let something through",),
+    )
+
+
+def _count(keys: list[RecordKey]) -> str:
+    return "1 record" if len(keys) == 1 else f"{len(keys)} records"
+
+
+def _some(items: Iterable[object]) -> str:
+    texts = [str(item) for item in items]
+    return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")

@@ -1,0 +1,144 @@
+"""Layouts of JSON lines and parquet: verl, AReaL, prime-rl, NeMo RL, TRL."""
+
+import builtins
+
+import numpy as np
+import peer_dumps
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rldbg.core import IncompleteDataError, PrerequisiteError, SampleId
+from rldbg.recording import RecordKey
+from rldbg.recording import open as open_recording
+
+
+def test_verl_generations_by_step(tmp_path):
+    row = {"input": "user\n2+2", "output": "4", "gts": "4", "score": 1.0, "step": 7, "acc": True}
+    peer_dumps.lines(tmp_path / "7.jsonl", [row, row | {"output": "5", "score": float("nan")}])
+    peer_dumps.lines(tmp_path / "8.jsonl", [row | {"input": "other", "score": None}])
+    recording = open_recording(tmp_path)
+    assert recording.steps() == (7, 8)
+    record = recording.read(RecordKey("trajectory", 7))
+    assert record.samples[0].group_id == record.samples[1].group_id
+    assert [sample.run_id for sample in record.samples] == [0, 1]
+    assert np.isnan(record.array("reward")).tolist() == [False, True]
+    assert record.fields["extra_fields"][1]["output"] == "5"
+    assert np.isnan(recording.read(RecordKey("trajectory", 8)).array("reward")).all()
+
+
+def test_verl_validation_folder(tmp_path):
+    peer_dumps.lines(tmp_path / "validation_data" / "5.jsonl", [{"input": "a", "output": "b", "score": 0.0}])
+    peer_dumps.lines(tmp_path / "rollout_data" / "5.jsonl", [{"input": "a", "output": "b", "score": 0.0}])
+    assert open_recording(tmp_path).kinds() == ("trajectory", "validation")
+
+
+def test_areal_task_files(tmp_path):
+    row = {"task_id": 7, "sample_idx": 0, "seqlen": 6, "prompt_len": 3, "head_version": 0, "tail_version": 2}
+    row |= {"reward": 1.0, "prompt": "2+2", "completion": "4"}
+    peer_dumps.lines(tmp_path / "rollout" / "2" / "7.jsonl", [row, row | {"sample_idx": 1, "reward": 0.0}])
+    peer_dumps.lines(tmp_path / "rollout" / "2" / "9.jsonl", [row | {"task_id": 9}])
+    peer_dumps.lines(tmp_path / "rollout" / "3" / "10.jsonl", [row | {"task_id": 10}])
+    recording = open_recording(tmp_path / "rollout")
+    assert recording.layout.name == "areal"
+    assert recording.steps() == (2, 3)
+    assert recording.samples(step=2) == (SampleId("7", 0), SampleId("7", 1), SampleId("9", 0))
+    assert recording.summary().samples == 4
+
+
+def test_prime_rl_ranks_and_micro_batches(tmp_path):
+    exports = tmp_path / "token_exports"
+    for rank in range(2):
+        rows = [peer_dumps.prime_row(3, rank, micro, place) for micro, place in ((0, 0), (0, 1), (2, 2))]
+        peer_dumps.lines(exports / "step_3" / f"rank_{rank}.jsonl", rows)
+    (exports / "step_3" / "STABLE").touch()
+    recording = open_recording(exports)
+    assert recording.layout.name == "prime_rl"
+    assert (recording.ranks(), recording.micros()) == ((0, 1), (0, 2))
+    forward = recording.read(RecordKey("forward_data", 3, 1, 0))
+    assert np.isnan(next(iter(forward.rows("log_probs")))).tolist() == [False, False, False, True]
+    assert len(forward.extra["mismatch_kl"]) == 2
+    loss = recording.read(RecordKey("is_loss_debug", 3, 1, 0))
+    assert next(iter(loss.rows("effective_valid"))).tolist() == [False, False, True, False]
+    ids = recording.samples(step=3, kind="prepared_trajectories")
+    assert len(ids) == 6, "ids are unique within the step"
+    assert recording.verify() == []
+
+
+def test_prime_rl_step_without_its_marker_is_unfinished(tmp_path):
+    for step in (1, 2):
+        peer_dumps.lines(tmp_path / f"step_{step}" / "rank_0.jsonl", [peer_dumps.prime_row(step, 0, 0, 0)])
+    (tmp_path / "step_1" / "STABLE").touch()
+    findings = open_recording(tmp_path).verify()
+    assert [(finding.id, finding.where) for finding in findings] == [("unfinished-writer", str(tmp_path / "step_2"))]
+
+
+def test_nemo_rl_training_and_validation(tmp_path):
+    peer_dumps.lines(tmp_path / "train_data_step1.jsonl", [peer_dumps.nemo_row(0), peer_dumps.nemo_row(1)])
+    peer_dumps.lines(tmp_path / "val_data_step1.jsonl", [{"content": ["a"], "rewards": [0.5], "idx": 0}])
+    recording = open_recording(tmp_path)
+    assert recording.kinds() == ("prepared_trajectories", "old_log_probs", "validation")
+    record = recording.read(RecordKey("prepared_trajectories", 1))
+    assert [row.tolist() for row in record.rows("tokens")] == [[1, 2, 3, 4], [1, 2, 4, 4]]
+    assert record.fields["extra_fields"][0]["padding"] == 1
+    old = recording.read(RecordKey("old_log_probs", 1))
+    assert old.samples == record.samples
+    assert next(iter(old.rows("old_log_probs"))).tolist() == [0, 0, -0.11, -0.2]
+    assert recording.read(RecordKey("validation", 1)).array("reward").tolist() == [0.5]
+
+
+def test_nemo_rl_without_optional_keys(tmp_path):
+    peer_dumps.lines(tmp_path / "train_data_step2.jsonl", [{"content": ["q"], "input_lengths": [3], "idx": 0}])
+    recording = open_recording(tmp_path)
+    assert recording.keys() == (RecordKey("prepared_trajectories", 2),)
+    assert recording.read(recording.keys()[0]).fields["extra_fields"] == [{"content": "q"}]
+
+
+def _parquet(path, columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def test_trl_completions(tmp_path):
+    columns = {"step": [3, 3], "prompt": ["a", "a"], "completion": ["x", "y"], "format_reward": [1.0, 0.0]}
+    columns |= {"accuracy_reward": [0.5, None], "length": [3, 4], "advantage": [0.7, -0.7]}
+    _parquet(tmp_path / "completions" / "completions_00003.parquet", columns)
+    recording = open_recording(tmp_path)
+    record = recording.read(RecordKey("prepared_trajectories", 3))
+    np.testing.assert_array_equal(record.array("reward"), [1.5, np.nan])
+    assert record.array("advantages").tolist() == [0.7, -0.7]
+    assert record.extra["reward_columns"] == ["format_reward", "accuracy_reward"]
+    assert record.fields["extra_fields"][0]["length"] == 3
+    assert [sample.run_id for sample in record.samples] == [0, 1]
+    assert recording.summary().samples == 2
+
+
+def test_trl_reward_that_cannot_be_told_is_left_out(tmp_path):
+    _parquet(tmp_path / "completions_00001.parquet", {"prompt": ["a"], "accuracy": [1.0], "length": [3.0]})
+    record = open_recording(tmp_path).read(RecordKey("prepared_trajectories", 1))
+    assert "reward" not in record.fields
+    assert record.fields["extra_fields"] == [{"prompt": "a", "accuracy": 1.0, "length": 3.0}]
+
+
+def test_trl_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    _parquet(tmp_path / "completions_00001.parquet", {"prompt": ["a"], "reward": [1.0]})
+    real_import = builtins.__import__
+
+    def no_pyarrow(name, *args, **kwargs):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    recording = open_recording(tmp_path)
+    monkeypatch.setattr(builtins, "__import__", no_pyarrow)
+    with pytest.raises(PrerequisiteError) as error:
+        recording.read(recording.keys()[0])
+    assert "pip install" in error.value.hint
+
+
+@pytest.mark.parametrize("tail", [b'{"input": "a", "outp', b"\xff\xfe\n", b"[1, 2]\n", b'{"a": ' + b"[" * 100_000])
+def test_a_damaged_line_is_named_with_its_number(tmp_path, tail):
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(b'{"input": "a", "output": "b"}\n' + tail)
+    with pytest.raises(IncompleteDataError, match=r"1\.jsonl: line 2 "):
+        next(open_recording(tmp_path).records())
