@@ -6,15 +6,16 @@ from rldbg.lazy import lazy_names
 from rldbg.version import __version__
 
 if TYPE_CHECKING:
-    from rldbg.core import Finding, Run, SampleId
+    from rldbg.core import Finding, Identity, Run, SampleId
 
-__all__ = ["Finding", "Run", "SampleId", "__version__"]
+__all__ = ["Finding", "Identity", "Run", "SampleId", "__version__"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Finding": "core",
         "Run": "core",
+        "Identity": "core",
         "SampleId": "core",
         "Recorder": "recording",
         "Recording": "recording",

@@ -5,13 +5,26 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import Comparison, FieldResult, FirstDifference, compare
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
-__all__ = ["Comparison", "FieldResult", "FirstDifference", "Stage", "Tolerance", "Tolerances", "compare", "stage_of"]
+__all__ = [
+    "CheckReport",
+    "Comparison",
+    "FieldResult",
+    "FirstDifference",
+    "Stage",
+    "Tolerance",
+    "Tolerances",
+    "check",
+    "compare",
+    "stage_of",
+]
 
 _MODULES = {
+    "checking": ("CheckReport", "check"),
     "comparison": ("Comparison", "FieldResult", "FirstDifference", "compare"),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId, prompt_hash
-from rldbg.recording import Ragged, Record
+from rldbg.recording import IDS_FROM, Ragged, Record
 
 # Kinds whose records say which tokens a sample has, the most telling first.
 _TOKEN_SOURCES = (
@@ -32,6 +32,7 @@ class StepSamples:
 
     tokens: dict[SampleId, np.ndarray] = field(default_factory=dict)
     prompts: dict[SampleId, str] = field(default_factory=dict)
+    made_up_ids: bool = False
 
     @classmethod
     def read(cls, side: Side, step: int) -> StepSamples:
@@ -46,6 +47,8 @@ class StepSamples:
     def _add(self, record: Record, name: str) -> None:
         if name not in record.fields or len(record.samples) == 0:
             return
+        # Ids that a layout made from the order of a file say nothing about another file.
+        self.made_up_ids |= IDS_FROM in record.extra
         masks = list(record.rows("loss_mask")) if isinstance(record.fields.get("loss_mask"), Ragged) else None
         for row, (sample, tokens) in enumerate(zip(record.samples, record.rows(name), strict=False)):
             if sample in self.tokens:
@@ -78,7 +81,8 @@ def pair_samples(a: Iterable[SampleId], b: Iterable[SampleId], in_a: StepSamples
     """Pairs the samples that records of both sides name at one step."""
     left, right = list(dict.fromkeys(a)), list(dict.fromkeys(b))
     shared = set(left) & set(right)
-    if shared or not (in_a.prompts and in_b.prompts):
+    trusted = shared and not (in_a.made_up_ids or in_b.made_up_ids)
+    if trusted or not (in_a.prompts and in_b.prompts):
         return SamplePairs(
             "ids",
             {sample: sample for sample in left if sample in shared},

@@ -1,0 +1,96 @@
+"""check: every invariant on every step of one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from rldbg.analysis.checks import CHECKS, Check, NotApplicable, StepView
+from rldbg.analysis.side import Side
+from rldbg.core import Finding, IncompleteDataError, Severity, UsageError, worst
+from rldbg.recording import Recording
+
+INTEGRITY = "integrity"
+_SHOWN_PER_CHECK = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was checked, what was found, and what the recording could not tell."""
+
+    findings: tuple[Finding, ...]
+    passed: tuple[str, ...]
+    not_applicable: dict[str, str]
+    steps: tuple[int, ...]
+
+    @property
+    def verdict(self) -> Literal["pass", "fail", "incomplete"]:
+        if worst(self.findings) in (Severity.ERROR, Severity.WARNING):
+            return "fail"
+        return "pass" if self.passed else "incomplete"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "passed": list(self.passed),
+            "not_applicable": dict(self.not_applicable),
+            "steps": list(self.steps),
+        }
+
+
+def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int] | None = None) -> CheckReport:
+    """Runs the named checks, all by default, on the steps given, all by default."""
+    side = Side(recording, "A")
+    chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
+    if not chosen:
+        raise IncompleteDataError(f"{recording.title} holds no such step", "rldbg show lists the steps there are")
+    findings: list[Finding] = []
+    passed: list[str] = []
+    skipped: dict[str, str] = {}
+    wanted = _select(only)
+    if not only or INTEGRITY in only:
+        broken = [finding for finding in recording.verify() if finding.severity is not Severity.INFO]
+        findings.extend(broken)
+        if not broken:
+            passed.append(INTEGRITY)
+    views = [StepView(side, step) for step in chosen]
+    for item in wanted:
+        _run(item, views, findings, passed, skipped)
+    return CheckReport(tuple(findings), tuple(passed), skipped, tuple(chosen))
+
+
+def _run(
+    item: Check, views: list[StepView], findings: list[Finding], passed: list[str], skipped: dict[str, str]
+) -> None:
+    found: list[Finding] = []
+    applied = False
+    reason = ""
+    for view in views:
+        try:
+            found.extend(item.findings(view))
+            applied = True
+        except NotApplicable as missing:
+            reason = str(missing)
+    if found:
+        findings.extend(found[:_SHOWN_PER_CHECK])
+        if len(found) > _SHOWN_PER_CHECK:
+            more = f"{len(found) - _SHOWN_PER_CHECK} more places"
+            findings.append(Finding(item.id, Severity.INFO, more, (), f"{item.title}: further violations", ()))
+    elif applied:
+        passed.append(item.id)
+    else:
+        skipped[item.id] = reason
+
+
+def _select(only: Sequence[str]) -> list[Check]:
+    if not only:
+        return list(CHECKS)
+    by_id = {item.id: item for item in CHECKS}
+    for name in only:
+        if name not in by_id and name != INTEGRITY:
+            near = get_close_matches(name, by_id, n=1)
+            raise UsageError(f"no check {name!r}", f"did you mean {near[0]!r}?" if near else "rldbg check --list")
+    return [by_id[name] for name in only if name in by_id]

@@ -1,0 +1,222 @@
+"""Checks on advantages, losses, gradients and parameters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rldbg.algorithms import grpo_advantages
+from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
+from rldbg.analysis.measure import same_bytes
+from rldbg.recording import Record
+
+_ADVANTAGE_SLACK = 1e-3
+_LOSS_SLACK = 1e-4
+
+
+def _normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The ways in use to turn rewards into advantages."""
+    scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
+    size = (groups[:, None] == groups[None, :]).sum(1)
+    bessel = size / np.maximum(size - 1, 1)
+    spread = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
+    yield "group mean and standard deviation", scaled
+    yield "group mean only", centred
+    yield "population standard deviation", scaled * np.sqrt(bessel)
+    yield "leave one out", centred * bessel
+    yield "group mean, batch standard deviation", centred / (centred.std() + 1e-6)
+    yield "whole batch", (rewards - rewards.mean()) / (spread + 1e-6)
+
+
+def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
+    names, rewards, recorded = [], [], []
+    for sample in view.samples.values():
+        found = sample.trained("advantages")
+        if found is not None and found[0].size and sample.reward is not None:
+            names.append(sample.sample)
+            rewards.append(sample.reward)
+            recorded.append(float(found[0][0]))
+    if len(names) < 2:
+        raise NotApplicable("no advantages beside rewards of the same samples")
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in names))}
+    groups = np.asarray([numbers[sample.group_id] for sample in names])
+    have, reward = np.asarray(recorded), np.asarray(rewards, dtype=np.float64)
+    best: tuple[float, str, int] | None = None
+    for how, expected in _normalisations(reward, groups):
+        gap = np.abs(have - expected)
+        worst = int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap)))
+        if gap[worst] <= _ADVANTAGE_SLACK * max(1.0, float(np.abs(expected).max())):
+            return
+        if best is None or gap[worst] < best[0]:
+            best = (float(gap[worst]), how, worst)
+    assert best is not None
+    gap_text, how, worst = f"{best[0]:.4g}", best[1], best[2]
+    yield Violation(
+        f"step {view.step} sample {names[worst]}",
+        (
+            f"recorded advantage {have[worst]:.6g}, reward {reward[worst]:.6g}",
+            f"the nearest known normalisation ({how}) is {gap_text} away",
+        ),
+    )
+
+
+def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
+    """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped."""
+    seen = False
+    for record in view.side.records("is_loss_debug", view.step):
+        needed = ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss")
+        if not all(name in record.fields for name in needed):
+            continue
+        seen = True
+        yield from _loss_violations(view, record)
+    if not seen:
+        raise NotApplicable("no is_loss_debug records")
+
+
+def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
+    new, old, advantages, ratio, loss = (
+        record.array(name).astype(np.float64)
+        for name in ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss")
+    )
+    valid = record.array("effective_valid") != 0 if "effective_valid" in record.fields else np.ones(new.shape, bool)
+    expected = np.exp(new - old)
+    for title, gap in (
+        ("prob_ratio is not exp(log_probs - old_log_probs)", np.abs(ratio - expected) / np.maximum(expected, 1.0)),
+        # A clip only ever makes the loss larger than the free one, and never changes its sign.
+        ("elementwise_loss is below -ratio * advantage", -ratio * advantages - loss),
+        ("elementwise_loss has another sign than -advantage", np.where(loss * -advantages < 0, np.abs(loss), 0.0)),
+    ):
+        bad = np.argwhere(valid & ~(gap <= _LOSS_SLACK))
+        if len(bad):
+            place = tuple(int(part) for part in bad[0])
+            sample = f" sample {record.samples[place[0]]}" if record.samples else f" row {place[0]}"
+            where = f"step {view.step} rank {record.key.rank} micro {record.key.micro}{sample} token {place[-1]}"
+            yield Violation(where, (title, f"off by {float(gap[place]):.4g}, at {len(bad)} tokens"))
+
+
+def _parameters(view: StepView, kind: str) -> dict[str, list[Record]]:
+    by_name: dict[str, list[Record]] = defaultdict(list)
+    for record in view.side.records(kind, view.step):
+        by_name[str(record.fields.get("param_name", ""))].append(record)
+    return by_name
+
+
+def _replicas_agree(view: StepView) -> Iterable[Violation]:
+    seen = False
+    for name, records in _parameters(view, "param").items():
+        whole = [record for record in records if not record.coordinates.keys() & {"tp", "pp", "fsdp"}]
+        last = {record.key.rank: record for record in whole}
+        if len(last) < 2:
+            continue
+        seen = True
+        first_rank = min(last)
+        for rank, record in last.items():
+            if not _same_parameter(last[first_rank], record):
+                yield Violation(
+                    f"step {view.step} rank {rank} {name}",
+                    (f"differs from rank {first_rank}: {_gap(last[first_rank], record)}",),
+                )
+    if not seen:
+        raise NotApplicable("no parameter recorded by more than one rank")
+
+
+def _same_parameter(a: Record, b: Record) -> bool:
+    if "hash" in a.fields and "hash" in b.fields:
+        return bool(a.fields["hash"] == b.fields["hash"])
+    return same_bytes(a.array("param"), b.array("param"))
+
+
+def _gap(a: Record, b: Record) -> str:
+    if "param" in a.fields and "param" in b.fields and a.array("param").shape == b.array("param").shape:
+        return f"max abs {float(np.abs(a.array('param') - b.array('param')).max()):.4g}"
+    return "hashes differ"
+
+
+def _parameters_move(view: StepView) -> Iterable[Violation]:
+    """Compared with the step before; a parameter that never moves is frozen or gets no gradient."""
+    earlier = [step for step in view.side.steps("param") if step < view.step]
+    if not earlier:
+        raise NotApplicable("no parameters of an earlier step")
+    before = _parameters(StepView(view.side, max(earlier)), "param")
+    still = []
+    now = _parameters(view, "param")
+    for name, records in now.items():
+        if name in before and _same_parameter(before[name][-1], records[-1]):
+            still.append(name)
+    if still and len(still) == len(now):
+        yield Violation(f"step {view.step}", (f"none of {len(now)} parameters changed since step {max(earlier)}",))
+
+
+def _gradients_sound(view: StepView) -> Iterable[Violation]:
+    gradients = _parameters(view, "gradient")
+    if not gradients:
+        raise NotApplicable("no gradients")
+    for name, records in gradients.items():
+        for record in records:
+            norm: Any = record.fields.get("norm")
+            if norm is not None and not np.isfinite(norm):
+                yield Violation(f"step {view.step} rank {record.key.rank} {name}", (f"gradient norm is {norm}",))
+
+
+def _losses_finite(view: StepView) -> Iterable[Violation]:
+    seen = False
+    for record in view.side.records("loss", view.step):
+        seen = True
+        for name in ("loss", "pg_loss", "entropy_loss", "kl_loss"):
+            value = record.fields.get(name)
+            if value is not None and not np.all(np.isfinite(np.asarray(value, dtype=np.float64))):
+                yield Violation(
+                    f"step {view.step} rank {record.key.rank} micro {record.key.micro}", (f"{name} is {value}",)
+                )
+    if not seen:
+        raise NotApplicable("no losses")
+
+
+CHECKS = (
+    Check(
+        "advantages-follow-rewards",
+        "advantages are those of the recorded rewards",
+        "recomputing advantages from the rewards gives other numbers: groups are mixed up, rewards changed in between, "
+        "or the normalisation is none of the known ones",
+        ("compare the advantages of one group by hand: rldbg show RUN --kind prepared_trajectories",),
+        _advantages_follow_rewards,
+    ),
+    Check(
+        "loss-follows-inputs",
+        "the loss is that of its recorded inputs",
+        "recomputing ratio and loss from the recorded inputs gives other numbers",
+        ("look at the named token: which factor is off tells which line of the loss is wrong",),
+        _loss_follows_inputs,
+    ),
+    Check(
+        "losses-finite",
+        "losses are finite",
+        "a NaN or Inf loss destroys the parameters at the next optimizer step",
+        ("find the first NaN upstream: rldbg check RUN --only log-probs-finite",),
+        _losses_finite,
+    ),
+    Check(
+        "gradients-sound",
+        "gradients are finite",
+        "a NaN gradient destroys the parameters at the next optimizer step",
+        ("find the first NaN upstream in the losses and log probs of this step",),
+        _gradients_sound,
+    ),
+    Check(
+        "replicas-agree",
+        "data-parallel replicas hold the same parameters",
+        "replicas drift apart when one misses a gradient reduction, skips a step, or started from other weights",
+        ("check that every rank takes part in the all-reduce and loads the same checkpoint",),
+        _replicas_agree,
+    ),
+    Check(
+        "parameters-move",
+        "parameters change from step to step",
+        "no recorded parameter moved: learning rate 0, zero advantages, or the optimizer holds other parameters",
+        ("check the learning rate, the advantages, and which parameters the optimizer was given",),
+        _parameters_move,
+    ),
+)

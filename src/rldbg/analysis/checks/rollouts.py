@@ -1,0 +1,148 @@
+"""Checks on what the rollout gave the trainer: masks, groups, lengths, freshness."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
+from rldbg.core import Severity
+
+_TRUNCATED_SHARE = 0.5
+_MANY = 8
+
+
+def _masks_non_empty(view: StepView) -> Iterable[Violation]:
+    if not view.samples:
+        raise NotApplicable("no trajectories")
+    for sample in view.samples.values():
+        if not np.any(sample.loss_mask):
+            yield Violation(
+                f"step {view.step} sample {sample.sample}", (f"none of its {len(sample.tokens)} tokens is trained on",)
+            )
+
+
+def _groups_informative(view: StepView) -> Iterable[Violation]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for sample in view.samples.values():
+        if sample.reward is not None:
+            groups[sample.sample.group_id].append(sample.reward)
+    real = {name: rewards for name, rewards in groups.items() if len(rewards) > 1}
+    if not real:
+        raise NotApplicable("no groups of more than one sample")
+    flat = [name for name, rewards in real.items() if len(set(rewards)) == 1]
+    if len(flat) == len(real):
+        yield Violation(
+            f"step {view.step}", (f"all {len(real)} groups have rewards without a difference, for example {flat[0]}",)
+        )
+
+
+def _rewards_finite(view: StepView) -> Iterable[Violation]:
+    rewards = [(sample.sample, sample.reward) for sample in view.samples.values() if sample.reward is not None]
+    if not rewards:
+        raise NotApplicable("no rewards")
+    for sample, reward in rewards:
+        if not np.isfinite(reward):
+            yield Violation(f"step {view.step} sample {sample}", (f"reward is {reward}",))
+
+
+def _prompts_of_groups_agree(view: StepView) -> Iterable[Violation]:
+    first: dict[str, tuple[str, bytes]] = {}
+    if not view.samples:
+        raise NotApplicable("no trajectories")
+    for sample in view.samples.values():
+        prompt = np.asarray(sample.tokens[: sample.prompt_length], dtype="<i8").tobytes()
+        known = first.setdefault(sample.sample.group_id, (str(sample.sample), prompt))
+        if known[1] != prompt:
+            yield Violation(
+                f"step {view.step} sample {sample.sample}", (f"its prompt differs from that of {known[0]}",)
+            )
+
+
+def _versions_fresh(view: StepView) -> Iterable[Violation]:
+    stale: list[tuple[int, str, int]] = []
+    seen = False
+    for kind in ("trajectory", "prepared_trajectories"):
+        for record in view.side.records(kind, view.step):
+            if "policy_versions" not in record.fields or record.policy_version is None:
+                continue
+            seen = True
+            for sample, versions in zip(record.samples, record.rows("policy_versions"), strict=False):
+                made = np.asarray(versions)[np.asarray(versions) >= 0]
+                if made.size and int(made.min()) < record.policy_version:
+                    stale.append((int(made.min()), str(sample), record.policy_version))
+    if not seen:
+        raise NotApplicable("no policy versions")
+    if stale:
+        version, sample_name, current = min(stale)
+        text = f"{len(stale)} samples come from older weights: version {version} at worst, the policy is {current}"
+        yield Violation(f"step {view.step} sample {sample_name}", (text,))
+
+
+def _few_duplicates(view: StepView) -> Iterable[Violation]:
+    """Equal responses within a group are normal for short answers; a whole group of long equal ones is not."""
+    groups: dict[str, list[bytes]] = defaultdict(list)
+    lengths: dict[str, int] = {}
+    for sample in view.samples.values():
+        response = np.asarray(sample.tokens[sample.prompt_length :], dtype="<i8")
+        groups[sample.sample.group_id].append(response.tobytes())
+        lengths[sample.sample.group_id] = max(lengths.get(sample.sample.group_id, 0), len(response))
+    if not groups:
+        raise NotApplicable("no trajectories")
+    for name, responses in groups.items():
+        if len(responses) > 1 and len(set(responses)) == 1 and lengths[name] > _MANY:
+            yield Violation(
+                f"step {view.step} group {name}",
+                (f"all {len(responses)} responses of {lengths[name]} tokens are equal",),
+            )
+
+
+CHECKS = (
+    Check(
+        "masks-non-empty",
+        "every sample has a trained token",
+        "a sample without trained tokens adds nothing, or divides by zero: an empty response, or a mask that is off",
+        ("drop such samples before the step, or mend how the loss mask is made",),
+        _masks_non_empty,
+    ),
+    Check(
+        "rewards-finite",
+        "rewards are finite",
+        "a NaN reward makes the advantages of its whole group NaN",
+        ("look at the reward function's answer for this sample",),
+        _rewards_finite,
+    ),
+    Check(
+        "group-shares-a-prompt",
+        "samples of a group have one prompt",
+        "advantages compare samples of one prompt; a group that mixes prompts compares what cannot be compared",
+        ("check how group ids are given and whether batches are reordered between rollout and advantage",),
+        _prompts_of_groups_agree,
+    ),
+    Check(
+        "groups-informative",
+        "some group has different rewards",
+        "when all samples of every group have the same reward, all advantages are 0 and the step learns nothing",
+        ("check the reward function, the task's difficulty and the temperature",),
+        _groups_informative,
+        Severity.WARNING,
+    ),
+    Check(
+        "policy-versions-fresh",
+        "tokens come from the current weights",
+        "the rollout was made by older weights than the step trains: the ratio is not 1, and grows with the lag",
+        ("sync weights before the rollout, or bound the staleness and correct for it",),
+        _versions_fresh,
+        Severity.WARNING,
+    ),
+    Check(
+        "responses-vary",
+        "samples of a group are not all the same",
+        "all responses of a group are equal: every sample got the same seed, or sampling is greedy",
+        ("give every sample of a group its own seed",),
+        _few_duplicates,
+        Severity.WARNING,
+    ),
+)

@@ -1,0 +1,118 @@
+"""All that a recording says about the tokens of each sample at one step, on one axis: the position in the sequence.
+
+Response-aligned values (column j of [B, R]) belong to the j-th token after the prompt; values of datums are shifted
+by one, because a datum's targets are tokens[1:].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rldbg.analysis.side import Side
+from rldbg.core import SampleId
+from rldbg.recording import Ragged, Record, RecordKey
+
+_SEQUENCE_KINDS = ("trajectory", "prepared_trajectories")
+_RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One value a token, from position `start` of the sequence on, and the record they come from."""
+
+    start: int
+    values: np.ndarray
+    source: RecordKey
+
+
+@dataclass(slots=True)
+class SampleTokens:
+    """One sample: its tokens, mask, reward, and each per-token quantity by name (the first pass over it)."""
+
+    sample: SampleId
+    tokens: np.ndarray
+    loss_mask: np.ndarray
+    reward: float | None = None
+    quantities: dict[str, Values] = field(default_factory=dict)
+
+    @property
+    def prompt_length(self) -> int:
+        trained = np.flatnonzero(self.loss_mask)
+        return int(trained[0]) if trained.size else len(self.tokens)
+
+    def trained(self, *names: str) -> tuple[np.ndarray, ...] | None:
+        """The named quantities where a token is trained on and all of them cover it, then those positions."""
+        found = [self.quantities.get(name) for name in names]
+        if any(item is None for item in found):
+            return None
+        held = [item for item in found if item is not None]
+        start = max(item.start for item in held)
+        end = min([len(self.tokens), *(item.start + len(item.values) for item in held)])
+        positions = np.flatnonzero(self.loss_mask[:end])
+        positions = positions[positions >= start]
+        return (*(item.values[positions - item.start] for item in held), positions)
+
+
+def read_tokens(side: Side, step: int) -> dict[SampleId, SampleTokens]:
+    """Every sample of a step with what is known of its tokens. Later epochs and mini-batches do not hide the first."""
+    table: dict[SampleId, SampleTokens] = {}
+    for kind in _SEQUENCE_KINDS:
+        for record in side.records(kind, step):
+            _add_sequences(table, record)
+    for record in side.records("datums", step):
+        _add_datums(table, record)
+    for kind in _RESPONSE_KINDS:
+        for record in side.records(kind, step):
+            _add_responses(table, record)
+    return table
+
+
+def _rows(record: Record, name: str) -> Iterator[tuple[SampleId, np.ndarray]]:
+    return zip(record.samples, record.rows(name), strict=False)
+
+
+def _add_sequences(table: dict[SampleId, SampleTokens], record: Record) -> None:
+    if "tokens" not in record.fields or "loss_mask" not in record.fields:
+        return
+    masks = list(record.rows("loss_mask"))
+    rewards = record.array("reward") if "reward" in record.fields else None
+    for row, (sample, tokens) in enumerate(_rows(record, "tokens")):
+        known = table.setdefault(sample, SampleTokens(sample, np.asarray(tokens), np.asarray(masks[row])))
+        if rewards is not None and known.reward is None:
+            known.reward = float(rewards[row])
+    for field_name, quantity in (("logprobs", "rollout_log_probs"), ("advantages", "advantages")):
+        if isinstance(record.fields.get(field_name), Ragged):
+            for sample, values in _rows(record, field_name):
+                if len(values) == len(table[sample].tokens):
+                    table[sample].quantities.setdefault(quantity, Values(0, np.asarray(values), record.key))
+
+
+def _add_datums(table: dict[SampleId, SampleTokens], record: Record) -> None:
+    for field_name, quantity in (("logprobs", "rollout_log_probs"), ("advantages", "advantages")):
+        if field_name not in record.fields:
+            continue
+        for sample, values in _rows(record, field_name):
+            if sample in table:
+                table[sample].quantities.setdefault(quantity, Values(1, np.asarray(values), record.key))
+
+
+def _add_responses(table: dict[SampleId, SampleTokens], record: Record) -> None:
+    for name in (
+        "log_probs",
+        "entropy",
+        "old_log_probs",
+        "ref_log_probs",
+        "advantages",
+        "prob_ratio",
+        "elementwise_loss",
+    ):
+        if name not in record.fields:
+            continue
+        for sample, values in _rows(record, name):
+            if sample in table:
+                known = table[sample]
+                response = np.asarray(values)[: len(known.tokens) - known.prompt_length]
+                known.quantities.setdefault(name, Values(known.prompt_length, response, record.key))
