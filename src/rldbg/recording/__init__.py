@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.recording.configuration import debug_block_from_environment, recorder_settings
+    from rldbg.recording.configuration import (
+        DebugBlock,
+        debug_block_from_environment,
+        parse_debug_block,
+        parse_rollout_worker_block,
+        recorder_settings,
+    )
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
     from rldbg.recording.recorder import Recorder, RecorderSettings
@@ -22,6 +28,7 @@ __all__ = [
     "KINDS",
     "SCHEMA_VERSION",
     "VALIDATION",
+    "DebugBlock",
     "EncodedArray",
     "Entry",
     "Field",
@@ -41,13 +48,24 @@ __all__ = [
     "debug_block_from_environment",
     "kinds_of",
     "open",
+    "parse_debug_block",
+    "parse_rollout_worker_block",
     "recorder_settings",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("debug_block_from_environment", "recorder_settings"), "configuration"),
+        **dict.fromkeys(
+            (
+                "DebugBlock",
+                "debug_block_from_environment",
+                "parse_debug_block",
+                "parse_rollout_worker_block",
+                "recorder_settings",
+            ),
+            "configuration",
+        ),
         **dict.fromkeys(("KINDS", "Field", "Kind", "Mode", "Scope", "Shape", "kinds_of"), "kinds"),
         **dict.fromkeys(("IDS_FROM", "VALIDATION", "Entry"), "layouts"),
         **dict.fromkeys(("Recorder", "RecorderSettings"), "recorder"),
