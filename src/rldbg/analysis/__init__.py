@@ -7,6 +7,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import Comparison, FieldResult, FirstDifference, compare
+    from rldbg.analysis.document_report import report_lines
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
@@ -20,12 +21,14 @@ __all__ = [
     "Tolerances",
     "check",
     "compare",
+    "report_lines",
     "stage_of",
 ]
 
 _MODULES = {
     "checking": ("CheckReport", "check"),
     "comparison": ("Comparison", "FieldResult", "FirstDifference", "compare"),
+    "document_report": ("report_lines",),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),
 }

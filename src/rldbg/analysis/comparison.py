@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rldbg.analysis.fields import FieldDifference, Place, compare_field, shared_fields
 from rldbg.analysis.measure import Measured
-from rldbg.analysis.pairing import Block, Pairing, pair_kind
+from rldbg.analysis.pairing import Block, Pairing, kinds_to_pair, pair_kind
 from rldbg.analysis.samples import StepSamples
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
@@ -169,23 +169,28 @@ def compare(
     steps: Iterable[int] | None = None,
     kinds: Sequence[str] | None = None,
     tolerances: Tolerances | None = None,
+    num_ranks: int | None = None,
+    num_micros: int | None = None,
 ) -> Comparison:
     """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare."""
     tolerances = tolerances or Tolerances()
-    return _compare_sides(Side(a, "A"), Side(b, "B"), steps, kinds, tolerances)
+    left, right = (
+        Side(recording, label, num_ranks=num_ranks, num_micros=num_micros) for recording, label in ((a, "A"), (b, "B"))
+    )
+    return _compare_sides(left, right, steps, kinds, tolerances)
 
 
 def _compare_sides(
     a: Side, b: Side, steps: Iterable[int] | None, kinds: Sequence[str] | None, tolerances: Tolerances
 ) -> Comparison:
     chosen = _steps_to_compare(a, b, steps)
-    shared = [kind for kind in a.kinds() if kind in b.kinds() and (kinds is None or kind in kinds)]
-    findings = [*_missing_kinds(a, b, kinds), *(_missing_steps(a, b) if steps is None else ())]
+    shared = [pair for pair in kinds_to_pair(a, b) if kinds is None or pair[0] in kinds or pair[1] in kinds]
+    findings = [*_missing_kinds(a, b, kinds, shared), *(_missing_steps(a, b) if steps is None else ())]
     results: dict[tuple[str, str], FieldResult] = {}
     for step in chosen:
         samples_a, samples_b = StepSamples.read(a, step), StepSamples.read(b, step)
-        for kind in shared:
-            pairing = pair_kind(a, b, kind, step, samples_a, samples_b)
+        for pair in shared:
+            pairing = pair_kind(a, b, pair, step, samples_a, samples_b)
             findings.extend(_pairing_findings(pairing))
             for block in pairing.blocks:
                 _compare_block(results, step, block, tolerances)
@@ -241,10 +246,13 @@ def _kinds_text(recording: Side) -> str:
     return ", ".join(recording.kinds()) or "nothing"
 
 
-def _missing_kinds(a: Side, b: Side, kinds: Sequence[str] | None) -> Iterable[Finding]:
+def _missing_kinds(
+    a: Side, b: Side, kinds: Sequence[str] | None, paired: Sequence[tuple[str, str]]
+) -> Iterable[Finding]:
+    known = {kind for pair in paired for kind in pair}
     for one, other in ((a, b), (b, a)):
         for kind in one.kinds():
-            if kind not in other.kinds() and (kinds is None or kind in kinds):
+            if kind not in other.kinds() and kind not in known and (kinds is None or kind in kinds):
                 yield Finding(
                     "kind-on-one-side",
                     Severity.INFO,

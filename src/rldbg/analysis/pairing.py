@@ -18,6 +18,20 @@ from rldbg.analysis.side import Side
 from rldbg.core import SampleId
 from rldbg.recording import KINDS, Ragged, Record, RecordKey
 
+# Kinds that hold the same data under two names, by mode.
+_ALIASES = (("trajectory", "prepared_trajectories"),)
+
+
+def kinds_to_pair(a: Side, b: Side) -> list[tuple[str, str]]:
+    """Kinds both sides have, and kinds that only one side has but the other has by another name."""
+    in_a, in_b = set(a.kinds()), set(b.kinds())
+    pairs = [(kind, kind) for kind in a.kinds() if kind in in_b]
+    for one, other in _ALIASES:
+        for left, right in ((one, other), (other, one)):
+            if left in in_a - in_b and right in in_b - in_a:
+                pairs.append((left, right))
+    return pairs
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -41,10 +55,13 @@ class Pairing:
     only_b: list[str] = field(default_factory=list)
 
 
-def pair_kind(a: Side, b: Side, kind: str, step: int, samples_a: StepSamples, samples_b: StepSamples) -> Pairing:
-    """The blocks of one kind at one step."""
+def pair_kind(
+    a: Side, b: Side, kinds: tuple[str, str], step: int, samples_a: StepSamples, samples_b: StepSamples
+) -> Pairing:
+    """The blocks of one kind at one step; `kinds` is what A and what B call it."""
+    kind = kinds[0]
     records_a = list(a.records(kind, step))
-    records_b = list(b.records(kind, step))
+    records_b = list(b.records(kinds[1], step))
     if not _has_rows(kind, records_a, records_b):
         return _pair_whole(kind, step, records_a, records_b)
     named_a, named_b = _with_samples(records_a, samples_a), _with_samples(records_b, samples_b)

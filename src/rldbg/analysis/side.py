@@ -11,12 +11,15 @@ from rldbg.recording import Record, Recording
 class Side:
     """A recording, listed once; records are read when their turn comes."""
 
-    def __init__(self, recording: Recording, label: str) -> None:
+    def __init__(
+        self, recording: Recording, label: str, *, num_ranks: int | None = None, num_micros: int | None = None
+    ) -> None:
         self.recording = recording
         self.label = label
         self._entries = defaultdict(list)
         for entry in recording.entries():
-            self._entries[entry.kind, entry.step].append(entry)
+            if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
+                self._entries[entry.kind, entry.step].append(entry)
 
     @property
     def title(self) -> str:

@@ -16,42 +16,51 @@ _EXIT = {"equal": ExitCode.OK, "different": ExitCode.FINDING, "incomplete": Exit
 
 
 @verb("compare")
-@click.argument("a", type=str)
-@click.argument("b", type=str)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
 @click.option("--step", "steps", help="One step N, a range N:M (M not included), or all. Default: all both have.")
 @click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given more than once.")
 @click.option("--layout", help="Layout of both recordings instead of the detected one.")
 @click.option("--atol", type=float, help="Absolute tolerance for every floating-point field.")
 @click.option("--rtol", type=float, help="Relative tolerance for every floating-point field.")
 @click.option("--tolerance-file", type=click.Path(path_type=Path), help="Tolerances by field, YAML or JSON.")
+@click.option("--self_hosted_dir", help="The NexRL document's form: dump of the self-hosted mode, instead of A.")
+@click.option("--remote_api_dir", help="Dump of the remote API mode, compared with --self_hosted_dir.")
+@click.option("--weaver_dir", help="Dump of the trainer service, compared with --self_hosted_dir.")
+@click.option("--num_ranks", type=int, help="Only ranks below this; all there are when absent.")
+@click.option("--num_micros", type=int, help="Only micro-batches below this; all there are when absent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the result as JSON to this file.")
 def command(
-    a: str,
-    b: str,
+    a: str | None,
+    b: str | None,
     steps: str | None,
     kinds: tuple[str, ...],
     layout: str | None,
     atol: float | None,
     rtol: float | None,
     tolerance_file: Path | None,
+    self_hosted_dir: str | None,
+    remote_api_dir: str | None,
+    weaver_dir: str | None,
+    num_ranks: int | None,
+    num_micros: int | None,
     output: Path | None,
     as_json: bool,
 ) -> int:
     """Find the first stage, step, rank, sample and token where recordings A and B differ."""
-    from rldbg.analysis import Tolerances, compare
-    from rldbg.recording import open as open_recording
+    from rldbg.analysis import Tolerances
 
     if tolerance_file is None:
         tolerances = Tolerances(atol=atol, rtol=rtol)
     else:
         tolerances = Tolerances.from_file(tolerance_file, atol=atol, rtol=rtol)
-    result = compare(
-        open_recording(a, layout=layout),
-        open_recording(b, layout=layout),
-        steps=_parse_steps(steps),
-        kinds=kinds or None,
-        tolerances=tolerances,
-    )
+    options = {"kinds": kinds or None, "tolerances": tolerances, "num_ranks": num_ranks, "num_micros": num_micros}
+    if self_hosted_dir is not None:
+        directories = {"Self-Hosted": self_hosted_dir, "Remote API": remote_api_dir, "Weaver": weaver_dir}
+        return _document_form(directories, steps or "1", layout, options, output, as_json)
+    if a is None or b is None:
+        raise UsageError("compare needs two recordings", "rldbg compare A B")
+    result = _compare(a, b, layout, steps=_parse_steps(steps), **options)
     if output is not None:
         _write(output, result.to_dict())
     if as_json:
@@ -59,6 +68,47 @@ def command(
     else:
         _show(result)
     return _EXIT[result.verdict]
+
+
+def _compare(a: str, b: str, layout: str | None, **options: Any) -> "Comparison":
+    from rldbg.analysis import compare
+    from rldbg.recording import open as open_recording
+
+    return compare(open_recording(a, layout=layout), open_recording(b, layout=layout), **options)
+
+
+def _document_form(
+    directories: dict[str, str | None],
+    step: str,
+    layout: str | None,
+    options: dict[str, Any],
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """The document's call: one step, the self-hosted dump against one or both of the others."""
+    from rldbg.analysis import report_lines
+
+    base, *others = directories.values()
+    assert base is not None
+    chosen = _parse_steps(step)
+    if chosen is None or len(chosen) != 1:
+        raise UsageError(f"--step {step!r} is not one step", "this form compares one step: --step N")
+    given = [other for other in others if other is not None]
+    if not given:
+        raise UsageError("nothing to compare with", "add --weaver_dir or --remote_api_dir")
+    results = [_compare(base, other, layout, steps=chosen, **options) for other in given]
+    body = {"step": chosen[0], "comparisons": [result.to_dict() for result in results]}
+    if output is not None:
+        _write(output, body)
+    if as_json:
+        print_json(body)
+    else:
+        for line in report_lines(chosen[0], directories, results):
+            print_line(line)
+        if output is not None:
+            print_line(f"Report saved to: {output}")
+    verdicts = {result.verdict for result in results}
+    return _EXIT[next(verdict for verdict in ("different", "incomplete", "equal") if verdict in verdicts)]
 
 
 def _parse_steps(text: str | None) -> range | tuple[int, ...] | None:

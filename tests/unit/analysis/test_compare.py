@@ -158,3 +158,43 @@ def test_comparing_is_symmetric(base, tmp_path):
     other = write(tmp_path / "b", trajectories(), changed)
     there, back = run(base, other).first_difference.to_dict(), run(other, base).first_difference.to_dict()
     assert there.pop("a") == back.pop("b") and there.pop("b") == back.pop("a") and there == back
+
+
+def test_the_documents_own_call(base, tmp_path, capsys):
+    from rldbg.cli.application import run as rldbg_command
+
+    changed = LOG_PROBS.copy()
+    changed[1, 1] += 1e-3
+    weaver = write(tmp_path / "weaver", trajectories(), changed)
+    for root, shift in ((base, 0.0), (weaver, 3.5e-4)):
+        (root / "loss").mkdir()
+        for rank in range(2):
+            body = {
+                "step": 0,
+                "rank": rank,
+                "micro_idx": 0,
+                "loss": 0.5 + shift * rank,
+                "pg_loss": 0.5,
+                "entropy_loss": 0.0,
+            }
+            dump_pt(body, root / "loss" / f"step_000000_rank{rank}_micro0.pt")
+    report = tmp_path / "comparison_report.json"
+    form = ["compare", "--self_hosted_dir", str(base), "--weaver_dir", str(weaver)]
+    assert rldbg_command([*form, "--step", "0", "--output", str(report)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "Debug Dump Comparison Report - Step 0" in lines and "Comparing: 2 ranks × 2 microbatches" in lines
+    assert "  rank0_micro0 loss: ✓ diff=0.000000e+00" in lines and "  rank1_micro0 loss: ✗ diff=3.500000e-04" in lines
+    assert "  max: 3.500000e-04" in lines and report.exists()
+    assert rldbg_command(form) == 4, "the documented default is step 1, which is not there"
+    assert rldbg_command([*form, "--step", "0", "--num_ranks", "1"]) == 0
+
+
+def test_a_remote_dump_is_compared_by_what_it_has(base, tmp_path):
+    remote = tmp_path / "remote"
+    (remote / "prepared_trajectories").mkdir(parents=True)
+    samples = trajectories()
+    samples[7]["reward"] = 5.0
+    body = {"step": 0, "num_trajectories": len(samples), "trajectories": samples, "advantages": [0.0] * len(samples)}
+    dump_pt(body, remote / "prepared_trajectories" / "step_000000.pt")
+    first = run(base, remote).first_difference.to_dict()
+    assert (first["stage"], first["sample"], first["b"]) == ("reward", "g1/3", 5.0)

@@ -1,0 +1,70 @@
+"""The report of the NexRL document (sections 5.3 and 5.4), line by line as it prints it, over a comparison of ours.
+
+Where the document looks at five trajectories, at losses only, and at ranks it was told of, this covers all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rldbg.analysis.comparison import Comparison, FieldResult
+
+# The document calls a loss different beyond this.
+LOSS_LIMIT = 1e-5
+_RULE = "=" * 80
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of the report: its title, the kinds it covers, and what its values are called."""
+
+    title: str
+    kinds: tuple[str, ...]
+    noun: str
+
+
+SECTIONS = (
+    Section("TRAJECTORIES", ("trajectory", "prepared_trajectories"), "Trajectory"),
+    Section("FORWARD_DATA_ALL", ("forward_data", "old_log_probs"), "Forward data"),
+    Section("LOSS_DATA_ALL", ("loss",), "Loss"),
+    Section("IS_LOSS_DEBUG_ALL", ("is_loss_debug",), "IS loss debug"),
+    Section("DATUMS", ("datums",), "Datum"),
+    Section("PARAMS_ALL", ("param", "gradient"), "Parameter"),
+    Section("TRAINING_METRICS", ("training_metrics",), "Metric"),
+)
+
+
+def report_lines(step: int, directories: dict[str, str | None], comparisons: list[Comparison]) -> Iterator[str]:
+    """The whole report for one step."""
+    yield from ("", _RULE, f"Debug Dump Comparison Report - Step {step}", _RULE, "", "Directories:")
+    for title, directory in directories.items():
+        yield f"  {title + ':':<12} {directory}"
+    ranks, micros = _grid(comparisons)
+    yield from ("", f"Comparing: {ranks} ranks × {micros} microbatches")
+    for section in SECTIONS:
+        results = [field for item in comparisons for field in item.fields if field.kind in section.kinds]
+        yield from ("", f"--- {section.title} ---")
+        yield from _section_lines(section, results) if results else ("Status: no data",)
+    yield from ("", _RULE)
+
+
+def _grid(comparisons: list[Comparison]) -> tuple[int, int]:
+    cells = {cell for item in comparisons for field in item.fields for cell in field.blocks}
+    return len({rank for _, rank, _ in cells}), len({micro for _, _, micro in cells})
+
+
+def _section_lines(section: Section, results: list[FieldResult]) -> Iterator[str]:
+    places = {(result.kind, cell) for result in results for cell in result.blocks}
+    yield f"Total comparisons: {len(places)}"
+    yield from ("", f"{section.noun} differences across ranks/micros:")
+    diffs = []
+    for result in results:
+        for (_, rank, micro), diff in sorted(result.blocks.items()):
+            kept = diff < LOSS_LIMIT if result.kind == "loss" else result.equal or diff == 0
+            diffs.append(diff)
+            yield f"  rank{rank}_micro{micro} {result.field}: {'✓' if kept else '✗'} diff={diff:.6e}"
+    yield from ("", "Diff statistics:")
+    yield f"  max: {max(diffs):.6e}"
+    yield f"  min: {min(diffs):.6e}"
+    yield f"  mean: {sum(diffs) / len(diffs):.6e}"

@@ -1,0 +1,8 @@
+"""`python -m rldbg.compare_debug_dumps ...`: the NexRL document's own call, answered by `rldbg compare`."""
+
+import sys
+
+if __name__ == "__main__":
+    from rldbg.cli.application import run
+
+    sys.exit(run(["compare", *sys.argv[1:]]))
