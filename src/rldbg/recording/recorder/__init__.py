@@ -1,5 +1,6 @@
 """The recorder: the training thread pays for a snapshot, threads write it, nothing of it can harm training."""
 
+from rldbg.recording.recorder.recorder import Recorder
 from rldbg.recording.recorder.settings import RecorderSettings
 
-__all__ = ["RecorderSettings"]
+__all__ = ["Recorder", "RecorderSettings"]

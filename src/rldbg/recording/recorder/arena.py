@@ -1,0 +1,92 @@
+"""Bounded host memory that snapshots are copied into and that stays warm between them.
+
+One anonymous mapping, handed out first fit from its low end, so the same pages are used again and again and only the
+high-water mark is ever resident. Blocks are taken by one thread at a time and given back by any thread without a lock:
+a signal handler that waits for the writers can never wait for a lock that its own thread holds.
+"""
+
+import contextlib
+import mmap
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import numpy as np
+
+_ALIGNMENT = 64
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+
+
+class Block(NamedTuple):
+    """A piece of an arena."""
+
+    start: int
+    size: int
+
+
+class Arena:
+    """A first-fit allocator over one mapping of `capacity` bytes."""
+
+    def __init__(self, capacity: int, warm_bytes: int = 0) -> None:
+        self.capacity = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._mapping = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.memory: np.ndarray = np.frombuffer(self._mapping, dtype=np.uint8)
+        self._free = [Block(0, self.capacity)]
+        self._returned: SimpleQueue[Block] = SimpleQueue()
+        self._advise(min(warm_bytes, self.capacity))
+
+    def _advise(self, warm_bytes: int) -> None:
+        # Both are hints: a kernel without them costs page faults in the first snapshots, nothing else.
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        if warm_bytes:
+            with contextlib.suppress(OSError, ValueError):
+                self._mapping.madvise(_MADV_POPULATE_WRITE, 0, warm_bytes)
+
+    def take(self, size: int) -> Block | None:
+        """A block of at least `size` bytes, or None while there is no room. One thread at a time."""
+        self._collect()
+        size = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+        for index, hole in enumerate(self._free):
+            if hole.size == size:
+                return self._free.pop(index)
+            if hole.size > size:
+                self._free[index] = Block(hole.start + size, hole.size - size)
+                return Block(hole.start, size)
+        return None
+
+    def give_back(self, block: Block) -> None:
+        """Makes a block free again; from any thread, at any time."""
+        self._returned.put(block)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Returns when something was given back, or after the timeout. Only for the thread that may take."""
+        with contextlib.suppress(Empty):
+            self._release(self._returned.get(timeout=timeout_s))
+
+    def view(self, block: Block) -> np.ndarray:
+        """The block's bytes."""
+        return self.memory[block.start : block.start + block.size]
+
+    def free_bytes(self) -> int:
+        """What could be taken if it were in one piece. Only for the thread that may take."""
+        self._collect()
+        return sum(hole.size for hole in self._free)
+
+    def _collect(self) -> None:
+        while not self._returned.empty():
+            self._release(self._returned.get())
+
+    def _release(self, block: Block) -> None:
+        """Puts a block back in address order and joins it with its neighbours."""
+        holes = self._free
+        low, high = 0, len(holes)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if holes[middle].start < block.start else (low, middle)
+        if low < len(holes) and block.start + block.size == holes[low].start:
+            block = Block(block.start, block.size + holes.pop(low).size)
+        if low > 0 and holes[low - 1].start + holes[low - 1].size == block.start:
+            holes[low - 1] = Block(holes[low - 1].start, holes[low - 1].size + block.size)
+        else:
+            holes.insert(low, block)

@@ -1,0 +1,117 @@
+"""Which records share a file, and when that file is due. Pure bookkeeping: no threads, no clock, no disk.
+
+A record that is alone in its file is due at once. Micro-batches of one (kind, step, epoch, mini-batch) wait for each
+other until the step ends, a later step of their kind begins, they are asked for, or they have waited long enough.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rldbg.recording.recorder.snapshot import Snapshot
+from rldbg.recording.recorder.ticket import Ticket
+from rldbg.recording.records import EncodedArray, Ragged
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """One record handed over: what it is, and its data."""
+
+    id: int
+    ticket: Ticket
+    snapshot: Snapshot
+    written: Event | None = None
+    """Set when the record is written or given up, for a caller who waits for that."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The records of one file, in the order they came."""
+
+    since: float
+    records: list[Handed] = field(default_factory=list)
+    forms: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def fits(self, record: Handed) -> bool:
+        """Whether the record can share this file: a field is one flat array there, so it has one dtype and layout."""
+        return all(self.forms.get(name, form) == form for name, form in _forms(record).items())
+
+    def append(self, record: Handed) -> None:
+        self.records.append(record)
+        self.forms |= _forms(record)
+
+
+class _Place(NamedTuple):
+    kind: str
+    step: int
+    rank: int
+    epoch: int
+    mini_batch: int
+
+
+class Gathering:
+    """Open batches. Every record added leaves in exactly one batch that a method returned."""
+
+    def __init__(self, wait_s: float, most_bytes: int) -> None:
+        self._wait_s = wait_s
+        self._most_bytes = most_bytes
+        self._open: dict[_Place, Batch] = {}
+        self._bytes = 0
+
+    def add(self, record: Handed, now: float) -> list[Batch]:
+        """Takes a record and returns the batches that are due because of it."""
+        key = record.ticket.key
+        due = self._close_where(lambda place: place.kind == key.kind and place.step < key.step)
+        if record.ticket.alone:
+            return [*due, Batch(now, [record])]
+        place = _Place(key.kind, key.step, key.rank, key.epoch, key.mini_batch)
+        if place in self._open and not self._open[place].fits(record):
+            due.append(self._close(place))
+        self._open.setdefault(place, Batch(now)).append(record)
+        self._bytes += record.snapshot.memory.size
+        if record.ticket.last:
+            due.append(self._close(place))
+        if self._bytes > self._most_bytes:
+            due += self.close_all()
+        return due
+
+    def end_step(self, step: int) -> list[Batch]:
+        """What belongs to this step or an earlier one."""
+        return self._close_where(lambda place: place.step <= step)
+
+    def overdue(self, now: float) -> list[Batch]:
+        return [self._close(place) for place, batch in list(self._open.items()) if now >= batch.since + self._wait_s]
+
+    def close_all(self) -> list[Batch]:
+        return self._close_where(lambda place: True)
+
+    def deadline(self) -> float | None:
+        """When the oldest batch is overdue; None while nothing waits."""
+        return min((batch.since + self._wait_s for batch in self._open.values()), default=None)
+
+    def _close_where(self, chosen: Callable[[_Place], bool]) -> list[Batch]:
+        return [self._close(place) for place in list(self._open) if chosen(place)]
+
+    def _close(self, place: _Place) -> Batch:
+        batch = self._open.pop(place)
+        self._bytes -= sum(record.snapshot.memory.size for record in batch.records)
+        return batch
+
+
+def _forms(record: Handed) -> dict[str, tuple[str, str]]:
+    """What must agree within a file; the names with @ stand for what the header says once for all."""
+    forms = {name: _form(value) for name, value in record.snapshot.fields.items()}
+    forms["@policy_version"] = ("data", str(record.ticket.policy_version))
+    forms["@identity"] = ("data", f"{bool(record.ticket.samples)} {bool(record.ticket.prompt_hashes)}")
+    return forms
+
+
+def _form(value: Any) -> tuple[str, str]:
+    if isinstance(value, Ragged):
+        return "ragged", _form(value.values)[1]
+    if isinstance(value, np.ndarray | EncodedArray):
+        return "dense", str(value.dtype)
+    return "data", ""

@@ -1,0 +1,115 @@
+"""Which parameters of a model are recorded, and what is said about each of them.
+
+Statistics and hashes are computed by the writer threads from the copy, not on the training thread or the device.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rldbg.recording.recorder.settings import ParameterMode
+from rldbg.recording.recorder.tensors import dtype_name, plain_tensor
+from rldbg.recording.records import EncodedArray
+
+# What wrappers put into the names of parameters that their users never gave them.
+_WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
+_CHUNK = 2**20
+
+
+class Selected(NamedTuple):
+    """A parameter by the name its user knows, and its value or gradient."""
+
+    name: str
+    tensor: Any
+
+
+def select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[Selected]:
+    """Every parameter with a matching name; those without a gradient are left out when gradients are asked for.
+
+    Grouped by dtype, because a file holds one dtype of a field.
+    """
+    searches = [re.compile(pattern).search for pattern in patterns]
+    chosen = []
+    for raw_name, parameter in model.named_parameters():
+        name = _WRAPPERS.sub("", raw_name)
+        tensor = parameter.grad if gradient else parameter
+        if tensor is not None and any(search(name) or search(raw_name) for search in searches):
+            chosen.append(Selected(name, tensor))
+    return sorted(chosen, key=lambda item: dtype_name(item.tensor))
+
+
+def names(model: Any) -> list[str]:
+    return [_WRAPPERS.sub("", name) for name, _ in model.named_parameters()]
+
+
+def flattens_parameters(model: Any) -> bool:
+    """Whether FSDP1 has replaced the parameters by flat ones, which no longer have the names of the model."""
+    return any(
+        type(module).__name__ == "FullyShardedDataParallel" and getattr(module, "_use_orig_params", True) is False
+        for module in model.modules()
+    )
+
+
+def is_sharded(tensor: Any) -> bool:
+    return hasattr(tensor, "full_tensor") and hasattr(tensor, "device_mesh")
+
+
+def gathered(tensor: Any) -> tuple[Any, bool]:
+    """The whole of a sharded tensor (a collective), and whether this process is the one to record it."""
+    coordinates = tensor.device_mesh.get_coordinate()
+    return tensor.full_tensor(), coordinates is not None and not any(coordinates)
+
+
+def fields_of(field: str, item: Selected) -> dict[str, Any]:
+    """The record of one parameter before its statistics are known; a shard says what it is a part of."""
+    fields: dict[str, Any] = {"param_name": item.name}
+    if is_sharded(item.tensor):
+        fields["global_shape"] = list(item.tensor.shape)
+        fields["placements"] = [str(placement) for placement in item.tensor.placements]
+    local = plain_tensor(item.tensor)
+    return fields | {field: local, "shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"}
+
+
+def completion(field: str, mode: ParameterMode) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The writer thread's part: statistics, and in hash mode the hash instead of the values."""
+    return partial(_complete, field, mode)
+
+
+def _complete(field: str, mode: ParameterMode, fields: dict[str, Any]) -> dict[str, Any]:
+    value = fields[field]
+    complete = fields | _statistics(value)
+    if mode == "hash":
+        bits = value.bits if isinstance(value, EncodedArray) else value
+        complete["hash"] = blake2b(bits.reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
+        del complete[field]
+    return complete
+
+
+def _statistics(value: np.ndarray | EncodedArray) -> dict[str, float | None]:
+    """norm, mean and unbiased standard deviation in float64; None where there are too few values to have one."""
+    count, mean, squared_deviations, squares = 0, 0.0, 0.0, 0.0
+    for chunk in _chunks(value):
+        chunk_mean = float(chunk.mean())
+        difference, total = chunk_mean - mean, count + chunk.size
+        squared_deviations += float(np.square(chunk - chunk_mean).sum()) + difference**2 * count * chunk.size / total
+        mean += difference * chunk.size / total
+        squares += float(np.square(chunk).sum())
+        count = total
+    return {
+        "norm": math.sqrt(squares),
+        "mean": mean if count else None,
+        "std": math.sqrt(squared_deviations / (count - 1)) if count > 1 else None,
+    }
+
+
+def _chunks(value: np.ndarray | EncodedArray) -> Iterator[np.ndarray]:
+    bits = (value.bits if isinstance(value, EncodedArray) else value).reshape(-1)
+    for start in range(0, bits.size, _CHUNK):
+        part = bits[start : start + _CHUNK]
+        decoded = EncodedArray(part, value.dtype).decode() if isinstance(value, EncodedArray) else part
+        yield np.abs(decoded) if decoded.dtype.kind == "c" else decoded.astype(np.float64)

@@ -1,0 +1,215 @@
+"""The threads behind a recorder: one puts records together, some write files.
+
+Everything between them and the training thread is a SimpleQueue, whose put() is safe even inside a signal handler.
+All bookkeeping belongs to the one dispatching thread, so there is no lock a training thread could hold or wait for.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from rldbg.recording.recorder.complaints import Complaints
+from rldbg.recording.recorder.filing import Filing, OverBudget, Unwritable
+from rldbg.recording.recorder.gathering import Batch, Gathering, Handed
+from rldbg.recording.recorder.journal import Journal
+
+# Files smaller than this are written by the dispatching thread itself: passing them on would cost more than it saves.
+_SMALL_BYTES = 256 * 2**10
+# A trainer records in bursts. Waiting for the end of one keeps the interpreter to the trainer while it lasts.
+_BURST_S = 0.001
+
+
+class _EndStep(NamedTuple):
+    step: int
+
+
+class _Flush(NamedTuple):
+    reached: threading.Event
+
+
+class _Finished(NamedTuple):
+    batch: Batch
+
+
+class _Relieve(NamedTuple):
+    """The buffer is full: write what is gathered."""
+
+
+class _Close(NamedTuple):
+    """Nothing comes after this."""
+
+
+_Message = Handed | _EndStep | _Flush | _Finished | _Relieve | _Close
+_Job = Callable[[], None]
+
+
+class Pipeline:
+    """From handed-over records to files. `stop` is called with the reason when nothing more can be written."""
+
+    def __init__(
+        self,
+        *,
+        filing: Filing,
+        journal: Journal,
+        gathering: Gathering,
+        complaints: Complaints,
+        threads: int,
+        stop: Callable[[str], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._filing = filing
+        self._journal = journal
+        self._gathering = gathering
+        self._complaints = complaints
+        self._stop = stop
+        self._is_stopped = is_stopped
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._backlog: deque[_Message] = deque()
+        self._unfinished: set[Batch] = set()
+        self._flushes: list[tuple[set[Batch], threading.Event]] = []
+        self._threads = [threading.Thread(target=self._dispatch, name="rldbg-dispatch", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._write, name=f"rldbg-write-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def hand_over(self, record: Handed) -> None:
+        self._inbox.put(record)
+
+    def end_step(self, step: int) -> None:
+        self._inbox.put(_EndStep(step))
+
+    def relieve(self) -> None:
+        self._inbox.put(_Relieve())
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Waits until everything handed over so far is written or given up; False when that took too long."""
+        flush = _Flush(threading.Event())
+        self._inbox.put(flush)
+        return flush.reached.wait(timeout_s)
+
+    def close(self) -> None:
+        """Lets the threads end; call flush first."""
+        self._inbox.put(_Close())
+
+    def _dispatch(self) -> None:
+        while True:
+            try:
+                if not self._step():
+                    return
+            except Exception as error:  # noqa: BLE001 - inside the user's training process: it must go on whatever happens here
+                self._stop(f"{type(error).__name__}: {error}")
+
+    def _step(self) -> bool:
+        """Handles one message or deadline; False after the last message."""
+        message = self._next()
+        match message:
+            case None:
+                self._send(self._gathering.overdue(time.monotonic()))
+            case Handed():
+                self._take_in(message)
+            case _EndStep(step):
+                self._send(self._gathering.end_step(step))
+            case _Relieve():
+                self._send(self._gathering.close_all())
+            case _Flush(reached):
+                self._send(self._gathering.close_all())
+                self._flushes.append((set(self._unfinished), reached))
+                self._answer_flushes()
+            case _Finished(batch):
+                self._unfinished.discard(batch)
+                for waiting, _ in self._flushes:
+                    waiting.discard(batch)
+                self._answer_flushes()
+            case _Close():
+                for _ in self._threads[1:]:
+                    self._jobs.put(None)
+                return False
+        return True
+
+    def _next(self) -> _Message | None:
+        """The next message in order, or None when a gathered batch is overdue.
+
+        Whatever lies in the inbox is looked at early, so that copies from devices run one behind the other.
+        """
+        if not self._backlog:
+            deadline = self._gathering.deadline()
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._backlog.append(self._inbox.get(timeout=timeout))
+            except Empty:
+                return None
+            time.sleep(_BURST_S)
+            while not self._inbox.empty():
+                self._backlog.append(self._inbox.get())
+            for message in self._backlog:
+                if isinstance(message, Handed):
+                    message.snapshot.begin_landing()
+        return self._backlog.popleft()
+
+    def _take_in(self, record: Handed) -> None:
+        try:
+            record.snapshot.land()
+        except Exception as error:  # noqa: BLE001 - a device error belongs to the trainer, which sees it itself
+            self._give_up([record], f"{type(error).__name__}: {error}")
+            return
+        self._send(self._gathering.add(record, time.monotonic()))
+
+    def _send(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            if sum(record.snapshot.memory.size for record in batch.records) < _SMALL_BYTES:
+                self._file(batch)
+            else:
+                self._unfinished.add(batch)
+                self._jobs.put(partial(self._file_and_report, batch))
+
+    def _answer_flushes(self) -> None:
+        for waiting, reached in self._flushes:
+            if not waiting:
+                reached.set()
+        self._flushes = [flush for flush in self._flushes if flush[0]]
+
+    def _write(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _file_and_report(self, batch: Batch) -> None:
+        self._file(batch)
+        self._inbox.put(_Finished(batch))
+
+    def _file(self, batch: Batch) -> None:
+        try:
+            if not self._is_stopped():
+                self._filing.file(batch, self._jobs.put)
+        except Unwritable as error:
+            self._give_up(batch.records, str(error))
+        except (OSError, OverBudget) as error:
+            self._stop(str(error))
+        except Exception as error:  # noqa: BLE001 - inside the user's training process: it must go on whatever happens here
+            self._stop(f"{type(error).__name__}: {error}")
+        finally:
+            for record in batch.records:
+                _let_go(record)
+
+    def _give_up(self, records: list[Handed], reason: str) -> None:
+        key = records[0].ticket.key
+        self._complaints.once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
+        for record in records:
+            _let_go(record)
+        try:
+            self._journal.drop([record.id for record in records], reason)
+        except OSError as error:
+            self._stop(str(error))
+
+
+def _let_go(record: Handed) -> None:
+    record.snapshot.memory.release()
+    record.snapshot.fields = {}
+    if record.written is not None:
+        record.written.set()

@@ -1,0 +1,48 @@
+"""Whether a record is what its kind declares. Deviations are said, never corrected: the record is kept as it is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.recording.kinds import KINDS, Shape
+
+ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
+
+
+def shape_of(kind: str, field: str) -> Shape | None:
+    """What a field is declared to hold; None for a field or kind of the user's own."""
+    declared = KINDS[kind].field(field) if kind in KINDS else None
+    return None if declared is None else declared.shape
+
+
+def row_count(value: Any) -> int | None:
+    """How many rows a value has, if it has rows."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(value) if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping) else None
+
+
+def rows_of(kind: str, fields: Mapping[str, Any], samples: int) -> int:
+    """How many samples a record holds: as many as it names, else as many as its first field by sample has rows."""
+    if samples:
+        return samples
+    for name, value in fields.items():
+        if shape_of(kind, name) in ROW_SHAPES:
+            return row_count(value) or 0
+    return 0
+
+
+def problems(kind: str, fields: Mapping[str, Any], samples: int) -> list[str]:
+    """What is wrong with a record, in words; nothing for a user's own kind."""
+    if kind not in KINDS:
+        return []
+    found = [
+        f"{kind}: the field {field.name} is missing"
+        for field in KINDS[kind].fields
+        if not field.optional and field.name not in fields
+    ]
+    rows = rows_of(kind, fields, samples)
+    for name, value in fields.items():
+        if shape_of(kind, name) in ROW_SHAPES and row_count(value) not in (rows, None):
+            found.append(f"{kind}: the field {name} has {row_count(value)} rows, the record has {rows} samples")
+    return found

@@ -1,0 +1,200 @@
+"""What the training thread pays for: a copy of everything it handed over, so that it may overwrite its own at once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rldbg.recording.kinds import Shape
+from rldbg.recording.recorder.device import Devices, Landing, Transfer, is_capturing
+from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
+from rldbg.recording.recorder.memory import Memory
+from rldbg.recording.recorder.tensors import array_of, is_tensor, plain_tensor, torch_module
+from rldbg.recording.records import EncodedArray, Ragged
+
+# Bookkeeping and data that is not an array are charged to the buffer as well: many small records are bounded, too.
+_RECORD_BYTES = 512
+_LEAF_BYTES = 64
+_COPY_AT_ONCE_BYTES = 256 * 2**10
+_AS_GIVEN = frozenset({Shape.DATA, Shape.TEXT})
+
+
+class Snapshot:
+    """The fields of one record in memory of the recorder's own.
+
+    Fields on a device are Landings until land() has been called, by the pipeline's thread.
+    """
+
+    def __init__(self, memory: Memory, devices: Devices) -> None:
+        self.memory = memory
+        self.fields: dict[str, Any] = {}
+        self._devices = devices
+        self._landings: list[Landing] = []
+        self._transfers: list[Transfer] = []
+        self._leaves = 0
+
+    def add(self, name: str, value: Any, shape: Shape | None = None) -> None:
+        """Copies one field. A declared shape of data or text keeps lists as lists."""
+        if is_tensor(value):
+            self.fields[name] = self._own_tensor(value)
+        elif isinstance(value, np.ndarray):
+            self.fields[name] = self._own_array(value)
+        elif isinstance(value, EncodedArray):
+            self.fields[name] = self._own_encoded(value)
+        elif isinstance(value, Ragged):
+            values: Any = value.values
+            owned = self._own_encoded(values) if isinstance(values, EncodedArray) else self._own(values)
+            self.fields[name] = Ragged(owned, self._own(value.offsets))
+        elif isinstance(value, list | tuple) and value and shape not in _AS_GIVEN:
+            self._add_list(name, value)
+        else:
+            self.fields[name] = self._plain(value)
+
+    def seal(self) -> None:
+        """Ends the training thread's part: from here on the caller's data is its own again."""
+        self.memory.take(_RECORD_BYTES + _LEAF_BYTES * self._leaves)
+        if self._landings:
+            self._transfers = self._devices.send(self._landings)
+
+    def begin_landing(self) -> None:
+        for transfer in self._transfers:
+            transfer.begin()
+
+    def land(self) -> None:
+        """Waits for what is still on a device; afterwards every field is in host memory."""
+        for transfer in self._transfers:
+            transfer.finish()
+        if self._landings:
+            self.fields = {name: _landed(value) for name, value in self.fields.items()}
+            self._landings = []
+
+    def _add_list(self, name: str, values: Sequence[Any]) -> None:
+        first = values[0]
+        if is_tensor(first) or isinstance(first, np.ndarray):
+            self._add_rows(name, values)
+        elif isinstance(first, list | tuple) and all(isinstance(row, list | tuple) for row in values):
+            ragged = ragged_from_lists(values, self.memory)
+            self.fields[name] = self._deep(values) if ragged is None else ragged
+        else:
+            array = array_from_list(values, self.memory)
+            self.fields[name] = self._plain(values) if array is None else array
+
+    def _add_rows(self, name: str, rows: Sequence[Any]) -> None:
+        """Rows given as arrays or tensors: one value each, one vector each, or more, which keeps its shapes beside."""
+        if is_tensor(rows[0]) and all(is_tensor(row) for row in rows) and rows[0].device.type != "cpu":
+            torch = torch_module()
+            assert torch is not None
+            tensors = [plain_tensor(row) for row in rows]
+            shapes = [tuple(row.shape) for row in tensors]
+            flat: Any = self._own_tensor(torch.cat([row.reshape(-1) for row in tensors]))
+        else:
+            arrays = [array_of(plain_tensor(row)) if is_tensor(row) else np.asarray(row) for row in rows]
+            shapes = [array.shape for array in arrays]
+            flat = self._own_concatenated(arrays)
+        if all(shape == () for shape in shapes):
+            self.fields[name] = flat
+            return
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([int(np.prod(shape)) for shape in shapes], out=offsets[1:])
+        self.fields[name] = _PendingRagged(flat, offsets) if isinstance(flat, Landing) else Ragged(flat, offsets)
+        if any(len(shape) != 1 for shape in shapes):
+            self.fields[f"{name}_shapes"] = self._plain(shapes)
+
+    def _own_concatenated(self, arrays: list[np.ndarray | EncodedArray]) -> Any:
+        bits = [array.bits if isinstance(array, EncodedArray) else array for array in arrays]
+        dtype = np.result_type(*bits)
+        target = self.memory.take(sum(array.size for array in bits) * dtype.itemsize).view(dtype)
+        np.concatenate([array.reshape(-1) for array in bits], out=target)
+        first = arrays[0]
+        return EncodedArray(target, first.dtype) if isinstance(first, EncodedArray) else target
+
+    def _own_tensor(self, tensor: Any) -> Any:
+        tensor = plain_tensor(tensor)
+        if tensor.device.type == "cuda":
+            if is_capturing():
+                raise ValueError("nothing can be recorded while a CUDA graph is being captured")
+            self._landings.append(Landing(tensor, self.memory))
+            return self._landings[-1]
+        array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
+        return self._own_encoded(array) if isinstance(array, EncodedArray) else self._own(array)
+
+    def _own_encoded(self, array: EncodedArray) -> Any:
+        return EncodedArray(self._own(array.bits), array.dtype)
+
+    def _own_array(self, array: np.ndarray) -> Any:
+        if array.dtype.kind in "biufc" and array.dtype.itemsize <= 16 and array.dtype.char not in "gG":
+            return self._own(array)
+        return self._plain(array.tolist())
+
+    def _own(self, array: np.ndarray) -> np.ndarray:
+        dtype = array.dtype.newbyteorder("=")
+        raw = self.memory.take(array.size * dtype.itemsize)
+        target = raw.view(dtype).reshape(array.shape)
+        if 0 < array.nbytes <= _COPY_AT_ONCE_BYTES and array.flags.c_contiguous and array.dtype == dtype:
+            # numpy lets go of the interpreter for a copy; getting it back can take longer than a small copy does.
+            raw.data[:] = array.reshape(-1).view(np.uint8).data
+        else:
+            np.copyto(target, array)
+        return target
+
+    def _deep(self, values: Sequence[Any]) -> Any:
+        """Lists nested three deep or more: an array where they are regular and numeric, else data."""
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            return self._plain(values)
+        return self._own_array(array)
+
+    def _plain(self, value: Any) -> Any:
+        """JSON-like data, copied; tensors in it become lists, anything unknown its text."""
+        self._leaves += 1
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if isinstance(value, str):
+            self._leaves += len(value) // _LEAF_BYTES
+            return str(value)
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, Mapping):
+            return {str(key): self._plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._plain(item) for item in value]
+        if is_tensor(value):
+            owned = self._own_tensor(value)
+            return owned if isinstance(owned, Landing) else _landed_data(owned)
+        if isinstance(value, np.ndarray):
+            return self._plain(value.tolist())
+        if isinstance(value, bool | int | float):  # subclasses, such as IntEnum
+            return next(kind(value) for kind in (bool, int, float) if isinstance(value, kind))
+        return self._plain(str(value))
+
+
+class _PendingRagged:
+    """Ragged rows whose values are still on a device."""
+
+    def __init__(self, values: Landing, offsets: np.ndarray) -> None:
+        self.values = values
+        self.offsets = offsets
+
+
+def _landed(value: Any) -> Any:
+    """A field with every Landing in it replaced by the array it has become."""
+    if isinstance(value, Landing):
+        return value.array()
+    if isinstance(value, _PendingRagged):
+        return Ragged(value.values.array(), value.offsets)  # type: ignore[arg-type]
+    return _landed_data(value) if isinstance(value, dict | list) else value
+
+
+def _landed_data(value: Any) -> Any:
+    if isinstance(value, Landing):
+        value = value.array()
+    if isinstance(value, EncodedArray):
+        value = value.decode()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _landed_data(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_landed_data(item) for item in value]
+    return value

@@ -1,0 +1,61 @@
+"""torch tensors as arrays, without importing torch: a tensor can only come from a process that already has.
+
+bfloat16 and float8 become EncodedArray; views, gradients, lazy conjugation and DTensors are seen through.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rldbg.recording.records import ENCODED_DTYPES, EncodedArray
+
+
+def torch_module() -> ModuleType | None:
+    """torch, if this process has loaded it."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(value: Any) -> bool:
+    torch = torch_module()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def plain_tensor(tensor: Any) -> Any:
+    """The strided tensor behind a parameter, a DTensor's local shard, a pending collective or a sparse tensor."""
+    torch = torch_module()
+    assert torch is not None
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if type(tensor).__name__ == "AsyncCollectiveTensor":
+        tensor = tensor.wait()
+    if tensor.layout is not torch.strided and not tensor.is_nested:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def dtype_name(tensor: Any) -> str:
+    """The usual name of a tensor's dtype: float32, bfloat16 ..."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def array_of(tensor: Any) -> np.ndarray | EncodedArray:
+    """A CPU tensor's values, sharing its memory."""
+    name = dtype_name(tensor)
+    if name not in ENCODED_DTYPES:
+        array: np.ndarray = tensor.numpy()
+        return array
+    torch = torch_module()
+    assert torch is not None
+    bits = np.dtype(ENCODED_DTYPES[name])
+    integer = torch.int16 if bits.itemsize == 2 else torch.uint8
+    return EncodedArray(tensor.view(integer).numpy().view(bits), name)
+
+
+def array_from_bytes(memory: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray | EncodedArray:
+    """Raw bytes as an array of the dtype with this name."""
+    if dtype in ENCODED_DTYPES:
+        return EncodedArray(memory.view(ENCODED_DTYPES[dtype]).reshape(shape), dtype)
+    return memory.view(np.dtype(dtype)).reshape(shape)

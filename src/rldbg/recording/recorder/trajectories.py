@@ -1,0 +1,88 @@
+"""Trajectories as rollouts have them, one object a sample, turned into columns; and what identifies their samples."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId, prompt_hash
+from rldbg.recording.kinds import KINDS, Shape
+from rldbg.recording.records import Ragged
+
+TRAJECTORY_KINDS = frozenset({"trajectory", "prepared_trajectories"})
+_PER_TOKEN = tuple(field.name for field in KINDS["prepared_trajectories"].fields if field.shape is Shape.TOKENS)
+_ABSENT = object()
+_ROWS_AT_ONCE = 64
+
+
+def columns(trajectories: Sequence[Any]) -> dict[str, Any]:
+    """One list a field from one object a sample: mappings, or objects with attributes and perhaps `extra_fields`."""
+    fields: dict[str, Any] = {}
+    extras = [dict(_member(item, "extra_fields", {}) or {}) for item in trajectories]
+    for name in (*_PER_TOKEN, "reward", "is_val"):
+        values = [
+            _member(item, name, extra.pop(name, _ABSENT)) for item, extra in zip(trajectories, extras, strict=True)
+        ]
+        if any(value is not _ABSENT for value in values):
+            missing: Any = [] if name in _PER_TOKEN else None
+            fields[name] = [missing if value is _ABSENT else value for value in values]
+    for item, extra in zip(trajectories, extras, strict=True):
+        known = item if isinstance(item, Mapping) else getattr(item, "__dict__", {})
+        extra |= {key: value for key, value in known.items() if key not in fields and key != "extra_fields"}
+    if any(extras):
+        fields["extra_fields"] = extras
+    return fields
+
+
+def sample_ids(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
+    """The samples that the columns group_id and run_id name, or the same keys of each sample's extra fields."""
+    groups, runs = fields.get("group_id"), fields.get("run_id")
+    if groups is None or runs is None:
+        extras = fields.get("extra_fields")
+        if not isinstance(extras, list | tuple) or not all(isinstance(extra, Mapping) for extra in extras):
+            return ()
+        groups = [extra.get("group_id") for extra in extras]
+        runs = [extra.get("run_id") for extra in extras]
+    if any(group is None for group in groups) or any(run is None for run in runs):
+        return ()
+    return tuple(SampleId(str(group), int(run)) for group, run in zip(groups, runs, strict=True))
+
+
+def as_sample_ids(samples: Iterable[Any]) -> tuple[SampleId, ...]:
+    """Sample ids from pairs, `group/run` strings or SampleIds."""
+    return tuple(
+        sample
+        if type(sample) is SampleId
+        else SampleId.parse(sample)
+        if isinstance(sample, str)
+        else SampleId(str(sample[0]), int(sample[1]))
+        for sample in samples
+    )
+
+
+def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The hash of each trajectory's prompt: its tokens before the first one that is trained on."""
+    tokens, loss_mask = fields.get("tokens"), fields.get("loss_mask")
+    if kind not in TRAJECTORY_KINDS or not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
+        return ()
+    if not np.array_equal(tokens.offsets, loss_mask.offsets):
+        return ()
+    starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
+    trained = np.append(np.flatnonzero(loss_mask.values), len(loss_mask.values))
+    prompt_ends = np.minimum(trained[np.searchsorted(trained, starts)], ends)
+    hashes: list[str] = []
+    known: dict[bytes, str] = {}  # the samples of a group share their prompt
+    for first in range(0, len(starts), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        offset = int(starts[first])
+        wide = tokens.values[offset : int(ends[part][-1])].astype("<i8", copy=False)
+        for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
+            prompt = wide[start - offset : end - offset].tobytes()
+            if prompt not in known:
+                known[prompt] = prompt_hash(prompt)
+            hashes.append(known[prompt])
+    return tuple(hashes)
+
+
+def _member(item: Any, name: str, default: Any) -> Any:
+    return item.get(name, default) if isinstance(item, Mapping) else getattr(item, name, default)
