@@ -1,0 +1,73 @@
+"""Request bodies: read within a limit, decompressed within the same limit, parsed off the event loop."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from rldbg.training_service.errors import RequestError, TooLargeError
+
+LIMIT_BYTES = 256 << 20
+
+
+class Bodies:
+    """Reads bodies; nothing larger than the limit is ever held."""
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+
+    async def content(self, request: Request) -> bytes:
+        """The whole body, decompressed when it says `Content-Encoding: zstd`."""
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self.limit_bytes:
+            raise self._too_large()
+        content = bytearray()
+        try:
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > self.limit_bytes:
+                    raise self._too_large()
+        except ClientDisconnect:
+            raise RequestError("the client left before its request was complete") from None
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding in ("identity", ""):
+            return bytes(content)
+        if encoding == "zstd":
+            return await asyncio.to_thread(decompress, bytes(content), self.limit_bytes)
+        raise RequestError(f"Content-Encoding {encoding!r} is neither zstd nor identity")
+
+    async def json(self, request: Request) -> Mapping[str, Any]:
+        """The body as a JSON object; an empty one is an empty object."""
+        content = await self.content(request)
+        return parse_object(content) if len(content) < 1 << 16 else await asyncio.to_thread(parse_object, content)
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(f"the request is larger than {self.limit_bytes >> 20} MiB; send fewer datums a request")
+
+
+def parse_object(content: bytes) -> Mapping[str, Any]:
+    if not content.strip():
+        return {}
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RequestError("the body is no JSON object")
+    return body
+
+
+def decompress(content: bytes, limit_bytes: int) -> bytes:
+    """One zstd stream, its size bounded whatever it claims."""
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as reader:
+            plain = reader.read(limit_bytes + 1)
+    except zstandard.ZstdError as error:
+        raise RequestError(f"the body is no zstd stream: {error}") from error
+    if len(plain) > limit_bytes:
+        raise TooLargeError(f"the request decompresses to more than {limit_bytes >> 20} MiB")
+    return bytes(plain)

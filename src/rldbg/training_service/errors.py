@@ -1,0 +1,46 @@
+"""What a request can be refused for. Each protocol writes these in its own form; the set is closed."""
+
+
+class RequestError(Exception):
+    """A request that cannot be answered, with the status and the code its protocol gives for it."""
+
+    status = 400
+    code = "invalid_request"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NotFoundError(RequestError):
+    """A model, session, snapshot, operation or route that is not there."""
+
+    status = 404
+    code = "not_found"
+
+
+class ConflictError(RequestError):
+    """The name or sequence number is already taken by something else."""
+
+    status = 409
+    code = "conflict"
+
+
+class TooLargeError(RequestError):
+    """The body is larger than the service takes."""
+
+    status = 413
+    code = "payload_too_large"
+
+
+class SequenceGapError(RequestError):
+    """A request waited for an earlier one that never came."""
+
+    code = "sequence_gap"
+
+
+class InternalError(RequestError):
+    """A failure of the service itself; what failed is in its log."""
+
+    status = 500
+    code = "internal_error"

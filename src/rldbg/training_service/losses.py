@@ -1,0 +1,150 @@
+"""The losses a client can name: what each needs of a datum, its settings, and its value a token.
+
+The sum over tokens and datums is what the hosted APIs differentiate; `aggregation` and `denominator` turn it into a
+trainer's mean.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from rldbg.algorithms import (
+    AGGREGATIONS,
+    Aggregation,
+    Array,
+    KlEstimator,
+    TokenLoss,
+    cross_entropy_loss,
+    importance_ratio,
+    importance_sampling_loss,
+    ppo_loss,
+)
+from rldbg.training_service.datums import INPUT_NAMES, Datum
+from rldbg.training_service.errors import RequestError
+
+Inputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """A loss by name and all its settings."""
+
+    name: str
+    clip_low_threshold: float = 0.8
+    clip_high_threshold: float = 1.2
+    beta: float = 0.05
+    aggregation: Aggregation = "sum"
+    denominator: float | None = None
+    entropy_coeff: float = 0.0
+    kl_coeff: float = 0.0
+    kl_estimator: KlEstimator = "k3"
+    temperature: float = 1.0
+
+    @classmethod
+    def parse(cls, name: Any, config: Any) -> "LossSettings":
+        """The loss a request asks for; an unknown name or key is refused with those there are."""
+        if not isinstance(name, str) or name not in LOSSES:
+            raise RequestError(f"no loss {name!r} here; there are {', '.join(LOSSES)}")
+        if config is None:
+            config = {}
+        if not isinstance(config, Mapping):
+            raise RequestError("loss_fn_config is not a mapping")
+        known = set(cls.__slots__) - {"name"}
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            if key not in known and key not in _IGNORED_KEYS:
+                raise RequestError(f"loss_fn_config has no {key!r}; there are {', '.join(sorted(known))}")
+            if key in known:
+                values[key] = _setting(key, value)
+        settings = cls(name=name, **values)
+        if settings.denominator is not None and settings.denominator <= 0:
+            raise RequestError(f"loss_fn_config.denominator is {settings.denominator}; it divides the sum")
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss: the inputs it cannot do without, and its value a token."""
+
+    needs: tuple[str, ...]
+    tokens: Callable[[Array, Inputs, LossSettings], TokenLoss]
+    any_inputs: bool = False
+
+
+def check_inputs(where: str, datum: Datum, settings: LossSettings) -> None:
+    """Whether a datum has what the loss needs, and nothing it would silently ignore."""
+    loss = LOSSES[settings.name]
+    needs = (*loss.needs, *(("ref_logprobs",) if settings.kl_coeff else ()))
+    for name in needs:
+        if name not in datum.inputs:
+            raise RequestError(f"{where}: {settings.name} needs loss_fn_inputs[{name!r}]")
+    unknown = sorted(set(datum.inputs) - INPUT_NAMES)
+    if unknown and not loss.any_inputs:
+        raise RequestError(f"{where}: no loss uses {unknown[0]!r}; inputs are {', '.join(sorted(INPUT_NAMES))}")
+
+
+def _cross_entropy(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
+    return cross_entropy_loss(log_probs, inputs["weights"])
+
+
+def _importance_sampling(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
+    return importance_sampling_loss(log_probs, inputs["logprobs"], inputs["advantages"])
+
+
+def _ppo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+    return ppo_loss(
+        log_probs,
+        inputs["logprobs"],
+        inputs["advantages"],
+        lowest_ratio=settings.clip_low_threshold,
+        highest_ratio=settings.clip_high_threshold,
+    )
+
+
+def _cispo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+    """REINFORCE weighted by the clipped ratio, through which no gradient flows."""
+    ratio = importance_ratio(log_probs, inputs["logprobs"]).detach()
+    weight = ratio.clip(settings.clip_low_threshold, settings.clip_high_threshold)
+    return TokenLoss(-weight * log_probs * inputs["advantages"], ratio, weight != ratio)
+
+
+def _dro(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+    """REINFORCE with a quadratic pull towards the policy that made the data."""
+    log_ratio = log_probs - inputs["logprobs"]
+    values = -(log_probs * inputs["advantages"] - settings.beta / 2 * log_ratio * log_ratio)
+    return TokenLoss(values, log_ratio.exp(), log_ratio != log_ratio)
+
+
+def _linear(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
+    """The client's own loss, given by its gradient with respect to each log prob."""
+    return cross_entropy_loss(log_probs, -inputs["surrogate_weights"])
+
+
+def _nothing(log_probs: Array, _inputs: Inputs, _settings: LossSettings) -> TokenLoss:
+    """Only the log probs are wanted."""
+    return cross_entropy_loss(log_probs, log_probs.detach() * 0)
+
+
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss(("weights",), _cross_entropy),
+    "importance_sampling": Loss(("logprobs", "advantages"), _importance_sampling),
+    "ppo": Loss(("logprobs", "advantages"), _ppo),
+    "cispo": Loss(("logprobs", "advantages"), _cispo),
+    "dro": Loss(("logprobs", "advantages"), _dro),
+    "forward_logprob": Loss((), _nothing, any_inputs=True),
+    "surrogate": Loss(("surrogate_weights",), _linear, any_inputs=True),
+}
+
+# What the NexRL trainer adds for a service that dumps; ours is told by WEAVER_DEBUG_DUMP_* instead.
+_IGNORED_KEYS = frozenset({"enable_debug_dump"})
+_CHOICES: Mapping[str, tuple[str, ...]] = {"aggregation": AGGREGATIONS, "kl_estimator": get_args(KlEstimator)}
+
+
+def _setting(key: str, value: Any) -> Any:
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise RequestError(f"loss_fn_config.{key} is {value!r}; it is one of {', '.join(_CHOICES[key])}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"loss_fn_config.{key} is {value!r}, not a number")
+    return float(value)

@@ -1,0 +1,255 @@
+"""A model in training: parameters, optimizer, accumulated gradients, and the step functions the protocols call.
+
+Only the computing thread touches one. Shapes in names: b datums, t positions, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rldbg.algorithms import (
+    TokenLoss,
+    aggregate,
+    combine_losses,
+    entropy,
+    kl_divergence,
+    log_softmax,
+    masked,
+    ratio_metrics,
+    token_log_probs,
+)
+from rldbg.training_service.batches import Batch, cut, pad
+from rldbg.training_service.datums import Datum
+from rldbg.training_service.errors import RequestError
+from rldbg.training_service.losses import LOSSES, LossSettings
+
+if TYPE_CHECKING:
+    import torch
+
+    from rldbg.training_service.step_recorder import StepRecorder
+
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class AdamSettings:
+    """One optimizer step's parameters; grad_clip_norm 0 leaves gradients alone."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    grad_clip_norm: float
+
+    @classmethod
+    def parse(cls, body: Any, defaults: AdamSettings) -> AdamSettings:
+        if not isinstance(body, Mapping):
+            raise RequestError("adam_params is not a mapping")
+        unknown = sorted(set(body) - set(cls.__slots__))
+        if unknown:
+            raise RequestError(f"adam_params has no {unknown[0]!r}; there are {', '.join(cls.__slots__)}")
+        values = {name: body.get(name, getattr(defaults, name)) for name in cls.__slots__}
+        for name, value in values.items():
+            low, high = (0.0, 1.0) if name.startswith("beta") else (0.0, float("inf"))
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
+                raise RequestError(f"adam_params.{name} is {value!r}")
+        return cls(**{name: float(value) for name, value in values.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class PassTerms:
+    """All that one micro-batch's forward pass and loss gave."""
+
+    batch: Batch
+    settings: LossSettings
+    log_probs: torch.Tensor  # [b, t]
+    entropy: torch.Tensor  # [b, t]
+    tokens: TokenLoss
+    policy_loss: torch.Tensor
+    entropy_loss: torch.Tensor
+    kl_loss: torch.Tensor
+    loss: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a forward or forward-backward request gives back."""
+
+    metrics: Mapping[str, float]
+    logprobs: tuple[np.ndarray, ...]
+
+
+class TrainedModel:
+    """One model id. Gradients add up from pass to pass; the optimizer step uses and clears them."""
+
+    def __init__(self, model_id: str, base_model: str, module: Any, recorder: StepRecorder | None) -> None:
+        self.model_id = model_id
+        self.base_model = base_model
+        self.module = module
+        self.step = 0
+        self._optimizer = _new_optimizer(module)
+        self._recorder = recorder
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+    def run_pass(self, datums: Sequence[Datum], settings: LossSettings, *, backward: bool) -> PassResult:
+        """Forward, and backward if asked; a pass that fails leaves the accumulated gradients as they were."""
+        import torch
+
+        earlier = [(parameter, parameter.grad) for parameter in self.module.parameters()]
+        for parameter, _ in earlier:
+            parameter.grad = None
+        try:
+            if self._recorder is not None and backward:
+                self._recorder.begin_pass(self.step, datums, settings)
+            terms = []
+            with torch.set_grad_enabled(backward):
+                for part in cut(datums):
+                    terms.append(self._run_micro_batch(part, settings, backward=backward))
+        except BaseException:
+            for parameter, gradient in earlier:
+                parameter.grad = gradient
+            raise
+        for parameter, gradient in earlier:
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+        result = _pass_result(terms)
+        if self._recorder is not None and backward:
+            self._recorder.metrics(self.step, result.metrics)
+        return result
+
+    def _run_micro_batch(self, datums: Sequence[Datum], settings: LossSettings, *, backward: bool) -> PassTerms:
+        terms = forward(self.module, pad(datums, next(self.module.parameters()).device), settings)
+        if backward:
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+            if self._recorder is not None:
+                self._recorder.micro_batch(self.step, terms)
+        return terms
+
+    def optimizer_step(self, adam: AdamSettings) -> dict[str, float]:
+        """AdamW on the accumulated gradients, clipped by their global norm; without gradients nothing moves."""
+        import torch
+
+        if self._recorder is not None:
+            self._recorder.gradients(self.step, self.module)
+        limit = adam.grad_clip_norm if adam.grad_clip_norm > 0 else float("inf")
+        norm = float(torch.nn.utils.clip_grad_norm_(self.module.parameters(), limit, foreach=False))
+        for group in self._optimizer.param_groups:
+            group |= {
+                "lr": adam.learning_rate,
+                "betas": (adam.beta1, adam.beta2),
+                "eps": adam.eps,
+                "weight_decay": adam.weight_decay,
+            }
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._recorder is not None:
+            self._recorder.parameters(self.step, self.module)
+        self.step += 1
+        return {"grad_norm": norm, "learning_rate": adam.learning_rate, "step": float(self.step)}
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        """The optimizer's tensors under `<parameter>/<name>`; empty before the first step."""
+        return {
+            f"{name}/{key}": value.detach().clone()
+            for name, parameter in self.module.named_parameters()
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+            if key in _ADAM_STATE
+        }
+
+    def load(self, weights: Mapping[str, torch.Tensor], optimizer: Mapping[str, torch.Tensor] | None) -> None:
+        """Replaces all parameters; the optimizer starts afresh unless its state is given. Gradients are cleared."""
+        load_weights(self.module, weights)
+        self._optimizer = _new_optimizer(self.module)
+        for parameter in self.module.parameters():
+            parameter.grad = None
+        saved = optimizer or {}
+        for name, parameter in self.module.named_parameters():
+            keys = {key: f"{name}/{key}" for key in _ADAM_STATE}
+            if saved.keys() >= set(keys.values()):
+                self._optimizer.state[parameter] = {
+                    key: saved[full] if key == "step" else saved[full].to(parameter.device)
+                    for key, full in keys.items()
+                }
+
+    def close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+
+
+def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Copies weights into a module; a name or shape that does not fit is an error that names it, before any copy."""
+    import torch
+
+    own = dict(module.named_parameters())
+    for name in sorted(own.keys() ^ weights.keys()):
+        raise RequestError(f"weights {'lack' if name in own else 'have an unknown parameter'} {name}")
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise RequestError(f"{name} has shape {list(tensor.shape)}, the model's has {list(own[name].shape)}")
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            own[name].copy_(tensor)
+
+
+def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
+    """Log probs, entropy and the loss with its parts; gradients flow where they are enabled."""
+    import torch
+
+    logits = module(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
+    log_probs_btv = log_softmax(logits.float() / settings.temperature)
+    log_probs = token_log_probs(log_probs_btv, batch.targets)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and settings.entropy_coeff != 0):
+        entropies = entropy(log_probs_btv)
+    tokens = LOSSES[settings.name].tokens(log_probs, batch.inputs, settings)
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        denominator = settings.denominator or (1.0 if settings.aggregation == "sum" else None)
+        summed: torch.Tensor = aggregate(values, batch.mask, settings.aggregation, denominator)
+        return summed
+
+    policy, entropy_loss = total(tokens.values), total(entropies)
+    kl = policy.new_zeros(())
+    if settings.kl_coeff:
+        kl = total(kl_divergence(log_probs, batch.inputs["ref_logprobs"], settings.kl_estimator))
+    loss = combine_losses(policy, entropy_loss, kl, entropy_coeff=settings.entropy_coeff, kl_coeff=settings.kl_coeff)
+    return PassTerms(batch, settings, log_probs, entropies, tokens, policy, entropy_loss, kl, loss)
+
+
+def _new_optimizer(module: Any) -> Any:
+    import torch
+
+    return torch.optim.AdamW(module.parameters(), foreach=False)
+
+
+def _pass_result(terms: Sequence[PassTerms]) -> PassResult:
+    import torch
+
+    with torch.no_grad():
+        masks = torch.cat([term.batch.trained.flatten() for term in terms])
+        log_probs = torch.cat([term.log_probs.flatten() for term in terms])
+        entropies = torch.cat([term.entropy.flatten() for term in terms])
+        count = float(masks.sum())
+        sums = [float(masked(term.tokens.values, term.batch.mask).double().sum()) for term in terms]
+        metrics = {
+            "loss": sum(float(term.loss) for term in terms),
+            "loss:sum": sum(sums),
+            "tokens": count,
+            "entropy": float(masked(entropies, masks).sum()) / max(count, 1.0),
+        }
+        if all("logprobs" in term.batch.inputs for term in terms):
+            old = torch.cat([term.batch.inputs["logprobs"].flatten() for term in terms])
+            metrics |= ratio_metrics(log_probs, old, masks)
+    rows = [
+        row[: len(datum.tokens)].cpu().numpy()
+        for term in terms
+        for row, datum in zip(term.log_probs.detach(), term.batch.datums, strict=True)
+    ]
+    return PassResult(metrics, tuple(rows))

@@ -1,0 +1,34 @@
+"""How a protocol's handlers become routes: each is wrapped so that whatever it raises is answered in its form."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rldbg.training_service.errors import InternalError, RequestError
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+# (method, path under /api/v1, handler)
+Table = tuple[tuple[str, str, Handler], ...]
+ErrorForm = Callable[[RequestError], Response]
+
+
+def routes(table: Table, form: ErrorForm) -> list[Route]:
+    return [Route(f"/api/v1{path}", _guarded(handler, form), methods=[method]) for method, path, handler in table]
+
+
+def _guarded(handler: Handler, form: ErrorForm) -> Handler:
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except RequestError as error:
+            return form(error)
+        except Exception as error:  # noqa: BLE001 - border 2 of 3: a request handler answers, whatever happens
+            _log.exception("%s %s failed", request.method, request.url.path)
+            return form(InternalError(f"{type(error).__name__}: {error}"))
+
+    return guarded

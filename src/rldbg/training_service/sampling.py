@@ -1,0 +1,230 @@
+"""Sampling from a causal model: several continuations of one prompt, with the log prob of each token as it was drawn.
+
+A sample's random numbers follow from (seed, prompt, which sample it is, position) and nothing else.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rldbg.algorithms import log_softmax, token_log_probs
+from rldbg.inference import uniform
+from rldbg.training_service.errors import RequestError
+
+if TYPE_CHECKING:
+    import torch
+
+StopReason = Literal["stop", "length"]
+Decode = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to continue a prompt; top_k -1 means no limit."""
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int | None = None
+    stop_tokens: frozenset[int] = frozenset()
+    stop_texts: tuple[str, ...] = ()
+    stop_at_end: bool = True
+    """Whether the tokenizer's end token stops as well."""
+
+    @classmethod
+    def parse(cls, body: Any) -> "SamplingSettings":
+        """Sampling parameters as JSON, in either protocol's spelling."""
+        if not isinstance(body, Mapping):
+            raise RequestError("sampling_params is not a mapping")
+        stop = body.get("stop")
+        items = [stop] if isinstance(stop, str) else stop or []
+        extra = body.get("stop_token_ids") or []
+        if not all(isinstance(part, list) and all(type(x) in (str, int) for x in part) for part in (items, extra)):
+            raise RequestError("sampling_params.stop and stop_token_ids are lists of texts and token ids")
+        texts = tuple(item for item in items if isinstance(item, str))
+        settings = cls(
+            max_tokens=_optional_integer(body, "max_tokens", least=1),
+            temperature=_number(body, "temperature", 1.0, 0.0, 1e6),
+            top_p=_number(body, "top_p", 1.0, 0.0, 1.0),
+            top_k=_optional_integer(body, "top_k", least=-1) or -1,
+            seed=_optional_integer(body, "seed", least=None),
+            stop_tokens=frozenset(item for item in (*items, *extra) if isinstance(item, int)),
+            stop_texts=texts,
+            # Tinker: a list of token ids replaces the end token, so that an empty one switches it off.
+            stop_at_end=stop is None or bool(texts),
+        )
+        if settings.top_p == 0:
+            raise RequestError("sampling_params.top_p is 0; use temperature 0 for the likeliest token")
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """The k likeliest tokens of each position, shape [positions, k]."""
+
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSequence:
+    tokens: list[int]
+    logprobs: list[float]
+    stop_reason: StopReason
+    top: TopLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a sampling request gives; `prompt_logprobs` has NaN where nothing precedes a token."""
+
+    sequences: tuple[SampledSequence, ...]
+    prompt_logprobs: np.ndarray | None = None
+    prompt_top: TopLogprobs | None = None
+
+
+def prompt_logprobs(model: Any, prompt: np.ndarray, top_k: int = 0) -> tuple[np.ndarray, TopLogprobs | None]:
+    """The model's own log prob of each prompt token after the first, and the k likeliest in its place."""
+    import torch
+
+    tokens = torch.from_numpy(prompt).to(_device(model))[None]
+    with torch.no_grad():
+        log_probs_tv = log_softmax(model(input_ids=tokens, use_cache=False).logits[:, :-1].float())[0]
+        chosen = token_log_probs(log_probs_tv, tokens[0, 1:])
+    values = np.concatenate([[np.nan], chosen.cpu().numpy()]).astype(np.float32)
+    if not top_k:
+        return values, None
+    logprobs, ids = log_probs_tv.topk(min(top_k, log_probs_tv.shape[-1]), dim=-1)
+    blank = np.full((1, ids.shape[1]), np.nan, dtype=np.float32)
+    top = TopLogprobs(
+        np.concatenate([np.zeros((1, ids.shape[1]), dtype=np.int32), ids.cpu().numpy().astype(np.int32)]),
+        np.concatenate([blank, logprobs.cpu().numpy()]),
+    )
+    return values, top
+
+
+class Continuation:
+    """The continuations of one prompt while they are drawn, all in one batch."""
+
+    def __init__(
+        self, model: Any, prompt: np.ndarray, count: int, settings: SamplingSettings, *, seed: int, top_k: int = 0
+    ) -> None:
+        self._model = model
+        self._prompt = prompt
+        self._settings = settings
+        self._top_k = top_k
+        self._keys = [_sample_key(seed, prompt, number) for number in range(count)]
+        self.tokens: list[list[int]] = [[] for _ in range(count)]
+        self.logprobs: list[list[float]] = [[] for _ in range(count)]
+        self._top: list[list[tuple[Any, Any]]] = [[] for _ in range(count)]
+        self.stopped = [False] * count
+
+    def run(self, limit: int, stop_tokens: frozenset[int], decode: Decode) -> tuple[SampledSequence, ...]:
+        """Draws up to `limit` tokens a sample; `decode` turns tokens into text, for stop texts."""
+        import torch
+        from transformers import DynamicCache
+
+        count = len(self._keys)
+        inputs = torch.from_numpy(self._prompt).to(_device(self._model))[None].repeat(count, 1)
+        cache = DynamicCache()
+        with torch.no_grad():
+            for position in range(limit):
+                logits_bv = self._model(input_ids=inputs, past_key_values=cache, use_cache=True).logits[:, -1].float()
+                drawn_b = self._draw(logits_bv, position)
+                self._keep(drawn_b.tolist(), stop_tokens, decode)
+                if all(self.stopped):
+                    break
+                inputs = drawn_b[:, None]
+        return tuple(self._sequence(number) for number in range(count))
+
+    def _draw(self, logits_bv: "torch.Tensor", position: int) -> "torch.Tensor":
+        import torch
+
+        settings = self._settings
+        own_bv = log_softmax(logits_bv)
+        if settings.temperature == 0:
+            log_probs_bv, token_b = own_bv, own_bv.argmax(-1)
+        else:
+            log_probs_bv = _restrict(log_softmax(logits_bv / settings.temperature), settings)
+            cumulated = log_probs_bv.double().exp().cumsum(-1)
+            numbers = torch.from_numpy(uniform(self._keys, [position] * len(self._keys))).to(cumulated.device)
+            wanted = numbers[:, None] * cumulated[:, -1:]
+            token_b = torch.searchsorted(cumulated, wanted, right=True)[:, 0].clamp(max=logits_bv.shape[-1] - 1)
+        chosen = token_log_probs(log_probs_bv, token_b).tolist()
+        for number, logprob in enumerate(chosen):
+            if not self.stopped[number]:
+                self.logprobs[number].append(logprob)
+        if self._top_k:
+            self._keep_top(own_bv)
+        return token_b
+
+    def _keep_top(self, log_probs_bv: "torch.Tensor") -> None:
+        logprobs, ids = log_probs_bv.topk(min(self._top_k, log_probs_bv.shape[-1]), dim=-1)
+        for number, row in enumerate(zip(ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)):
+            if not self.stopped[number]:
+                self._top[number].append(row)
+
+    def _keep(self, drawn: list[int], stop_tokens: frozenset[int], decode: Decode) -> None:
+        for number, token in enumerate(drawn):
+            if self.stopped[number]:
+                continue
+            self.tokens[number].append(token)
+            self.stopped[number] = token in stop_tokens or (
+                bool(self._settings.stop_texts)
+                and any(text in decode(self.tokens[number]) for text in self._settings.stop_texts)
+            )
+
+    def _sequence(self, number: int) -> SampledSequence:
+        rows = self._top[number]
+        top = TopLogprobs(np.stack([ids for ids, _ in rows]), np.stack([lps for _, lps in rows])) if rows else None
+        reason: StopReason = "stop" if self.stopped[number] else "length"
+        return SampledSequence(self.tokens[number], self.logprobs[number], reason, top)
+
+
+def _restrict(log_probs_bv: "torch.Tensor", settings: SamplingSettings) -> "torch.Tensor":
+    """The distribution with only its top-k tokens and its nucleus left, normalised again."""
+    import torch
+
+    if settings.top_k <= 0 and settings.top_p >= 1:
+        return log_probs_bv
+    ordered, order = log_probs_bv.sort(dim=-1, descending=True)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if settings.top_k > 0:
+        keep[:, settings.top_k :] = False
+    if settings.top_p < 1:
+        before = ordered.exp().cumsum(-1) - ordered.exp()
+        keep &= before < settings.top_p
+    dropped = torch.zeros_like(keep).scatter(-1, order, ~keep)
+    restricted: torch.Tensor = log_softmax(log_probs_bv.masked_fill(dropped, float("-inf")))
+    return restricted
+
+
+def _sample_key(seed: int, prompt: np.ndarray, number: int) -> int:
+    text = f"{seed}\0{number}\0".encode() + prompt.astype("<i8").tobytes()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+
+
+def _device(model: Any) -> Any:
+    return next(model.parameters()).device
+
+
+def _number(body: Mapping[str, Any], name: str, default: float, least: float, most: float) -> float:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise RequestError(f"sampling_params.{name} is {value!r}; a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def _optional_integer(body: Mapping[str, Any], name: str, *, least: int | None) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise RequestError(f"sampling_params.{name} is {value!r}" + ("" if least is None else f"; at least {least}"))
+    return value

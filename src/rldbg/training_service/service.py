@@ -1,0 +1,308 @@
+"""What the service does, whichever protocol asks: sessions, models in training, snapshots, sampling.
+
+All of this runs on the event loop and is quick; the work itself goes to the worker as a job of an operation.
+"""
+
+import itertools
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from rldbg.training_service.bases import BaseModel, BaseModels
+from rldbg.training_service.datums import Datum
+from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.losses import LossSettings, check_inputs
+from rldbg.training_service.models import AdamSettings, TrainedModel
+from rldbg.training_service.operations import Operation, Operations
+from rldbg.training_service.samplers import Samplers
+from rldbg.training_service.sampling_sessions import SamplingSessions
+from rldbg.training_service.sequence import GAP_TIMEOUT_S, Sequence
+from rldbg.training_service.snapshots import Purpose, Snapshot, Snapshots
+from rldbg.training_service.step_recorder import StepRecorder
+from rldbg.training_service.worker import Worker
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """A model id: its description, the order of its requests, and the model once the worker has built it."""
+
+    model_id: str
+    base_model: str
+    base: BaseModel
+    digest: bytes
+    creation: Operation
+    sequence: Sequence
+    trained: TrainedModel | None = None
+
+    @property
+    def model(self) -> TrainedModel:
+        if self.trained is None:
+            raise RequestError(f"model {self.model_id} could not be created")
+        return self.trained
+
+
+def digest_of(*parts: Any) -> bytes:
+    """A request's content in few bytes, to tell a repetition from a clash."""
+    hasher = blake2b(digest_size=16)
+    for part in parts:
+        hasher.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
+        hasher.update(b"\0")
+    return hasher.digest()
+
+
+class TrainingService:
+    """One service process: everything it knows. `recorder_for` makes a model's recorder, or None."""
+
+    def __init__(
+        self,
+        bases: BaseModels,
+        folder: Path,
+        *,
+        recorder_for: Callable[[str, int], StepRecorder | None] = lambda _model_id, _number: None,
+        deterministic: bool = False,
+        gap_timeout_s: float = GAP_TIMEOUT_S,
+    ) -> None:
+        self.bases = bases
+        self.snapshots = Snapshots(folder / "snapshots")
+        self.operations = Operations()
+        self._worker = Worker()
+        self.sampling = SamplingSessions(
+            Samplers(bases, self.snapshots), self.snapshots, self.operations, self._worker, deterministic=deterministic
+        )
+        self._recorder_for = recorder_for
+        self._gap_timeout_s = gap_timeout_s
+        self._sessions: dict[str, float] = {}
+        self._models: dict[str, ModelEntry] = {}
+        self._created = itertools.count()
+
+    def close(self) -> None:
+        """Finishes the work that was accepted and closes the recordings."""
+        self._worker.close()
+        for entry in self._models.values():
+            if entry.trained is not None:
+                entry.trained.close()
+
+    # Sessions
+
+    def create_session(self) -> str:
+        session_id = uuid.uuid4().hex
+        self._sessions[session_id] = time.time()
+        return session_id
+
+    def touch_session(self, session_id: Any) -> None:
+        if not isinstance(session_id, str) or session_id not in self._sessions:
+            raise NotFoundError(f"no session {session_id!r}")
+        self._sessions[session_id] = time.time()
+
+    @property
+    def session_ids(self) -> list[str]:
+        return list(self._sessions)
+
+    # Models
+
+    def create_model(
+        self,
+        session_id: Any,
+        number: Any,
+        base_model: Any,
+        *,
+        seed: int = 0,
+        snapshot: Snapshot | None = None,
+        with_optimizer: bool = False,
+    ) -> ModelEntry:
+        """A model id for (session, number); the same request again gives the same model."""
+        self.touch_session(session_id)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise RequestError("model_seq_id is not an integer")
+        if not isinstance(base_model, str) or not base_model:
+            raise RequestError("base_model is not a name")
+        model_id = f"{session_id}:train:{number}"
+        digest = digest_of(base_model, seed, snapshot.id if snapshot else None, with_optimizer)
+        known = self._models.get(model_id)
+        if known is not None:
+            if known.digest != digest:
+                raise ConflictError(f"model_seq_id {number} of this session is another model")
+            return known
+        entry = ModelEntry(
+            model_id=model_id,
+            base_model=base_model,
+            base=self.bases.describe(base_model),
+            digest=digest,
+            creation=self.operations.add(Operation("create_model")),
+            sequence=Sequence(gap_timeout_s=self._gap_timeout_s),
+        )
+        recorder = self._recorder_for(model_id, next(self._created))
+        self._models[model_id] = entry
+
+        def build() -> ModelEntry:
+            model = TrainedModel(model_id, base_model, self.bases.build(base_model, seed), recorder)
+            if snapshot is not None:
+                model.load(*self.snapshots.load(snapshot, optimizer=with_optimizer))
+            entry.trained = model
+            return entry
+
+        self._worker.submit(entry.creation, build)
+        return entry
+
+    def model(self, model_id: Any) -> ModelEntry:
+        entry = self._models.get(model_id) if isinstance(model_id, str) else None
+        if entry is None:
+            raise NotFoundError(f"no model {model_id!r}")
+        return entry
+
+    @property
+    def models(self) -> list[ModelEntry]:
+        return list(self._models.values())
+
+    def remove_model(self, model_id: Any) -> Operation:
+        """Ends a model after the work it was given; its snapshots stay."""
+        entry = self.model(model_id)
+        del self._models[entry.model_id]
+
+        def end() -> None:
+            if entry.trained is not None:
+                entry.trained.close()
+                entry.trained = None
+
+        return self._run("unload_model", end)
+
+    # Training
+
+    def run_pass(
+        self,
+        entry: ModelEntry,
+        number: int,
+        digest: bytes,
+        loss: LossSettings,
+        datums: tuple[Datum, ...],
+        *,
+        backward: bool,
+    ) -> Operation:
+        if not datums:
+            raise RequestError("the request has no datums")
+        for index, datum in enumerate(datums):
+            check_inputs(f"datum {index}", datum, loss)
+        return self._in_order(
+            entry,
+            number,
+            digest,
+            "forward_backward" if backward else "forward",
+            lambda: entry.model.run_pass(datums, loss, backward=backward),
+        )
+
+    def optimizer_step(self, entry: ModelEntry, number: int, digest: bytes, adam: AdamSettings) -> Operation:
+        return self._in_order(entry, number, digest, "optim_step", lambda: entry.model.optimizer_step(adam))
+
+    def refuse(self, entry: ModelEntry, number: Any, digest: bytes, error: RequestError) -> None:
+        """A malformed request uses its sequence number all the same: its client goes on with the next."""
+        if isinstance(number, int) and not isinstance(number, bool) and number >= entry.sequence.next:
+            operation = self.operations.add(Operation("refused"))
+            operation.fail(error)
+            entry.sequence.submit(number, digest, operation, None)
+
+    # Snapshots
+
+    def save(
+        self,
+        entry: ModelEntry,
+        number: int | None,
+        digest: bytes,
+        *,
+        purpose: Purpose,
+        name: str | None,
+        with_optimizer: bool = False,
+        ttl_s: float | None = None,
+        overwrite: bool = False,
+        kind: str = "weight",
+        then: Callable[[Snapshot], Any] = lambda snapshot: snapshot,
+    ) -> Operation:
+        """Writes the model's state at its turn; the result is what `then` makes of the snapshot."""
+        created = time.time()
+        snapshot_name = name or f"export-{uuid.uuid4().hex[:12]}"
+
+        def job() -> Any:
+            model = entry.model
+            snapshot = Snapshot(
+                id=str(uuid.uuid4()),
+                model_id=entry.model_id,
+                purpose=purpose,
+                name=snapshot_name,
+                base_model=entry.base_model,
+                step=model.step,
+                has_optimizer=with_optimizer,
+                created_at=created,
+                expires_at=None if ttl_s is None else created + ttl_s,
+                ephemeral=name is None,
+                kind=kind,
+            )
+            optimizer = model.optimizer_state() if with_optimizer else None
+            return then(self.snapshots.save(snapshot, model.weights, optimizer, overwrite=overwrite))
+
+        return self._in_order(entry, number, digest, "save", job)
+
+    def load(
+        self, entry: ModelEntry, number: int | None, digest: bytes, path: Any, *, with_optimizer: bool
+    ) -> Operation:
+        snapshot = self.snapshots.find(path) if isinstance(path, str) else None
+        if snapshot is None:
+            raise RequestError("path is not the path of a snapshot")
+
+        def job() -> Snapshot:
+            entry.model.load(*self.snapshots.load(snapshot, optimizer=with_optimizer))
+            return snapshot
+
+        return self._in_order(entry, number, digest, "load", job)
+
+    def weights(self, entry: ModelEntry) -> Operation:
+        """The parameters as one safetensors file, after everything that was accepted before."""
+
+        def job() -> bytes:
+            from safetensors.torch import save
+
+            return bytes(save(entry.model.weights))
+
+        return self._run("weights", job)
+
+    def replace_weights(self, entry: ModelEntry, content: bytes) -> Operation:
+        def job() -> int:
+            from safetensors import SafetensorError
+            from safetensors.torch import load
+
+            try:
+                weights = load(content)
+            except SafetensorError as error:
+                raise RequestError(f"the body is no safetensors file: {error}") from error
+            entry.model.load(weights, None)
+            return len(weights)
+
+        return self._run("replace_weights", job)
+
+    # Order
+
+    def _run(self, kind: str, job: Callable[[], Any]) -> Operation:
+        operation = self.operations.add(Operation(kind))
+        self._worker.submit(operation, job)
+        return operation
+
+    def _in_order(
+        self, entry: ModelEntry, number: int | None, digest: bytes, kind: str, job: Callable[[], Any]
+    ) -> Operation:
+        """At the request's turn; requests without a number run after everything that has started."""
+        if number is None:
+            return self._run(kind, job)
+        operation = Operation(kind)
+        accepted = entry.sequence.submit(number, digest, operation, lambda: self._worker.submit(operation, job))
+        return self.operations.add(operation) if accepted is operation else accepted
+
+
+def sequence_number(body: Mapping[str, Any]) -> int:
+    """The `seq_id` of a request."""
+    number = body.get("seq_id")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise RequestError(f"seq_id is {number!r}; a model's requests are numbered from 1")
+    return number
