@@ -18,6 +18,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
     Verb("convert", "recordings", "Write a recording in another format."),
+    Verb("serve", "isolation", "Servers that outlive the shell: a training service to debug against."),
     Verb("demo", "trainer", "The tour: record, verify and show a small recording."),
     Verb("config", "settings", "Show the resolved configuration and where each value comes from."),
 )
