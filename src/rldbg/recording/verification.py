@@ -14,6 +14,7 @@ from rldbg.recording.formats.pt_reader import verify_pt
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.layouts import Entry, Listing
 from rldbg.recording.records import Record, RecordKey
+from rldbg.recording.samples import causal_order
 
 if TYPE_CHECKING:
     from rldbg.recording.recording import Recording
@@ -50,7 +51,7 @@ def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
     damaged: dict[str, Finding] = {}
     unnamed: dict[str, list[RecordKey]] = defaultdict(list)
     empty: dict[str, list[RecordKey]] = defaultdict(list)
-    has_books = recording.layout.name == "rldbg"
+    foreign: set[str] = set()
     for entry in sorted(recording.listing.entries, key=lambda entry: (entry.file, entry.part)):
         if entry.file in damaged:
             continue
@@ -60,13 +61,15 @@ def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
             damaged[entry.file] = _damage(recording.tree.place(entry.file), error)
             continue
         if _lacks_ids(record):
-            unnamed[entry.kind].append(entry.key)
+            if record.role:  # a recorder wrote it, and its caller could have named the samples
+                unnamed[entry.kind].append(entry.key)
+            else:
+                foreign.add(entry.kind)
         elif entry.kind in KINDS and KINDS[entry.kind].has_samples and not record.samples:
             empty[entry.kind].append(entry.key)
-    if has_books:
-        findings = [_empty_ids(recording.title, kind, keys) for kind, keys in unnamed.items()]
-    else:
-        findings = [_no_ids(recording.title, recording.layout.name, sorted(unnamed))] if unnamed else []
+    findings = [_empty_ids(recording.title, kind, keys) for kind, keys in unnamed.items()]
+    if foreign:
+        findings.append(_no_ids(recording.title, sorted(foreign, key=causal_order)))
     findings += [_empty_records(recording.title, kind, keys) for kind, keys in empty.items()]
     return list(damaged.values()), findings
 
@@ -138,13 +141,13 @@ def _empty_ids(title: str, kind: str, keys: list[RecordKey]) -> Finding:
     )
 
 
-def _no_ids(title: str, layout: str, kinds: list[str]) -> Finding:
+def _no_ids(title: str, kinds: list[str]) -> Finding:
     return Finding(
         "empty-sample-ids",
         Severity.INFO,
         title,
         (f"kinds: {', '.join(kinds)}",),
-        f"{layout} does not write which sample a row of these kinds is, so they can be aligned by content only",
+        "the framework does not write which sample a row of these kinds is, so they can be aligned by content only",
         ("record with rldbg.Recorder to have ids in every record",),
     )
 

@@ -11,7 +11,7 @@ from rldbg.recording.layouts.sglang import SglangLayout
 from rldbg.recording.layouts.slime import SlimeLayout
 from rldbg.recording.layouts.trl import TrlLayout
 from rldbg.recording.layouts.verl import VerlLayout
-from rldbg.recording.tree import Tree
+from rldbg.recording.tree import LocalTree, Tree
 
 __all__ = ["IDS_FROM", "LAYOUTS", "UNCOUNTED", "VALIDATION", "Entry", "Layout", "Listing", "detect", "named"]
 
@@ -26,6 +26,23 @@ LAYOUTS: tuple[Layout, ...] = (
     ArealLayout(),
     TrlLayout(),
 )
+
+
+_SHOWN = 5
+_LOOKED_INTO = 200
+
+
+def _recordings_below(tree: Tree) -> list[str]:
+    """Folders below a local root that are recordings themselves: the uppermost ones, of the first so many."""
+    if not isinstance(tree, LocalTree):
+        return []
+    found: list[str] = []
+    for folder in sorted(tree.scan.folders)[:_LOOKED_INTO]:
+        if not any(folder.startswith(outer) for outer in found):
+            inner = LocalTree(tree.root / folder)
+            if any(layout.recognises(inner) for layout in LAYOUTS):
+                found.append(folder)
+    return [tree.place(folder.rstrip("/")) for folder in found]
 
 
 def named(name: str) -> Layout:
@@ -47,6 +64,13 @@ def detect(tree: Tree) -> Layout:
             return layout
     looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in LAYOUTS)
     examples = ", ".join(fact.name for fact in tree.files[:3])
+    inner = _recordings_below(tree)
+    if inner:
+        places = ", ".join(inner[:_SHOWN]) + (" ..." if len(inner) > _SHOWN else "")
+        raise IncompleteDataError(
+            f"{tree.title} is no recording itself, but there are recordings below it: {places}",
+            f"give one of them, for example {inner[0]}",
+        )
     raise IncompleteDataError(
         f"{tree.title} is no recording in a known layout: found {len(tree.files)} files such as {examples}. "
         f"Looked for {looked_for}",

@@ -53,16 +53,18 @@ class SglangLayout(Layout):
 
 def _tagged_entries(tree: Tree) -> list[Entry]:
     """A tensor dumped several times in a step (once a layer) is told apart by the order of the dumps, as `micro`."""
-    found: list[tuple[str, int, int, int, FileFact]] = []
+    found: list[tuple[str, str, int, int, int, FileFact]] = []
     for fact, match in matches(tree, _TAGGED):
         tags = _tags(match)
         if tags:
-            found.append((tags["name"], tags["step"], tags["rank"], tags["dump_index"], fact))
+            folder = fact.name.rpartition("/")[0]
+            found.append((folder, tags["name"], tags["step"], tags["rank"], tags["dump_index"], fact))
     entries: list[Entry] = []
-    for name, step, rank, _, fact in sorted(found):
-        previous = entries[-1] if entries else None
-        same = previous is not None and previous[:3] == (name, step, rank)
-        micro = previous.micro + 1 if same and previous is not None else 0
+    previous: tuple[str, str, int, int] | None = None
+    micro = 0
+    for folder, name, step, rank, _, fact in sorted(found):
+        same = (folder, name, step, rank) == previous
+        previous, micro = (folder, name, step, rank), micro + 1 if same else 0
         entries.append(Entry(name, step, rank, micro, 0, 0, fact.name, fact.size, 0, 0))
     return entries
 

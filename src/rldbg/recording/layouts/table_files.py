@@ -73,15 +73,13 @@ def write_table_file(record: Record, path: Path) -> None:
     described: dict[str, Any] = {}
     data: dict[str, Any] = {}
     for name, value in record.fields.items():
-        if isinstance(value, Ragged | EncodedArray) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
+        if _is_column(value):
             columns[name], described[name] = _column(arrow, value, count, bool(record.samples))
         else:
             data[name] = to_json(value)
     if record.samples:
-        columns |= {
-            "sample_group": arrow.array([sample.group_id for sample in record.samples]),
-            "sample_run": arrow.array([sample.run_id for sample in record.samples]),
-        }
+        columns.setdefault("sample_group", arrow.array([sample.group_id for sample in record.samples]))
+        columns.setdefault("sample_run", arrow.array([sample.run_id for sample in record.samples]))
     about = {
         "schema_version": SCHEMA_VERSION,
         "key": list(record.key),
@@ -100,63 +98,61 @@ def write_table_file(record: Record, path: Path) -> None:
     arrow.parquet.write_table(table.replace_schema_metadata({_KEY: text.encode()}), path, compression="zstd")
 
 
+def _is_column(value: Any) -> bool:
+    """Whether a value goes into a column: an array of numbers. Ragged complex rows, which nobody has, are data."""
+    if isinstance(value, Ragged):
+        values: Any = value.values
+        return isinstance(values, EncodedArray) or values.dtype.kind in "biuf"
+    return isinstance(value, EncodedArray) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc")
+
+
 def _column(arrow: Any, value: Any, count: int, has_rows: bool) -> tuple[Any, dict[str, Any]]:
     if isinstance(value, Ragged):
         flat, dtype = _storable(value.values)
         if len(value) == count and has_rows:
-            lists = arrow.LargeListArray.from_arrays(arrow.array(value.offsets), arrow.array(flat))
-            return lists, {"form": "rows", "dtype": dtype, "shape": None}
+            return _lists(arrow, value.offsets, flat), {"form": "rows", "dtype": dtype, "shape": None}
         # A row a sample is all a table can say; the rows' own lengths are then kept beside the values.
         lengths = [int(length) for length in value.lengths]
         return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": None, "lengths": lengths}
-    flat, dtype = _storable(value)
-    shape = list(value.shape)
-    if has_rows and shape and shape[0] == count:
-        width = math.prod(shape[1:])
-        how = {"form": "rows", "dtype": dtype, "shape": shape[1:]}
-        if len(shape) == 1:
+    stored, dtype = _storable(value)
+    flat = stored.reshape(-1)
+    if has_rows and stored.ndim and len(stored) == count:
+        how = {"form": "rows", "dtype": dtype, "shape": list(stored.shape[1:])}
+        if stored.ndim == 1:
             return arrow.array(flat), how
-        per_row = width * (2 if dtype in _COMPLEX else 1)
-        offsets = np.arange(count + 1, dtype=np.int64) * per_row
-        return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(flat)), how
-    return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": shape}
+        return _lists(arrow, np.arange(count + 1, dtype=np.int64) * math.prod(stored.shape[1:]), flat), how
+    return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": list(stored.shape)}
 
 
 def _first_row(arrow: Any, flat: np.ndarray, count: int) -> Any:
     offsets = np.full(count + 1, len(flat), np.int64)
     offsets[0] = 0
-    return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(flat))
+    return _lists(arrow, offsets, flat)
+
+
+def _lists(arrow: Any, offsets: np.ndarray, flat: np.ndarray) -> Any:
+    return arrow.LargeListArray.from_arrays(arrow.array(offsets, arrow.int64()), arrow.array(flat))
 
 
 def _storable(value: Any) -> tuple[np.ndarray, str]:
-    """Flat values of a dtype that parquet has, and the name of the real one."""
+    """Values of a dtype that parquet has, and the name of the real one. Complex numbers are pairs along a last axis."""
     if isinstance(value, EncodedArray):
-        flat = value.decode() if value.dtype == "bfloat16" else value.bits
-        return np.ascontiguousarray(flat).reshape(-1), value.dtype
-    flat = np.ascontiguousarray(value).reshape(-1)
-    name = flat.dtype.name
-    return (flat.view(_COMPLEX[name]) if name in _COMPLEX else flat), name
+        return np.ascontiguousarray(value.decode() if value.dtype == "bfloat16" else value.bits), value.dtype
+    stored = np.ascontiguousarray(value)
+    name = stored.dtype.name
+    return (stored.reshape(*stored.shape, 1).view(_COMPLEX[name]) if name in _COMPLEX else stored), name
 
 
 def _read_column(column: Any, how: Mapping[str, Any]) -> Any:
     chunk = column.combine_chunks()
     shape, count = how["shape"], len(chunk)
     is_list = how["form"] == "whole" or shape is None or len(shape) > 0
-    flat = chunk.flatten() if is_list else chunk
-    values = _restored(flat.to_numpy(zero_copy_only=False), how["dtype"])
-    if how["form"] == "whole":
-        if shape is None:
-            return ragged_of(values, np.array(how["lengths"], np.int64))
-        return _reshaped(values, checked_shape(shape))
+    flat = (chunk.flatten() if is_list else chunk).to_numpy(zero_copy_only=False)
     if shape is None:
-        return ragged_of(values, np.diff(chunk.offsets.to_numpy()).astype(np.int64))
-    return _reshaped(values, (count, *checked_shape(shape)))
-
-
-def _reshaped(values: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(values, EncodedArray):
-        return EncodedArray(values.bits.reshape(shape), values.dtype)
-    return values.reshape(shape)
+        lengths = np.array(how["lengths"]) if how["form"] == "whole" else np.diff(chunk.offsets.to_numpy())
+        return ragged_of(_restored(flat, how["dtype"]), lengths.astype(np.int64))
+    whole = checked_shape(shape) if how["form"] == "whole" else (count, *checked_shape(shape))
+    return _restored(flat.reshape(whole), how["dtype"])
 
 
 def _restored(values: np.ndarray, dtype: str) -> Any:
@@ -166,5 +162,5 @@ def _restored(values: np.ndarray, dtype: str) -> Any:
     if dtype in ENCODED_DTYPES:
         return EncodedArray(values.astype(ENCODED_DTYPES[dtype], copy=False), dtype)
     if dtype in _COMPLEX:
-        return np.ascontiguousarray(values, _COMPLEX[dtype]).view(dtype)
+        return np.ascontiguousarray(values, _COMPLEX[dtype]).view(dtype)[..., 0]
     return values.astype(np.dtype(dtype), copy=False)

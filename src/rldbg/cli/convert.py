@@ -1,0 +1,46 @@
+"""`rldbg convert`: write a recording in another format."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_findings, print_json, print_line
+from rldbg.core import ExitCode
+
+_FORMATS = ("nexrl-pt", "nexrl-jsonl", "safetensors", "parquet")
+
+
+@verb("convert", short_help="Write a recording in another format.")
+@click.argument("path")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--to", "target", type=click.Choice(_FORMATS), required=True, help="The format of the result.")
+@click.option("--kind", help="Only this kind.")
+@click.option("--step", type=int, help="Only this step.")
+@click.option("--layout", help="The layout of PATH, when it is not recognised.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT when it is a recording of rldbg.")
+def command(
+    path: str,
+    out: Path,
+    target: Any,
+    kind: str | None,
+    step: int | None,
+    layout: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    """Write the records of PATH (any layout that `rldbg show` opens) to the new folder OUT.
+
+    What the format cannot carry is listed, and the exit code is then 1.
+    """
+    from rldbg.recording import open
+    from rldbg.recording.conversion import convert
+
+    result = convert(open(path, layout), out, target, kind=kind, step=step, overwrite=overwrite)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_line(f"{result.records:,} records in {result.files:,} files, {result.bytes:,} bytes: {result.out}")
+        print_findings(result.findings)
+    return ExitCode.FINDING if result.findings else ExitCode.OK
