@@ -15,6 +15,7 @@ class Verb(NamedTuple):
 
 
 VERBS: tuple[Verb, ...] = (
+    Verb("run", "live", "Arm a training script or command for debugging and run it."),
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
     Verb("convert", "recordings", "Write a recording in another format."),

@@ -1,0 +1,141 @@
+"""`rldbg run`: arm a training script or command, say what that changes, and run it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_findings, print_json, print_line
+from rldbg.core import Environment, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.launch import Explained, Explanation, Request
+
+
+@verb(
+    "run",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...")
+@click.option("--dry-run", is_flag=True, help="Only say what would run and what would be changed.")
+@click.option("--post-mortem/--no-post-mortem", default=True, help="Let exceptions in workers be looked at (default).")
+@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Train this many epochs (default 1).")
+@click.option("--full-length", is_flag=True, help="Leave the length of the training as it is.")
+@click.option("--name-suffix", default="-Debug", show_default=True, help="Added to the experiment's name.")
+@click.option("--set", "set_options", multiple=True, metavar="KEY=VALUE", help="An option of the framework.")
+@click.option("--env", "set_environment", multiple=True, metavar="NAME=VALUE", help="A variable for all processes.")
+@click.option("--framework", default="", help="Whose script it is, when that is not recognised.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder (default: a new one).")
+@click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Switch dumps on.")
+@click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Stop there in every process.")
+@click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() to Ray and its VS Code extension.")
+@click.option("--legacy", "--break-driver", is_flag=True, help="RAY_DEBUG=legacy: driver breakpoints on the terminal.")
+@click.option("--tame", is_flag=True, help="Leave out the script's pkill, killall and `ray stop`.")
+def command(
+    command: tuple[str, ...],
+    dry_run: bool,
+    post_mortem: bool,
+    steps: int | None,
+    epochs: int | None,
+    full_length: bool,
+    name_suffix: str,
+    set_options: tuple[str, ...],
+    set_environment: tuple[str, ...],
+    framework: str,
+    run_folder: Path | None,
+    record: str | None,
+    breakpoints: tuple[str, ...],
+    ray_breakpoints: bool,
+    legacy: bool,
+    tame: bool,
+    as_json: bool,
+) -> int:
+    """Arm a training script or command for debugging and run it.
+
+    The script is never edited. What is changed, and how it gets there, is said by --dry-run, which runs the script with
+    stand-ins for its commands in a sandbox.
+    """
+    from rldbg.launch import Request, resolve_command
+
+    if steps is not None and epochs is not None:
+        raise UsageError("--steps and --epochs are two answers to one question", "give one of them")
+    argv, script = resolve_command(command)
+    request = Request(
+        argv=argv,
+        script=script,
+        cwd=Path.cwd(),
+        environment=Environment().everything(),
+        framework=framework,
+        post_mortem=post_mortem,
+        steps=None if full_length else steps,
+        epochs=None if full_length else epochs or 1,
+        name_suffix=name_suffix,
+        set_options=tuple(_pair(text, "--set") for text in set_options),
+        set_environment=tuple(_pair(text, "--env") for text in set_environment),
+        record=record is not None,
+        record_kinds=tuple(kind for kind in (record or "").split(",") if kind and kind != "all"),
+        breakpoints=breakpoints,
+        ray_breakpoints=ray_breakpoints,
+        legacy=legacy,
+        tame=tame,
+    )
+    if dry_run:
+        return _explain(request, run_folder, as_json)
+    raise UsageError("only --dry-run is there yet", "rldbg run --dry-run ...")
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{option} {text!r} is not NAME=VALUE", f"for example {option} name=value")
+    return name.lstrip("+"), value
+
+
+def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:
+    from rldbg.launch import explain
+
+    planned = run_folder or Path(Environment().text("RLDBG_HOME")) / "runs" / f"<time>-{request.name}"
+    explanation = explain(request, planned.absolute())
+    if as_json:
+        print_json(explanation.to_dict())
+    else:
+        show_explanation(explanation)
+    return ExitCode.OK if explanation.trainings and not explanation.stopped else ExitCode.FINDING
+
+
+def show_explanation(explanation: "Explanation") -> None:
+    """The answer for people: each command, what is changed in it, and what to beware of."""
+    print_line(f"framework: {explanation.framework}    sandbox: {explanation.isolation}")
+    for explained in explanation.commands:
+        _show_command(explained)
+    if not explanation.trainings:
+        print_line("no training command was found")
+    if explanation.hazards:
+        print_line("")
+        print_findings(explanation.hazards)
+
+
+def _show_command(explained: "Explained") -> None:
+    from shlex import join
+
+    call = explained.command.call
+    place = f"{call.file}:{call.line}" if call.line else "command line"
+    if explained.command.kind == "other":
+        print_line(f"\nnot the training ({place}): {_short(join(call.argv))}")
+        return
+    print_line(f"\nthe training ({explained.command.profile.name}, {place}, in {call.cwd}):")
+    for launcher in explained.command.via:
+        print_line(f"  behind: {_short(join(launcher.argv))}")
+    print_line(f"  {join(call.argv)}")
+    for change in explained.changes:
+        print_line(f"  + {change.what}={change.value}")
+        print_line(f"      {change.reason}; by {change.method}")
+    for missing in explained.unreached:
+        print_line(f"  - not reached: {missing.what}: {missing.reason}")
+
+
+def _short(text: str, width: int = 100) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

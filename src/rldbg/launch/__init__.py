@@ -1,0 +1,20 @@
+"""Arming and starting of training scripts and commands, and the way to a cluster."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.launch.explanation import Explained, Explanation, explain
+    from rldbg.launch.profile import profiles
+    from rldbg.launch.request import Request, resolve_command
+
+__all__ = ["Explained", "Explanation", "Request", "explain", "profiles", "resolve_command"]
+
+_MODULES = {
+    "explanation": ("Explained", "Explanation", "explain"),
+    "profile": ("profiles",),
+    "request": ("Request", "resolve_command"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

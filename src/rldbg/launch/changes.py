@@ -1,0 +1,177 @@
+"""What arming changes in a training command: each change with its value, its reason, and the way it gets there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent.arguments import digest, edit_value, edited, written
+from rldbg.core.errors import UsageError
+from rldbg.launch.configuration import configured_value
+from rldbg.launch.profile import Entry, applicable
+from rldbg.launch.reach import Reach
+from rldbg.launch.recognition import Command
+from rldbg.launch.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different from what the user wrote."""
+
+    what: str
+    value: str
+    method: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"what": self.what, "value": self.value, "method": self.method, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """Something that should be armed and cannot be, with the reason."""
+
+    what: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"what": self.what, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one option, as the start-up hook applies it (see rldbg.agent.arguments)."""
+
+    key: str
+    reason: str
+    value: str | None = None
+    suffix: str | None = None
+    base: str | None = None
+
+    def to_rule(self) -> dict[str, str]:
+        fields = {"key": self.key, "value": self.value, "suffix": self.suffix, "base": self.base}
+        return {name: text for name, text in fields.items() if text is not None}
+
+
+def option_edits(command: Command, request: Request, recording: Path) -> tuple[list[Edit], list[Unreached]]:
+    """The edits of the training command's own options, in the framework's words."""
+    edits: list[Edit] = []
+    missing: list[Unreached] = []
+    _edit_name(command, request, edits, missing)
+    _edit_length(command, request, edits, missing)
+    if request.record:
+        edits += _fixed(command, command.profile.record, "the framework's own dumps go into the run folder", recording)
+        if not command.profile.record:
+            missing.append(Unreached("recording", f"{command.profile.name} has no dump option that rldbg knows"))
+    edits += _fixed(command, command.profile.timeouts, "a stopped rank must not make the others give up", recording)
+    return _with_own(edits, request), missing
+
+
+def _edit_name(command: Command, request: Request, edits: list[Edit], missing: list[Unreached]) -> None:
+    if not request.name_suffix:
+        return
+    given = command.options
+    entries = applicable(command.profile.name_keys, command.program, given)
+    for entry in entries:
+        base = given.get(entry.key) or configured_value(command.program, Path(command.call.cwd), entry.key)
+        if not base:
+            missing.append(
+                Unreached(
+                    entry.key, "the name is neither on the command line nor readable in its configuration: --set it"
+                )
+            )
+            continue
+        reason = entry.reason or "the debug run must not be taken for the real one"
+        edits.append(Edit(entry.key, reason, suffix=request.name_suffix, base=None if entry.key in given else base))
+    if not entries:
+        missing.append(Unreached("experiment name", "no option of the command names the run: --set one"))
+    for entry in applicable(command.profile.checkpoints, command.program, given):
+        if given.get(entry.key):
+            reason = entry.reason or "the real run's checkpoints are neither resumed nor overwritten"
+            edits.append(Edit(entry.key, reason, suffix=request.name_suffix))
+
+
+def _edit_length(command: Command, request: Request, edits: list[Edit], missing: list[Unreached]) -> None:
+    length, unit = (request.steps, "step") if request.steps is not None else (request.epochs, "epoch")
+    if length is None:
+        return
+    entries = applicable(
+        command.profile.steps if unit == "step" else command.profile.epochs, command.program, command.options
+    )
+    for entry in entries:
+        value = _scaled(length, entry, command)
+        if value is None:
+            missing.append(Unreached(entry.key, f"its value counts in {entry.times}, which the command does not give"))
+            continue
+        plural = "" if length == 1 else "s"
+        reason = f"{length} {unit}{plural} {'is' if length == 1 else 'are'} enough to debug"
+        edits.append(Edit(entry.key, f"{reason}; {entry.reason}" if entry.reason else reason, value=str(value)))
+    if not entries:
+        missing.append(
+            Unreached(f"length in {unit}s", f"no such option of {command.profile.name} is known: --steps or --set may")
+        )
+
+
+def _scaled(length: int, entry: Entry, command: Command) -> int | None:
+    if not entry.times:
+        return length
+    unit = command.options.get(entry.times, "")
+    return length * int(unit) if unit.isdigit() else None
+
+
+def _fixed(command: Command, entries: Sequence[Entry], reason: str, recording: Path) -> list[Edit]:
+    return [
+        Edit(entry.key, entry.reason or reason, value=entry.value.replace("{recording}", str(recording)))
+        for entry in applicable(entries, command.program, command.options)
+    ]
+
+
+def _with_own(edits: list[Edit], request: Request) -> list[Edit]:
+    """The user's `--set` beside ours; on the same option the user's wins, and two of his own are a mistake."""
+    own: dict[str, str] = {}
+    for key, value in request.set_options:
+        if own.setdefault(key, value) != value:
+            raise UsageError(f"--set gives {key} two values: {own[key]} and {value}", "give it once")
+    return [edit for edit in edits if edit.key not in own] + [
+        Edit(key, "asked for with --set", value=value) for key, value in own.items()
+    ]
+
+
+def changes_of(command: Command, edits: Sequence[Edit], reach: Reach) -> list[Change]:
+    """The edits that change something, as they will be written."""
+    changes = []
+    given = command.options
+    for edit in edits:
+        value = edit_value(edit.to_rule(), given)
+        if value is not None:
+            given[edit.key] = value
+            changes.append(Change(edit.key, value, reach.options, edit.reason))
+    return changes
+
+
+def armed_arguments(command: Command, edits: Sequence[Edit]) -> list[str]:
+    """What the program will find in sys.argv[1:]."""
+    return edited(command.program.arguments, [edit.to_rule() for edit in edits], command.profile.dialect)
+
+
+def rule_of(command: Command, edits: Sequence[Edit]) -> dict[str, Any]:
+    """The command's rule for the start-up hook."""
+    kind = "script" if command.program.kind == "executable" else command.program.kind
+    return {
+        "kind": kind,
+        "name": command.program.name,
+        "arguments": [digest(word) for word in command.program.arguments],
+        "dialect": command.profile.dialect,
+        "edits": [edit.to_rule() for edit in edits],
+    }
+
+
+def as_words(command: Command, edits: Sequence[Edit]) -> list[str]:
+    """The changes as words for a command line."""
+    words: list[str] = []
+    given = command.options
+    for edit in edits:
+        value = edit_value(edit.to_rule(), given)
+        if value is not None:
+            words += written(edit.key, value, command.profile.dialect)
+    return words

@@ -1,0 +1,96 @@
+"""The configuration file that a training command names, as far as it can be read without the framework."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rldbg.launch.command_line import Program
+
+_DEEPEST = 6
+_KEY_PARTS = 3
+_LARGEST_BYTES = 1_000_000
+
+
+def configured_value(program: Program, cwd: Path, key: str) -> str:
+    """The plain text of `key` in the command's configuration; empty when it is not there or refers to other keys."""
+    file = _configuration_file(program, cwd)
+    if file is None:
+        return ""
+    value = _look_up(file, key.split("."), _DEEPEST)
+    return value if isinstance(value, str) and "${" not in value else ""
+
+
+def configured_names(program: Program, cwd: Path) -> set[str]:
+    """The option names that the configuration itself sets, dotted: they tell the framework."""
+    file = _configuration_file(program, cwd)
+    return set(_names(_read(file), "", _KEY_PARTS)) if file is not None else set()
+
+
+def _names(node: Any, prefix: str, parts: int) -> Iterator[str]:
+    if not isinstance(node, dict) or parts == 0:
+        return
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        yield from _names(value, f"{prefix}{key}.", parts - 1)
+
+
+def _configuration_file(program: Program, cwd: Path) -> Path | None:
+    """`--config FILE`, or Hydra's `--config-path FOLDER --config-name NAME`."""
+    arguments = program.arguments
+    options: dict[str, str] = {}
+    for at, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in ("--config", "--config-path", "-cp", "--config-name", "-cn", "--config_file"):
+            options[name] = value if equals else (arguments[at + 1] if at + 1 < len(arguments) else "")
+    chosen = options.get("--config-name") or options.get("-cn")
+    if chosen:
+        folder = Path(options.get("--config-path") or options.get("-cp") or "config")
+        stem = chosen if chosen.endswith((".yaml", ".yml")) else f"{chosen}.yaml"
+        return _existing(program, cwd, folder / stem)
+    named = options.get("--config") or options.get("--config_file")
+    if named is None and program.words[:1] == ("rldbg",):
+        named = next((word for word in arguments if word.endswith((".yaml", ".yml"))), None)
+    return _existing(program, cwd, Path(named)) if named else None
+
+
+def _existing(program: Program, cwd: Path, file: Path) -> Path | None:
+    """Relative to where the command runs, or to its program, as Hydra has it."""
+    folders = [cwd]
+    if program.kind == "script":
+        folders.append((cwd / program.name).parent)
+    elif program.kind == "module":
+        folders.append(cwd.joinpath(*program.name.split(".")[:-1]))
+    return next((folder / file for folder in folders if _is_small_file(folder / file)), None)
+
+
+def _is_small_file(file: Path) -> bool:
+    try:
+        return file.is_file() and file.stat().st_size <= _LARGEST_BYTES
+    except OSError:
+        return False
+
+
+def _read(file: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+def _look_up(file: Path, key: list[str], depth: int) -> Any:
+    data = _read(file)
+    node = data
+    for part in key:
+        node = node.get(part) if isinstance(node, dict) else None
+    if node is not None or not isinstance(data, dict) or depth == 0:
+        return node
+    defaults = data.get("defaults")
+    for name in [defaults] if isinstance(defaults, str) else defaults if isinstance(defaults, list) else []:
+        if isinstance(name, str) and name != "_self_":
+            parent = file.parent / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+            found = _look_up(parent, key, depth - 1) if parent.is_file() else None
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,199 @@
+"""What a stand-in that is more than a no-op does in a dry run, after its call has been noted.
+
+Programs that start others (`srun`, `ray job submit`, `docker run`) hand on to the command they would start, which is
+a stand-in again: so the training command behind them is seen as well. Questions (`scontrol show hostnames`,
+`hostname -I`, `git rev-parse`) are answered, because scripts build their arguments from the answers.
+"""
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rldbg.launch.command_line import is_interpreter, understand
+from rldbg.launch.dry_run.calls import PREFIX
+from rldbg.launch.launchers import peel
+from rldbg.launch.nodelist import expand
+from rldbg.launch.words import word_set
+
+_REAL_LIMIT_S = 10
+_DEEPEST = 8
+_SHELLS = word_set("bash sh env nohup timeout nice stdbuf time setsid")
+_HARMLESS_GIT = word_set("rev-parse describe log status config branch show diff ls-files remote symbolic-ref")
+_HARMLESS_SMI = re.compile(r"-L|-q|topo|--list-gpus|--query-.*|--format=.*|-m|-i|-d|\d+|[A-Z,]+|--id=.*|--display=.*")
+
+RECORDED = word_set(
+    "python python2 python3 pypy3 uv uvx ray torchrun deepspeed accelerate accelerate-launch coverage trl srun sbatch "
+    "salloc apptainer singularity docker podman nerdctl enroot ssh kubectl sudo nsys ncu mpirun mpiexec conda mamba "
+    "micromamba poetry pdm rye pixi pipenv hatch numactl taskset pkill killall fuser rm shutdown reboot scontrol "
+    "squeue scancel sinfo sacct nvidia-smi git hostname sleep"
+)
+"""Commands whose calls are noted. Those in ALWAYS stand in even where the machine does not have them."""
+
+ALWAYS = word_set("python python3 uv ray torchrun deepspeed accelerate rm pkill killall sleep hostname")
+
+SILENT = word_set(
+    "pip pip3 pipx apt apt-get yum dnf apk brew hf huggingface-cli modelscope wandb swanlab gsutil gcloud aws s3cmd "
+    "rclone rsync scp sftp wget curl nc ncat telnet ping npm npx node make ninja cmake gcc g++ nvcc tmux screen "
+    "systemctl service mount umount modprobe sysctl chown chgrp ufw iptables tar unzip zip gunzip gzip bunzip2 xz dd "
+    "mkfs git-lfs crontab at batch mail sendmail kill logger renice chrt xdg-open"
+)
+"""Commands that would reach out or take long: they succeed at once and say nothing."""
+
+LENIENT = word_set("mkdir cp mv ln touch chmod install truncate")
+"""Commands that really run inside the sandbox and whose failure there means nothing."""
+
+
+class Answer(NamedTuple):
+    """Print and exit, or become another command."""
+
+    text: str = ""
+    argv: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    real: bool = False
+
+
+def main(argv: Sequence[str]) -> None:
+    """Answers for the command whose words are `argv`; the call itself has been noted already."""
+    environment = dict(os.environ)
+    call_id = environment.pop(f"{PREFIX}_CALL", "")
+    answer = respond(argv, environment)
+    if answer.argv:
+        _become(answer, environment, call_id)
+    sys.stdout.write(answer.text)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def respond(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    """What stands for this command: pure, so that every case can be tested without a sandbox."""
+    program = argv[0].rsplit("/", 1)[-1]
+    special = _SPECIAL.get(program)
+    if special is not None:
+        return special(argv, environment)
+    peeled = peel(argv)
+    if peeled is None or not peeled.inner:
+        return Answer()
+    if is_interpreter(peeled.inner[0]) and peeled.launcher.starts in ("python", "uv"):
+        # The interpreter is the launcher's choice, not a word of the script.
+        return Answer()
+    return Answer(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
+
+
+def _ray(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    if "--version" in argv[1:2]:
+        return Answer("ray, version 2.60.0\n")
+    peeled = peel(argv)
+    return Answer(argv=peeled.inner) if peeled and peeled.inner else Answer()
+
+
+def _scontrol(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    words = [word for word in argv[1:] if not word.startswith("-")]
+    if words[:2] in (["show", "hostnames"], ["show", "hostname"]):
+        nodes = words[2] if len(words) > 2 else environment.get("SLURM_JOB_NODELIST", "node-1")
+        return Answer("".join(f"{host}\n" for host in expand(nodes)))
+    if words[:2] == ["show", "node"]:
+        return Answer(f"NodeName={words[2] if len(words) > 2 else 'node-1'} CPUTot=8 Gres=gpu:8\n")
+    if words[:2] == ["show", "job"]:
+        return Answer(f"JobId={environment.get('SLURM_JOB_ID', '1')} WorkDir={Path.cwd()} NodeList=node-[1-2]\n")
+    return Answer()
+
+
+def _git(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    verb = next((word for word in argv[1:] if not word.startswith("-") and "/" not in word and "=" not in word), "")
+    return Answer(argv=tuple(argv), real=True) if verb in _HARMLESS_GIT else Answer()
+
+
+def _nvidia_smi(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    reading = all(_HARMLESS_SMI.fullmatch(word) for word in argv[1:])
+    return Answer(argv=tuple(argv), real=True) if reading else Answer()
+
+
+def _hostname(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    """The sandbox has no network; the machine's own addresses were asked for before."""
+    wants = argv[1] if len(argv) > 1 else ""
+    if wants in ("-I", "-i", "--all-ip-addresses", "--ip-address"):
+        return Answer(environment.get(f"{PREFIX}_ADDRESSES", "127.0.0.1") + "\n")
+    return Answer(argv=tuple(argv), real=True) if wants.startswith("-") or not wants else Answer()
+
+
+def _uv(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    peeled = peel(argv)
+    if peeled is None or not peeled.inner or is_interpreter(peeled.inner[0]):
+        program = understand(argv)
+        if program.kind in ("code", "stdin"):
+            return Answer(argv=("python3", *peeled.inner[1:]) if peeled else (), real=True)
+        return Answer()
+    return Answer(argv=peeled.inner)
+
+
+def _slurm(place: str, inner: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Inside an allocation the script would find Slurm's variables."""
+    if place not in ("allocation", "batch") or "SLURM_JOB_ID" in environment:
+        return {}
+    return {
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOBID": "1",
+        "SLURM_JOB_NODELIST": "node-[1-2]",
+        "SLURM_NODELIST": "node-[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_CPUS_PER_TASK": "8",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_JOB_PARTITION": "batch",
+        "SLURM_JOB_ACCOUNT": "account",
+        "SLURM_JOB_NAME": Path(inner[-1]).name if inner else "job",
+        "SLURM_SUBMIT_DIR": str(Path.cwd()),
+        "SLURM_SUBMIT_HOST": "login",
+    }
+
+
+def _become(answer: Answer, environment: dict[str, str], call_id: str) -> None:
+    """Replaces this process by a real command with a time limit, or by the next stand-in."""
+    environment = environment | dict(answer.environment)
+    bin_folder = environment[f"{PREFIX}_BIN"]
+    path = environment.get("PATH", "")
+    if answer.real:
+        path = os.pathsep.join(folder for folder in path.split(os.pathsep) if folder != bin_folder)
+        environment = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+        environment.pop("BASH_ENV", None)
+        environment["PATH"] = path
+        signal.alarm(_REAL_LIMIT_S)
+        found = shutil.which(answer.argv[0], path=path)
+    else:
+        depth = int(environment.get(f"{PREFIX}_DEPTH", "0"))
+        if depth >= _DEEPEST:
+            os._exit(0)
+        environment |= {f"{PREFIX}_DEPTH": str(depth + 1), f"{PREFIX}_VIA": call_id}
+        found = _next_stand_in(answer.argv[0], path, bin_folder)
+        environment[f"{PREFIX}_NAME"] = answer.argv[0] if found.endswith(".unknown") else ""
+    if found is None:
+        os._exit(0)
+    os.execve(found, list(answer.argv), environment)
+
+
+def _next_stand_in(program: str, path: str, bin_folder: str) -> str:
+    """Shells and scripts run on; everything else is noted and does nothing."""
+    found = shutil.which(program, path=path) or ""
+    goes_on = (
+        program.rsplit("/", 1)[-1] in _SHELLS or program.endswith((".sh", ".bash")) or found.startswith(bin_folder)
+    )
+    return found if found and goes_on else f"{bin_folder}/.unknown"
+
+
+_SPECIAL = {
+    "uv": _uv,
+    "ray": _ray,
+    "scontrol": _scontrol,
+    "git": _git,
+    "nvidia-smi": _nvidia_smi,
+    "hostname": _hostname,
+}

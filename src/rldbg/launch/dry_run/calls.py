@@ -1,0 +1,49 @@
+"""The commands that a dry run saw, read from the notes that its stand-ins left (see shell/stand_in.sh)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PREFIX = "RLDBG_DRY"
+"""Variables that the dry run adds to the script's environment; they are no part of what a call is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One command that the script started: the exact words, where from, and in which environment."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    file: str = ""
+    line: int = 0
+    via: str = ""
+    """The call of the launcher that would start this one; empty when the script starts it itself."""
+    id: str = ""
+    pipefail: bool = False
+    """Whether the shell would notice that this command failed in front of a `|`."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def read_calls(folder: Path) -> list[Call]:
+    """All calls, in the order in which they were made. A note that was not finished is not there."""
+    notes = (file for file in folder.iterdir() if file.suffix != ".part")
+    return [_read(file) for file in sorted(notes, key=lambda file: file.name)]
+
+
+def _read(file: Path) -> Call:
+    # Surrogates stand for bytes that are no UTF-8, as they do in sys.argv.
+    words = file.read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    place, options, via, cwd, count = words[:5]
+    argv, variables = words[5 : 5 + int(count)], words[5 + int(count) :]
+    script, _, line = place.rpartition(":")
+    pairs = (variable.partition("=") for variable in variables if "=" in variable)
+    return Call(
+        argv=tuple(argv),
+        cwd=cwd,
+        file=script,
+        line=int(line) if line.isdigit() else 0,
+        via=via,
+        id=file.name,
+        pipefail="pipefail" in options.split(":"),
+        environment={name: value for name, _, value in pairs if not name.startswith(PREFIX)},
+    )

@@ -1,0 +1,246 @@
+"""Runs a script with stand-ins for its commands, in a sandbox, and tells what it would have started."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
+from rldbg.launch.dry_run.calls import PREFIX, Call, read_calls
+
+METHODS = ("namespaces", "landlock", "unprivileged")
+_PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
+_STAND_IN = Path(__file__).parent / "shell" / "stand_in.sh"
+_PACKAGES = str(Path(__file__).parents[3])
+_SLEEPS_UNTIL_WAITING = 200
+_QUIET_S = 0.3
+_TAIL_BYTES = 20_000
+_VERSIONED_PYTHON = re.compile(r"python3\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What happened. `isolation` is `none` when the machine allows no sandbox: then nothing was started."""
+
+    isolation: str
+    failures: Mapping[str, str]
+    calls: tuple[Call, ...] = ()
+    exit_code: int = 0
+    output: str = ""
+    last: str = ""
+    """The place of the last command of the script itself, FILE:LINE."""
+    passed: tuple[str, ...] = ()
+    """Places where the script wanted to stop, when it was carried past them."""
+    ended: str = "by itself"
+    """`by itself`, `waiting` (it slept for something that never came in a dry run) or `too long`."""
+
+
+def execute(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    script: Path,
+    environment: Mapping[str, str],
+    limit_s: float = 20.0,
+    methods: Sequence[str] = METHODS,
+    insist: bool = False,
+) -> DryRun:
+    """Runs `argv` (bash and a script) to its end, or for `limit_s`. Nothing outside a throw-away folder changes.
+    With `insist` it is carried past its own checks, to see what it would start if they were met."""
+    with tempfile.TemporaryDirectory(prefix="rldbg-dry-", ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder)
+        scratch.chmod(0o755)
+        (scratch / "layers").mkdir()
+        results = scratch / "results"
+        (results / "calls").mkdir(parents=True)
+        bin_folder = scratch / "bin"
+        _write_stand_ins(bin_folder, environment.get("PATH", os.defpath))
+        return _execute(
+            argv,
+            scratch=scratch,
+            cwd=cwd,
+            script=script,
+            environment=_environment(environment, bin_folder, results) | ({f"{PREFIX}_INSIST": "1"} if insist else {}),
+            limit_s=limit_s,
+            methods=methods,
+        )
+
+
+def _execute(
+    argv: Sequence[str],
+    *,
+    scratch: Path,
+    cwd: Path,
+    script: Path,
+    environment: Mapping[str, str],
+    limit_s: float,
+    methods: Sequence[str],
+) -> DryRun:
+    reading, writing = os.pipe()
+    specification = scratch / "specification.json"
+    specification.write_text(
+        json.dumps(
+            {
+                "argv": list(argv),
+                "cwd": str(cwd),
+                "environment": dict(environment),
+                "scratch": str(scratch),
+                "methods": list(methods),
+                "status_fd": writing,
+                "script": str(script),
+            }
+        ),
+        encoding="utf-8",
+    )
+    results = scratch / "results"
+    with (results / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rldbg.launch.dry_run.inside", str(specification)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env=dict(os.environ) | {"PYTHONPATH": _PACKAGES},
+        )
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            status = json.loads(pipe.readline() or b'{"isolation": "none", "failures": {"start": "it did not start"}}')
+        ended = _wait(process, results, limit_s)
+    return DryRun(
+        isolation=status["isolation"],
+        failures=status["failures"],
+        calls=tuple(read_calls(results / "calls")),
+        exit_code=process.returncode,
+        output=_text(results / "output"),
+        last=_text(results / "last"),
+        passed=tuple(_text(results / "passed").split("\n")[:-1]),
+        ended=ended,
+    )
+
+
+def _text(file: Path) -> str:
+    """The last part of a file that may not be there."""
+    try:
+        with file.open("rb") as handle:
+            handle.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+            return handle.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> str:
+    deadline = time.monotonic() + limit_s
+    ended = "by itself"
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            ended = "too long"
+        elif _is_waiting(results):
+            ended = "waiting"
+        if ended != "by itself":
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            break
+        try:
+            process.wait(timeout=0.02)
+        except subprocess.TimeoutExpired:
+            continue
+    return ended
+
+
+def _is_waiting(results: Path) -> bool:
+    """The script sleeps and sleeps, and starts nothing new."""
+    marker = results / "waiting"
+    if not marker.exists():
+        return False
+    newest = max((results / "calls").stat().st_mtime, marker.stat().st_mtime)
+    return time.time() - newest > _QUIET_S
+
+
+def _environment(environment: Mapping[str, str], bin_folder: Path, results: Path) -> dict[str, str]:
+    more = {
+        f"{PREFIX}_BIN": str(bin_folder),
+        f"{PREFIX}_RESULTS": str(results),
+        f"{PREFIX}_PRELUDE": str(_PRELUDE),
+        f"{PREFIX}_PYTHON": sys.executable,
+        f"{PREFIX}_PACKAGES": _PACKAGES,
+        f"{PREFIX}_BASH_ENV": environment.get("BASH_ENV", ""),
+        f"{PREFIX}_NAMES": " ".join([*RECORDED, *_python_names(environment.get("PATH", ""))]),
+        f"{PREFIX}_ADDRESSES": _addresses(),
+        "BASH_ENV": str(_PRELUDE),
+        "PATH": f"{bin_folder}{os.pathsep}{environment.get('PATH', os.defpath)}",
+    }
+    return dict(environment) | more
+
+
+def _addresses() -> str:
+    """What `hostname -I` says here: asked outside, because the sandbox has no network."""
+    tool = shutil.which("hostname")
+    if tool is None:
+        return "127.0.0.1"
+    try:
+        answer = subprocess.run([tool, "-I"], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return "127.0.0.1"
+    return answer.stdout.strip() or "127.0.0.1"
+
+
+def _python_names(path: str) -> set[str]:
+    """python3.11, python3.12 ... as the machine has them."""
+    names: set[str] = set()
+    for folder in path.split(os.pathsep):
+        try:
+            names.update(file.name for file in Path(folder).iterdir() if _VERSIONED_PYTHON.fullmatch(file.name))
+        except OSError:
+            continue  # PATH may name folders that are not there or not readable
+    return names
+
+
+def _write_stand_ins(folder: Path, path: str) -> None:
+    folder.mkdir()
+    bash = shutil.which("bash", path=path) or "/bin/bash"
+    # -p keeps bash from reading the dry run's own prelude here.
+    _write(folder / ".unknown", f"#!{bash} -p\n{_STAND_IN.read_text(encoding='utf-8')}")
+    for name in {*RECORDED, *_python_names(path)}:
+        if name in ALWAYS or shutil.which(name, path=path):
+            _link(folder / name, ".unknown")
+    _write(folder / ".silent", "#!/bin/sh\nexit 0\n")
+    for name in SILENT:
+        if shutil.which(name, path=path):
+            _link(folder / name, ".silent")
+    for name in LENIENT:
+        real = shutil.which(name, path=path)
+        if real:
+            _write(folder / name, f'#!/bin/sh\n{quote(real)} "$@" 2>/dev/null\nexit 0\n')
+    _write(folder / "sh", f'#!{bash} -p\nexec {quote(bash)} "$@"\n')
+    (folder / "sleep").unlink()
+    _write(folder / "sleep", _SLEEP)
+
+
+_SLEEP = f"""#!/bin/sh
+# Time does not pass in a dry run; who sleeps for ever waits for something that will not come.
+printf . >> "${PREFIX}_RESULTS/sleeps"
+count=$(wc -c < "${PREFIX}_RESULTS/sleeps")
+if [ "$1" = infinity ] || [ "$count" -gt {_SLEEPS_UNTIL_WAITING} ]; then
+  : > "${PREFIX}_RESULTS/waiting"
+  while :; do PATH=${{PATH#*:}} command sleep 60; done
+fi
+"""
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o755)
+
+
+def _link(file: Path, target: str) -> None:
+    file.symlink_to(target)

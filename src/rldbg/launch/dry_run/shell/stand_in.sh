@@ -1,0 +1,50 @@
+# Runs in place of a command during a dry run. Notes how it was called; then does nothing, or what is harmless:
+# Python written into the script itself really runs, as does a program whose output the script keeps; programs that
+# start others are answered by answer.py.
+# A note is a file of NUL-ended words: place, shell options, launcher's note, folder, number of words, the words, the
+# environment.
+shopt -s extglob
+# `env -i` empties the environment; the folders are found again by this file's own place.
+export RLDBG_DRY_BIN=${RLDBG_DRY_BIN:-${0%/*}}
+export RLDBG_DRY_RESULTS=${RLDBG_DRY_RESULTS:-${RLDBG_DRY_BIN%/*}/results}
+name=${RLDBG_DRY_NAME:-$0}
+unset RLDBG_DRY_NAME
+[[ ${name%/*} == "$RLDBG_DRY_BIN" ]] && name=${name##*/}
+id=${EPOCHREALTIME:-$(date +%s.%N)}
+id=${id/,/.}-$$
+{
+  printf '%s\0' "${RLDBG_DRY_AT-}" "${RLDBG_DRY_OPTIONS-}" "${RLDBG_DRY_VIA-}" "$PWD" "$(($# + 1))" "$name" "$@"
+  env -0
+} > "$RLDBG_DRY_RESULTS/calls/$id.part" && mv "$RLDBG_DRY_RESULTS/calls/$id.part" "$RLDBG_DRY_RESULTS/calls/$id"
+
+really() {
+  PATH=:$PATH:
+  PATH=${PATH//":$RLDBG_DRY_BIN:"/:}
+  PATH=${PATH#:}
+  export PATH=${PATH%:}
+  unset BASH_ENV
+  # Not longer than ten seconds, and without the variables of the dry run.
+  unset "${!RLDBG_DRY@}"
+  exec -a "$name" timeout --foreground 10 "${name##*/}" "$@"
+}
+
+case ${name##*/} in
+  python* | pypy*)
+    for word; do
+      case $word in
+        -c | - | -V | --version | -VV | -*c) really "$@" ;;
+        -*) ;;
+        *) break ;;
+      esac
+    done
+    [[ $# == 0 ]] && really
+    [[ -n ${RLDBG_DRY_CAPTURED-} && -f $word && ${word##*/} != *@(train|ppo|grpo|main)* ]] && really "$@"
+    exit 0
+    ;;
+  rm | pkill | killall | fuser | shutdown | reboot | scancel | torchrun | deepspeed | accelerate | trl) exit 0 ;;
+  *)
+    RLDBG_DRY_CALL=$id exec "$RLDBG_DRY_PYTHON" -I -S -c \
+      "import sys; sys.path.insert(0, sys.argv.pop(1)); from rldbg.launch.dry_run.answer import main; main(sys.argv[1:])" \
+      "$RLDBG_DRY_PACKAGES" "$name" "$@"
+    ;;
+esac

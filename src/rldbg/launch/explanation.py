@@ -1,0 +1,171 @@
+"""What `rldbg run` would do: which command trains, what is changed in it and why, and what cannot be reached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from rldbg.agent.arguments import STARTUP
+from rldbg.core import Finding
+from rldbg.launch.arming import dry_environment, environment_changes
+from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.execution import DryRun, execute
+from rldbg.launch.hazards import run_hazards, script_hazards, training_hazards
+from rldbg.launch.profile import GENERIC, profile_named
+from rldbg.launch.reach import Reach, reach_of
+from rldbg.launch.recognition import Command, recognise
+from rldbg.launch.request import Request
+from rldbg.launch.script import check_syntax, read_commands
+
+_MARK = "rldbg.mark=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One command with everything that arming does to it."""
+
+    command: Command
+    edits: tuple[Edit, ...] = ()
+    reach: Reach | None = None
+    changes: tuple[Change, ...] = ()
+    unreached: tuple[Unreached, ...] = ()
+
+    @property
+    def armed_arguments(self) -> list[str]:
+        """sys.argv[1:] of the training program."""
+        return armed_arguments(self.command, self.edits)
+
+    def to_dict(self) -> dict[str, Any]:
+        call = self.command.call
+        body: dict[str, Any] = {
+            "argv": list(call.argv),
+            "cwd": call.cwd,
+            "kind": self.command.kind,
+            "file": call.file,
+            "line": call.line,
+            "via": [join(launcher.argv) for launcher in self.command.via],
+            "changes": [change.to_dict() for change in self.changes],
+            "unreached": [missing.to_dict() for missing in self.unreached],
+        }
+        if self.command.kind == "training":
+            body["framework"] = self.command.profile.name
+            body["program"] = {"kind": self.command.program.kind, "name": self.command.program.name}
+            body["armed_arguments"] = self.armed_arguments
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The whole answer of a dry run."""
+
+    framework: str
+    commands: tuple[Explained, ...]
+    hazards: tuple[Finding, ...]
+    isolation: str
+    stopped: str = ""
+    """Where the script would stop before any training, FILE:LINE; empty when it would not."""
+    request: Request | None = field(default=None, repr=False)
+
+    @property
+    def trainings(self) -> list[Explained]:
+        return [explained for explained in self.commands if explained.command.kind == "training"]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "framework": self.framework,
+            "commands": [explained.to_dict() for explained in self.commands],
+            "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "isolation": self.isolation,
+        }
+
+
+def explain(request: Request, run_folder: Path) -> Explanation:
+    """Runs the script dry, or takes the command as it is, and works out what arming does to it."""
+    if request.framework:
+        profile_named(request.framework)
+    if request.script is not None:
+        check_syntax(request.script, request.argv[0])
+    dry_run, commands = _observe(request, run_folder)
+    explained = tuple(_explain(command, request, run_folder) for command in commands)
+    hazards = _hazards(request, dry_run, commands)
+    trainings = [command for command in commands if command.kind == "training"]
+    framework = request.framework or (trainings[0].profile.name if trainings else GENERIC)
+    stopped = dry_run.passed[0] if dry_run is not None and dry_run.passed else ""
+    isolation = dry_run.isolation if dry_run is not None else "none needed"
+    return Explanation(framework, explained, tuple(hazards), isolation, stopped, request)
+
+
+def _observe(request: Request, run_folder: Path) -> tuple[DryRun | None, list[Command]]:
+    environment = dry_environment(request, run_folder)
+    if request.script is None and not _runs_shell(request):
+        call = Call(request.argv, str(request.cwd), environment=environment)
+        return None, recognise([call], request.framework)
+    dry_run = _execute(request, environment)
+    calls: Sequence[Call] = dry_run.calls
+    if dry_run.isolation == "none" and request.script is not None:
+        calls = read_commands(request.script)
+    commands = recognise(calls, request.framework)
+    if any(command.kind == "training" for command in commands) or dry_run.isolation == "none":
+        return dry_run, commands
+    insisted = _execute(request, environment, insist=True)
+    behind = recognise(insisted.calls, request.framework)
+    if not any(command.kind == "training" for command in behind):
+        return dry_run, commands
+    return replace(insisted, output=dry_run.output, passed=insisted.passed or (dry_run.last,)), behind
+
+
+def _runs_shell(request: Request) -> bool:
+    """`bash -c ...`, `sbatch job.sh`, `srun bash ...`: a command whose inside only a dry run can show."""
+    command = recognise([Call(request.argv, str(request.cwd))], request.framework)
+    return not command or (not command[0].program.is_python and command[0].kind == "other")
+
+
+def _execute(
+    request: Request, environment: dict[str, str], *, insist: bool = False, more: Sequence[str] = ()
+) -> DryRun:
+    script = request.script or Path(request.argv[0])
+    argv = (*request.argv, *more)
+    if request.script is None and Path(request.argv[0]).name not in ("bash", "sh"):
+        # A shell in front notes the command itself; `exec` keeps the words exactly as they are.
+        argv = ("bash", "-c", '"$@"', "bash", *argv)
+    return execute(argv, cwd=request.cwd, script=script.absolute(), environment=environment, insist=insist)
+
+
+def _explain(command: Command, request: Request, run_folder: Path) -> Explained:
+    if command.kind != "training":
+        return Explained(command)
+    edits, missing = option_edits(command, request, run_folder / "recording")
+    reach = reach_of(command, STARTUP)
+    if reach.options == "none" and request.script is not None and command.program.ignores_start_up:
+        reach = reach_of(command, STARTUP, lands_last=_lands_last(command, request, run_folder))
+    changes = [*changes_of(command, edits, reach), *environment_changes(command, request, reach)]
+    unreached = [*missing, *(Unreached(" ".join(command.call.argv[:3]), reason) for reason in reach.reasons)]
+    if reach.options == "none":
+        changes = [change for change in changes if change.method != "none"]
+    return Explained(command, tuple(edits), reach, tuple(changes), tuple(unreached))
+
+
+def _lands_last(command: Command, request: Request, run_folder: Path) -> bool:
+    """Whether one more argument of the script becomes the last argument of the training command, and nothing else."""
+    marked = _execute(request, dry_environment(request, run_folder), more=(_MARK,))
+    wanted = (*command.call.argv, _MARK)
+    return any(call.argv == wanted for call in marked.calls) and sum(_MARK in call.argv for call in marked.calls) == 1
+
+
+def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Command]) -> list[Finding]:
+    found: list[Finding] = []
+    if dry_run is not None:
+        found += run_hazards(dry_run, commands, request.script)
+    else:
+        found += [hazard for command in commands if command.kind == "training" for hazard in training_hazards(command)]
+    if request.script is not None:
+        in_slurm = "SLURM_JOB_ID" in request.environment
+        known = {(finding.id, finding.where) for finding in found}
+        found += [
+            finding
+            for finding in script_hazards(request.script, commands, in_slurm=in_slurm)
+            if (finding.id, finding.where) not in known
+        ]
+    return found

@@ -1,0 +1,270 @@
+"""What in a script would hurt the debugger, the machine or the truth: named before anything runs."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from rldbg.core import Finding, Severity
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.execution import DryRun
+from rldbg.launch.recognition import Command
+from rldbg.launch.script import logical_lines, placeholders
+
+_KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg)\b")
+_RAY_VARIABLES = (
+    "RAY_DEBUG",
+    "RAY_DEBUG_POST_MORTEM",
+    "RAY_ADDRESS",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_RUNTIME_ENV_HOOK",
+)
+_SUSPICIOUS = re.compile(r"RAY_(?:DEBUG|POST)\w*")
+_STRAY = re.compile(r"-|\+{1,2}[\w.]+=|[\w]+\.[\w.]+=")
+_PIPED_TO = re.compile(r"\|&?\s*(\w+)")
+
+
+def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool) -> list[Finding]:
+    """What the text of the script gives away."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    found: list[Finding] = []
+    for line in logical_lines(text):
+        match = _KILLERS.search(line.text)
+        if match:
+            found.append(_kills(f"{script}:{line.number}", match[0], match[1]))
+    if re.search(r"(?m)^#SBATCH\b", text) and not in_slurm:
+        found.append(
+            Finding(
+                "launch.batch-script",
+                Severity.WARNING,
+                str(script),
+                ("it has #SBATCH lines",),
+                "it is written for Slurm and started here by bash: on this machine, without what #SBATCH asks for",
+                (f"rldbg run -- sbatch {script}",),
+            )
+        )
+    for left in placeholders(script):
+        if any(left.text in word for command in commands if command.kind == "training" for word in command.call.argv):
+            found.append(
+                Finding(
+                    "launch.placeholder",
+                    Severity.WARNING,
+                    f"{script}:{left.number}",
+                    (left.text,),
+                    "the training command holds a text that its author left for you to fill in",
+                    (f"replace {left.text} in the script",),
+                )
+            )
+    return _once(found)
+
+
+def _kills(where: str, command: str, victim: str) -> Finding:
+    return Finding(
+        "launch.kills-python" if victim.startswith("python") else "launch.kills-processes",
+        Severity.WARNING,
+        where,
+        (command,),
+        f"it kills every {victim} process it may, the debugger and other jobs on this machine among them",
+        ("run with --tame to leave these commands out", "or take the line out of the script"),
+    )
+
+
+def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | None) -> list[Finding]:
+    """What the dry run gave away."""
+    found = [*_ended(dry_run, commands), *_isolation(dry_run, script)]
+    for call in dry_run.calls:
+        base = call.argv[0].rsplit("/", 1)[-1]
+        words = " ".join(call.argv)
+        if base in ("pkill", "killall") and (match := _KILLERS.search(words)):
+            found.append(_kills(_place(call), words, match[1]))
+        if base == "ray" and call.argv[1:2] == ("stop",):
+            found.append(
+                Finding(
+                    "launch.stops-ray",
+                    Severity.WARNING,
+                    _place(call),
+                    (words,),
+                    "it stops every Ray cluster of this user on this machine, not only its own",
+                    ("run with --tame to leave it out", "or stop by address once nothing else runs here"),
+                )
+            )
+        if _STRAY.match(call.argv[0]):
+            found.append(
+                Finding(
+                    "launch.stray-options",
+                    Severity.ERROR,
+                    _place(call),
+                    (words[:120],),
+                    "options are run as a command of their own, so the command above does not get them",
+                    ("end the line above with a backslash, with no space or comment behind it",),
+                )
+            )
+    for command in commands:
+        if command.kind == "training":
+            found += training_hazards(command)
+    return _once(found)
+
+
+def training_hazards(command: Command) -> list[Finding]:
+    return [
+        *_lost_status(command),
+        *_detached(command),
+        *variable_hazards(command.call.environment, _place(command.call)),
+        *_missing(command),
+    ]
+
+
+def _lost_status(command: Command) -> list[Finding]:
+    call = command.call
+    if call.pipefail or not call.file or not os.path.isfile(call.file):  # noqa: PTH113 - never raises
+        return []
+    lines = logical_lines(Path(call.file).read_text(encoding="utf-8", errors="replace"))
+    text = next((line.text for line in lines if line.number == call.line), "")
+    match = _PIPED_TO.search(text.replace("||", ""))
+    if match is None:
+        return []
+    return [
+        Finding(
+            "launch.exit-status-lost",
+            Severity.WARNING,
+            _place(call),
+            (f"| {match[1]}, without `set -o pipefail`",),
+            f"the script will see the status of {match[1]}, not that of the training: a crash looks like success",
+            ("add `set -o pipefail` to the script",),
+        )
+    ]
+
+
+def _detached(command: Command) -> list[Finding]:
+    heads = [word for peeled in command.program.launchers for word in peeled.head]
+    names = {peeled.launcher.name for peeled in command.program.launchers} | {
+        call.argv[0].rsplit("/", 1)[-1] for call in command.via
+    }
+    why = "`ray job submit --no-wait`" if "--no-wait" in heads else "`sbatch`" if "sbatch" in names else ""
+    if not why:
+        return []
+    return [
+        Finding(
+            "launch.detached",
+            Severity.INFO,
+            _place(command.call),
+            (why,),
+            "the training goes on after the command has returned; its exit code is not that of `rldbg run`",
+            ("follow it with `rldbg ps`",),
+        )
+    ]
+
+
+def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding]:
+    """Values of Ray's variables that switch breakpoints off or to another debugger, and names that are nearly right."""
+    found = []
+    value = environment.get("RAY_DEBUG")
+    if value is not None and value not in ("1", "legacy"):
+        found.append(
+            Finding(
+                "launch.breakpoints-off",
+                Severity.WARNING,
+                where,
+                (f"RAY_DEBUG={value}",),
+                "with this value Ray's breakpoints silently do nothing",
+                ("unset RAY_DEBUG",),
+            )
+        )
+    if value == "legacy":
+        found.append(
+            Finding(
+                "launch.legacy-debugger",
+                Severity.INFO,
+                where,
+                ("RAY_DEBUG=legacy",),
+                "Ray's old debugger: the driver stops in pdb on the terminal, workers wait for `ray debug`",
+                ("unset RAY_DEBUG for the distributed debugger",),
+            )
+        )
+    for name in environment:
+        near = get_close_matches(name, _RAY_VARIABLES, n=1, cutoff=0.85)
+        if name not in _RAY_VARIABLES and near and _SUSPICIOUS.match(name):
+            found.append(
+                Finding(
+                    "launch.misspelt-variable",
+                    Severity.WARNING,
+                    where,
+                    (f"{name}={environment[name]}",),
+                    f"Ray does not know {name}",
+                    (f"export {near[0]}={environment[name]}",),
+                )
+            )
+    return found
+
+
+def _missing(command: Command) -> list[Finding]:
+    program = command.call.argv[0]
+    if "/" in program or shutil.which(program, path=command.call.environment.get("PATH") or None):
+        return []
+    return [
+        Finding(
+            "launch.not-installed",
+            Severity.WARNING,
+            _place(command.call),
+            (f"{program}: not on PATH",),
+            f"{program} is not installed on this machine, or not in this environment: the real run would fail here",
+            (f"install {program}, or activate the environment that has it",),
+        )
+    ]
+
+
+def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
+    if dry_run.passed:
+        last = [line for line in dry_run.output.splitlines() if line.strip()]
+        yield Finding(
+            "launch.stops-early",
+            Severity.ERROR,
+            dry_run.passed[0],
+            tuple(last[-2:]),
+            "the script would stop here, before any training; what is shown is what it would start if it went on",
+            ("give it what it asks for: an argument, a variable, a file",),
+        )
+    if dry_run.ended == "too long":
+        yield Finding(
+            "launch.dry-run-unfinished",
+            Severity.WARNING,
+            dry_run.last,
+            (),
+            "the dry run did not come to an end and was stopped; commands behind this line are not shown",
+            ("look at what the script waits for at that line",),
+        )
+    if dry_run.ended == "waiting" and not any(command.kind == "training" for command in commands):
+        yield Finding(
+            "launch.dry-run-unfinished",
+            Severity.WARNING,
+            dry_run.last,
+            ("it sleeps for something that does not happen in a dry run",),
+            "commands behind this line are not shown",
+            ("name the training command itself: rldbg run -- COMMAND",),
+        )
+
+
+def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:
+    if dry_run.isolation == "namespaces" or script is None:
+        return
+    why = "; ".join(f"{name}: {reason}" for name, reason in dry_run.failures.items())
+    cause = {
+        "none": "this machine allows no sandbox, so the script was only read: variables are shown unexpanded",
+        "landlock": "the script could write nowhere: commands whose output goes to a file are missing",
+        "unprivileged": "the script was run by the user nobody; it could still write where everybody can",
+    }[dry_run.isolation]
+    yield Finding(
+        "launch.weak-sandbox", Severity.WARNING, str(script), (why,), cause, ("allow unprivileged user namespaces",)
+    )
+
+
+def _place(call: Call) -> str:
+    return f"{call.file}:{call.line}" if call.line else call.file or "the command line"
+
+
+def _once(findings: Sequence[Finding]) -> list[Finding]:
+    """The same thing at the same place is told once."""
+    return list({(finding.id, finding.where): finding for finding in findings}.values())

@@ -1,0 +1,136 @@
+"""What is known of each framework, read from `profiles/*.yaml`: one file a framework, one test a file.
+
+    name: verl
+    dialect: hydra            # how an option is written: hydra (++k=v), dotlist (k=v), flags (--k v)
+    train: [verl.trainer.main_ppo, ...]   # programs that train, as patterns over module names and script paths
+    other: [verl.model_merger*, ...]      # programs that do not
+    signs: [actor_rollout_ref.*, ...]     # option names of the framework: two of them give it away
+    marks: [runner.*, ...]                # option names of which one is enough
+    name_keys / steps / epochs / checkpoints / record / timeouts: lists of entries
+    environment: {NAME: value}            # variables that lengthen timeouts outside the options
+
+An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` (only for
+programs that match), `otherwise` (only when no other entry of the list applied), `value`, `times` (multiply by the
+value of another option), `reason`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from rldbg.core.errors import UsageError
+from rldbg.launch.command_line import Program
+
+Dialect = Literal["hydra", "dotlist", "flags"]
+_DIALECTS = ("hydra", "dotlist", "flags")
+_FOLDER = Path(__file__).parent / "profiles"
+GENERIC = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One option of a framework, and when it is the right one."""
+
+    key: str
+    given: bool = False
+    program: str = ""
+    otherwise: bool = False
+    value: str = ""
+    times: str = ""
+    reason: str = ""
+
+    def applies(self, program: Program, given: Mapping[str, str]) -> bool:
+        if self.otherwise or (self.given and self.key not in given):
+            return False
+        return not self.program or any(fnmatchcase(program.name, pattern) for pattern in self.program.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a framework calls its options."""
+
+    name: str
+    dialect: Dialect = "flags"
+    train: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    name_keys: tuple[Entry, ...] = ()
+    steps: tuple[Entry, ...] = ()
+    epochs: tuple[Entry, ...] = ()
+    checkpoints: tuple[Entry, ...] = ()
+    record: tuple[Entry, ...] = ()
+    timeouts: tuple[Entry, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def trains(self, program: Program) -> bool:
+        return not self.does_other(program) and _matches(program.name, self.train)
+
+    def does_other(self, program: Program) -> bool:
+        return _matches(program.name, self.other)
+
+    def signs_in(self, given: Mapping[str, str]) -> int:
+        """How many of the framework's own options are on a command line; a mark counts twice."""
+        return sum(_matches(key, self.signs) + 2 * _matches(key, self.marks) for key in given)
+
+
+def applicable(entries: Sequence[Entry], program: Program, given: Mapping[str, str]) -> list[Entry]:
+    """The entries of a list that hold for this program; those marked `otherwise` when no other does."""
+    return [entry for entry in entries if entry.applies(program, given)] or [
+        entry for entry in entries if entry.otherwise
+    ]
+
+
+@cache
+def profiles() -> dict[str, Profile]:
+    """All frameworks by name; the generic one last."""
+    found = [_load(file) for file in sorted(_FOLDER.glob("*.yaml"))]
+    found.sort(key=lambda profile: profile.name == GENERIC)
+    return {profile.name: profile for profile in found}
+
+
+def profile_named(name: str) -> Profile:
+    known = profiles()
+    if name not in known:
+        raise UsageError(f"no framework {name!r} is known", f"choose one of: {', '.join(known)}")
+    return known[name]
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}") for pattern in patterns)
+
+
+def _load(file: Path) -> Profile:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    data: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+    known = {field.name for field in fields(Profile)}
+    unknown = sorted(set(data) - known)
+    if unknown or data.get("name") != file.stem or data.get("dialect") not in _DIALECTS:
+        raise UsageError(
+            f"{file} is not a framework profile: {', '.join(unknown) or 'name or dialect'}", "mend the file"
+        )
+    lists = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts")
+    return Profile(
+        name=data["name"],
+        dialect=data["dialect"],
+        train=tuple(data.get("train", ())),
+        other=tuple(data.get("other", ())),
+        signs=tuple(data.get("signs", ())),
+        marks=tuple(data.get("marks", ())),
+        environment=tuple((name, str(value)) for name, value in data.get("environment", {}).items()),
+        **{name: tuple(_entry(item, file) for item in data.get(name, ())) for name in lists},
+    )
+
+
+def _entry(item: str | dict[str, Any], file: Path) -> Entry:
+    if isinstance(item, str):
+        return Entry(item)
+    unknown = sorted(set(item) - {field.name for field in fields(Entry)})
+    if unknown or "key" not in item:
+        raise UsageError(f"{file} has an entry that is not understood: {item}", "mend the file")
+    return Entry(**(item | {"value": str(item.get("value", ""))}))

@@ -1,0 +1,81 @@
+"""How far arming gets: which way leads to a command's options and to its environment, judged by what the dry run saw.
+
+The dry run starts the script in the very environment that the real run will have. So a command whose noted
+environment still holds our start-up folder will load the start-up hook; one that has lost it will not.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+from rldbg.launch.command_line import understand
+from rldbg.launch.launchers import Peeled
+from rldbg.launch.recognition import Command
+
+HOOK = "start-up hook on PYTHONPATH"
+SHELL = "shell function that restores PYTHONPATH"
+ARGUMENTS = "arguments of the script, which it passes on last"
+RAY_JOB = "runtime environment of `ray job submit`"
+NONE = "none"
+SENTINEL = "RLDBG_RUN"
+"""A variable of every armed run that no script has a reason to touch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The method for options, the method for variables, and what stands in the way."""
+
+    options: str
+    environment: str
+    reasons: tuple[str, ...] = field(default=())
+
+    @property
+    def is_full(self) -> bool:
+        return self.options != NONE and self.environment != NONE
+
+
+def reach_of(command: Command, startup: str, *, lands_last: bool = False) -> Reach:
+    """`startup` is the folder that arming puts on PYTHONPATH; `lands_last` is the dry run's proof for `$@`."""
+    launchers = [
+        *command.program.launchers,
+        *(peeled for call in command.via for peeled in understand(call.argv).launchers),
+    ]
+    barriers = [reason for launcher in launchers if (reason := _barrier(launcher))]
+    if command.call.environment and SENTINEL not in command.call.environment:
+        barriers.append("its environment is emptied on the way")
+    if barriers:
+        return Reach(NONE, NONE, tuple(barriers))
+    if command.program.kind == "none":
+        return Reach(NONE, HOOK, ("what it starts is not on the command line",))
+    kept = startup in command.call.environment.get("PYTHONPATH", "").split(os.pathsep) or not command.call.environment
+    flag = command.program.ignores_start_up
+    if flag:
+        options = ARGUMENTS if lands_last else NONE
+        reason = f"the interpreter is started with {flag}, which ignores PYTHONPATH: no start-up hook, no agent there"
+        return Reach(options, "environment of the process", (reason,))
+    if any(peeled.launcher.place == "cluster" for peeled in launchers):
+        return Reach(RAY_JOB, RAY_JOB) if kept else Reach(SHELL, SHELL)
+    if not kept and not command.via:
+        return Reach(SHELL, SHELL)
+    if not kept:
+        return Reach(NONE, NONE, ("the script replaces PYTHONPATH on the way",))
+    return Reach(HOOK, HOOK)
+
+
+def _barrier(peeled: Peeled) -> str:
+    """Why our variables do not pass a launcher, or nothing."""
+    place, head = peeled.launcher.place, peeled.head
+    name = peeled.launcher.name
+    if place == "host":
+        return f"`{name}` starts it on another host, without this environment"
+    if name.startswith(("docker", "podman", "nerdctl", "kubectl")):
+        return f"`{name}` starts it in a container without this environment: pass it in (-e, -v), or run rldbg inside"
+    if name.startswith(("apptainer", "singularity")):
+        closed = {"-e", "--cleanenv", "-C", "--containall", "-c", "--contain"}.intersection(head)
+        return f"`{name} {min(closed)}` keeps this environment out of the container" if closed else ""
+    if place in ("allocation", "batch"):
+        exported = next((word.partition("=")[2] for word in head if word.startswith("--export=")), "ALL")
+        if "ALL" not in exported.split(","):
+            return f"`{name} --export={exported}` keeps this environment from the job: add ALL to it"
+    if name == "sudo" and not {"-E", "--preserve-env"}.intersection(head):
+        return "`sudo` without -E drops this environment"
+    return ""

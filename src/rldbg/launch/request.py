@@ -1,0 +1,103 @@
+"""What the user asked `rldbg run` for."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rldbg.core.errors import PrerequisiteError, UsageError
+
+_SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One launch: the command line, and how it is to be armed."""
+
+    argv: tuple[str, ...]
+    script: Path | None
+    """The shell script among `argv` that is read and run dry; None for a command that is no script."""
+    cwd: Path
+    environment: Mapping[str, str] = field(repr=False, default_factory=dict)
+    framework: str = ""
+    post_mortem: bool = True
+    epochs: int | None = 1
+    steps: int | None = None
+    name_suffix: str = "-Debug"
+    set_options: tuple[tuple[str, str], ...] = ()
+    set_environment: tuple[tuple[str, str], ...] = ()
+    record: bool = False
+    record_kinds: tuple[str, ...] = ()
+    breakpoints: tuple[str, ...] = ()
+    ray_breakpoints: bool = False
+    legacy: bool = False
+    tame: bool = False
+
+    @property
+    def name(self) -> str:
+        """A short name for the run folder."""
+        return self.script.stem if self.script else Path(self.argv[0]).name
+
+
+def resolve_command(words: Sequence[str], *, path: str | None = None) -> tuple[tuple[str, ...], Path | None]:
+    """The command line to start, and the shell script in it: `train.sh x` becomes `bash train.sh x`."""
+    if not words:
+        raise UsageError("nothing to run", "rldbg run SCRIPT.sh [ARGS], or rldbg run -- COMMAND [ARGS]")
+    first, rest = words[0], tuple(words[1:])
+    if Path(first).name in _SHELLS:
+        script = next((word for word in rest if not word.startswith(("-", "+"))), None)
+        if "-c" in rest or script is None:
+            return (_found(first, path), *rest), None
+        return (_found(first, path), *rest), _readable(script)
+    if "/" in first or Path(first).is_file():
+        return _resolve_file(first, rest, path)
+    if first.endswith((".sh", ".bash", ".slurm", ".sub", ".sbatch", ".py")):
+        raise UsageError(f"there is no script {first}", "give its path from here, or an absolute one")
+    _found(first, path)
+    return (first, *rest), None
+
+
+def _resolve_file(first: str, rest: tuple[str, ...], path: str | None) -> tuple[tuple[str, ...], Path | None]:
+    file = _readable(first)
+    with file.open("rb") as handle:
+        opening = handle.read(128)
+    shebang = opening.splitlines()[0].decode("utf-8", "replace") if opening.startswith(b"#!") else ""
+    if file.suffix == ".py" or "python" in shebang:
+        return (_found("python3", path) if not shebang else first, *((first,) if not shebang else ()), *rest), None
+    is_shell = any(
+        shebang.rstrip().split(" ")[0].endswith(f"/{shell}") or f"env {shell}" in shebang for shell in _SHELLS
+    )
+    if is_shell or file.suffix in (".sh", ".bash", ".slurm", ".sub", ".sbatch") or (not shebang and _is_text(opening)):
+        return (_found("bash", path), first, *rest), file
+    if not os.access(file, os.X_OK):
+        raise UsageError(f"{first} is not executable and no shell script", f"chmod +x {first}")
+    return (first, *rest), None
+
+
+def _readable(name: str) -> Path:
+    file = Path(name)
+    if not file.exists():
+        raise UsageError(f"there is no script {name}", "give its path from here, or an absolute one")
+    if file.is_dir():
+        raise UsageError(f"{name} is a folder", "name the script in it")
+    if not os.access(file, os.R_OK):
+        raise UsageError(f"{name} cannot be read", f"chmod +r {name}")
+    return file
+
+
+def _found(program: str, path: str | None) -> str:
+    found = shutil.which(program, path=path)
+    if found is not None:
+        return program
+    if program == "bash":
+        raise PrerequisiteError(
+            "there is no bash on this machine", "install bash, or run the command itself: rldbg run -- python ..."
+        )
+    if Path(program).exists():
+        raise UsageError(f"{program} is not executable", f"chmod +x {program}")
+    raise PrerequisiteError(f"there is no command {program!r} on this machine", "check the spelling and PATH")
+
+
+def _is_text(opening: bytes) -> bool:
+    return b"\0" not in opening and not opening.startswith(b"\x7fELF")

@@ -1,0 +1,99 @@
+"""What can be read in a script without running it: its syntax, its placeholders, and in need its commands."""
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from rldbg.core.errors import UsageError
+from rldbg.launch.command_line import is_interpreter
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.launchers import peel
+
+_PLACEHOLDER = re.compile(r"<[A-Za-z][A-Za-z0-9_ -]*>|\{ ?[a-z_]+ ?\}|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+")
+_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A command line of the script with its continuation lines joined, and the number of its first line."""
+
+    number: int
+    text: str
+
+
+def check_syntax(script: Path, shell: str) -> None:
+    """Lets the shell itself judge, without running anything."""
+    try:
+        result = subprocess.run(
+            [shell, "-n", str(script)], capture_output=True, text=True, timeout=10, check=False, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        return
+    if result.returncode == 0:
+        return
+    message = next((line for line in result.stderr.splitlines() if line.strip()), "it cannot be parsed")
+    placeholder = re.search(r"<[A-Za-z][A-Za-z0-9_ -]*>", script.read_text(encoding="utf-8", errors="replace"))
+    hint = (
+        f"fill in its placeholders first, {placeholder[0]} for example"
+        if placeholder
+        else f"mend the script; `{shell} -n {script}` shows the error"
+    )
+    raise UsageError(f"{shell} cannot read the script: {message}", hint)
+
+
+def logical_lines(text: str) -> list[Line]:
+    """Lines with continuations joined and comments and here-documents left out."""
+    found: list[Line] = []
+    joined, start, heredoc = "", 0, ""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if heredoc:
+            heredoc = "" if raw.strip() == heredoc else heredoc
+            continue
+        stripped = raw.strip()
+        if stripped.startswith("#") and (joined or not stripped.startswith("#!")):
+            continue
+        start = start if joined else number
+        if raw.rstrip().endswith("\\"):
+            joined += raw.rstrip()[:-1] + " "
+            continue
+        joined += raw
+        if joined.strip() and not joined.strip().startswith("#"):
+            found.append(Line(start, joined.strip()))
+        match = _HEREDOC.search(joined)
+        heredoc, joined = (match[1] if match else ""), ""
+    return found
+
+
+def read_commands(script: Path) -> list[Call]:
+    """The commands of a script as they are written, variables unexpanded: all that is known where nothing may run."""
+    calls = []
+    for line in logical_lines(script.read_text(encoding="utf-8", errors="replace")):
+        try:
+            words = shlex.split(line.text, comments=True)
+        except ValueError:
+            continue
+        start = next((at for at, word in enumerate(words) if is_interpreter(word) or peel(words[at:])), None)
+        if start is None:
+            continue
+        end = next(
+            (
+                at
+                for at, word in enumerate(words)
+                if at > start and word in ("|", "||", "&&", ";", "&", ">", "2>&1", "&>")
+            ),
+            len(words),
+        )
+        calls.append(Call(tuple(words[start:end]), str(Path.cwd()), str(script), line.number, id=f"{line.number:08d}"))
+    return calls
+
+
+def placeholders(script: Path) -> list[Line]:
+    """Places that the author left for the user to fill in."""
+    found = []
+    for line in logical_lines(script.read_text(encoding="utf-8", errors="replace")):
+        match = _PLACEHOLDER.search(line.text)
+        if match:
+            found.append(Line(line.number, match[0]))
+    return found

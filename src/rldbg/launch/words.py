@@ -1,0 +1,5 @@
+"""Word lists are written as text: long ones stay readable."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())

@@ -1,0 +1,98 @@
+"""Each framework's profile: what arming adds to a typical command of it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rldbg.launch.changes import as_words, option_edits
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.profile import profiles
+from rldbg.launch.recognition import recognise
+from rldbg.launch.request import Request
+
+EXPECTED = {
+    "verl": (
+        "python -m verl.trainer.main_ppo trainer.experiment_name=e trainer.total_epochs=9 "
+        "trainer.default_local_dir=c/e",
+        "++trainer.experiment_name=e-Debug ++trainer.default_local_dir=c/e-Debug ++trainer.total_epochs=1 "
+        "++trainer.rollout_data_dir=/run/recording/verl ++actor_rollout_ref.nccl_timeout=86400",
+        "++trainer.total_training_steps=3",
+    ),
+    "nemo_rl": (
+        "uv run examples/run_sft.py --config c logger.wandb.name=e checkpointing.checkpoint_dir=c",
+        "++logger.wandb.name=e-Debug ++checkpointing.checkpoint_dir=c-Debug ++sft.max_num_epochs=1",
+        "++sft.max_num_steps=3",
+    ),
+    "areal": (
+        "python x.py --config c.yaml scheduler.type=local trial_name=t total_train_epochs=5",
+        "++trial_name=t-Debug ++total_train_epochs=1 ++rollout.dump_to_file=true ++rollout.request_timeout=86400",
+        "++total_train_steps=3",
+    ),
+    "rlinf": (
+        "python main_grpo.py --config-name c runner.experiment_name=e",
+        "++runner.experiment_name=e-Debug ++runner.max_epochs=1",
+        "++runner.max_steps=3",
+    ),
+    "slime": (
+        "python3 train.py --hf-checkpoint m --rm-type x --wandb-group g --save s --num-rollout 3000",
+        "--wandb-group g-Debug --save s-Debug --num-rollout 1 --dump-details /run/recording/slime "
+        "--distributed-timeout-minutes 1440 --sglang-watchdog-timeout 86400",
+        "--num-rollout 3",
+    ),
+    "openrlhf": (
+        "python -m openrlhf.cli.train_ppo_ray --ckpt.output_dir o --train.max_epochs 1 --rollout.batch_size 128",
+        "--ckpt.output_dir o-Debug --train.num_episodes 1",
+        "--data.max_samples 384",
+    ),
+    "skyrl": (
+        "uv run -m skyrl.train.entrypoints.main_base trainer.run_name=r trainer.epochs=20 trainer.ckpt_path=c",
+        "trainer.run_name=r-Debug trainer.ckpt_path=c-Debug trainer.epochs=1 trainer.dump_data_batch=true "
+        "trainer.export_path=/run/recording/skyrl",
+        "trainer.max_training_steps=3",
+    ),
+    "nexrl": (
+        "python -m nexrl.main experiment_name=e",
+        "++experiment_name=e-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording",
+        "++trainer.total_train_steps=3",
+    ),
+    "trl": (
+        "trl grpo --run_name r --output_dir o --num_train_epochs 5",
+        "--run_name r-Debug --output_dir o-Debug --num_train_epochs 1 --log_completions true --ddp_timeout 86400",
+        "--max_steps 3",
+    ),
+    "prime_rl": ("uv run rl @ rl.toml --wandb.name w", "--wandb.name w-Debug", "--max-steps 3"),
+    "rldbg": (
+        "rldbg train r.yaml name=n steps=50",
+        "++name=n-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording",
+        "++steps=3",
+    ),
+    "generic": ("python my_train.py --lr 1", "", ""),
+}
+
+
+def added(line: str, **settings) -> list[str]:
+    (command,) = recognise([Call(tuple(shlex.split(line)), "/nowhere", id="1")])
+    request = Request((), None, Path("/nowhere"), **settings)
+    edits, _ = option_edits(command, request, Path("/run/recording"))
+    return as_words(command, edits)
+
+
+def test_every_profile_has_its_case():
+    assert set(EXPECTED) == set(profiles())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_default_arming(name):
+    line, words, _ = EXPECTED[name]
+
+    assert added(line, record=True) == words.split()
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if EXPECTED[name][2]])
+def test_length_in_steps(name):
+    line, _, words = EXPECTED[name]
+
+    armed = added(line, steps=3, name_suffix="")
+
+    assert words.split() == [word for word in armed if word in words.split()]
