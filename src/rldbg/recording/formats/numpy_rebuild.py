@@ -58,6 +58,7 @@ def build_array(raw: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarra
     dims = checked_shape(shape)
     count = math.prod(dims)
     if dtype.dtype.kind == "O":
+        raw = raw.tolist() if isinstance(raw, np.ndarray) else raw
         if not isinstance(raw, list) or len(raw) != count:
             raise Malformed("a numpy object array does not hold as many objects as its shape says")
         objects = np.empty(count, dtype=object)

@@ -24,20 +24,24 @@ _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _RESAVE_HINT = "load it once with torch, if you trust it, and save it again with torch.save"
 
 
-def load_pt(source: Path | str | bytes, *, name: str = "") -> Any:
-    """The object in a torch.save file (or in its bytes), as plain data and numpy arrays."""
+def load_pt(source: Path | str | bytes, *, name: str = "", arrays: bool = False) -> Any:
+    """The object in a torch.save file (or in its bytes), as plain data and numpy arrays.
+
+    With `arrays`, lists of 32 or more numbers of one kind come as 1-D arrays (int64, float64, bool), many times faster.
+    """
     with reading(name or _name_of(source)):
         archive = _open_archive(_bytes_of(source))
         pickled = _pickle_member(archive)
         if not archive.check(pickled):
             raise Malformed("its checksum does not fit: data.pkl was changed after it was written")
-        return unpickle(archive.read(pickled), _Storages(archive, pickled.removesuffix("data.pkl")))
+        storages = _Storages(archive, pickled.removesuffix("data.pkl"))
+        return unpickle(archive.read(pickled), storages, arrays=arrays)
 
 
-def load_pickle(source: Path | str | bytes, *, name: str = "") -> Any:
+def load_pickle(source: Path | str | bytes, *, name: str = "", arrays: bool = False) -> Any:
     """The object in a plain pickle, under the same rules as load_pt."""
     with reading(name or _name_of(source)):
-        return unpickle(_bytes_of(source))
+        return unpickle(_bytes_of(source), arrays=arrays)
 
 
 def verify_pt(path: Path) -> tuple[str, ...]:

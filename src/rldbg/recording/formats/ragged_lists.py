@@ -27,7 +27,7 @@ def _row(row: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if isinstance(row, np.ndarray):
         if row.ndim != 1:
             raise ValueError(f"a row has {row.ndim} dimensions instead of 1")
-        return row
+        return _fitting(row, dtype)
     code = _TYPE_CODES.get(dtype.name)
     if code is None:
         return np.array(row, dtype=dtype)
@@ -35,3 +35,14 @@ def _row(row: Any, dtype: np.dtype[Any]) -> np.ndarray:
         return np.frombuffer(array(code, row), dtype=dtype)
     except OverflowError as error:
         raise ValueError(f"a row holds a number that {dtype} cannot: {error}") from error
+
+
+def _fitting(row: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array as it is, once it is certain that the assignment to come neither wraps integers nor cuts fractions."""
+    if not np.can_cast(row.dtype, dtype, "same_kind") and row.size:
+        raise TypeError(f"a row of {row.dtype} where {dtype} is expected")
+    if dtype.kind in "iu" and row.dtype.kind in "iu" and row.size:
+        limits = np.iinfo(dtype)
+        if not limits.min <= int(row.min()) <= int(row.max()) <= limits.max:
+            raise ValueError(f"a row holds a number that {dtype} cannot")
+    return row

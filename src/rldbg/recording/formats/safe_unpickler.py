@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Any, Never
 
+import numpy as np
+
 from rldbg.recording.formats import numpy_rebuild, torch_rebuild
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.opaque import Opaque, opaque_class
+from rldbg.recording.formats.pickle_scan import PickleScan
 from rldbg.recording.formats.settle import settled
 from rldbg.recording.formats.tensordict_rebuild import rebuild_consolidated
 
@@ -46,10 +49,11 @@ class Call:
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """One load. `load_storage` answers torch's persistent ids; without it the pickle may have none."""
+    """One load of a scanned pickle. `load_storage` answers torch's persistent ids; a plain pickle has none."""
 
-    def __init__(self, data: bytes | memoryview, load_storage: Callable[[Any], Any] | None = None) -> None:
-        super().__init__(io.BytesIO(data), encoding="latin1")
+    def __init__(self, scan: PickleScan, load_storage: Callable[[Any], Any] | None = None) -> None:
+        super().__init__(io.BytesIO(scan.pickled), encoding="latin1")
+        self._arrays = scan.arrays
         self._load_storage = load_storage
         self._found: dict[tuple[str, str], Any] = {}
 
@@ -62,14 +66,19 @@ class SafeUnpickler(pickle.Unpickler):
         return self._found[key]
 
     def persistent_load(self, pid: Any) -> Any:
+        if type(pid) is int:
+            return self._arrays[pid]
         if self._load_storage is None:
             raise Malformed("a plain pickle refers to a storage outside itself")
         return self._load_storage(pid)
 
 
-def unpickle(data: bytes | memoryview, load_storage: Callable[[Any], Any] | None = None) -> Any:
-    """The data of a pickle, checked and free of shells."""
-    return settled(SafeUnpickler(data, load_storage).load(), len(data))
+def unpickle(
+    data: bytes | memoryview, load_storage: Callable[[Any], Any] | None = None, *, arrays: bool = False
+) -> Any:
+    """The data of a pickle, checked and free of shells. With `arrays`, long lists of numbers are 1-D arrays."""
+    scan = PickleScan(bytes(data), take_arrays=arrays)
+    return settled(SafeUnpickler(scan, load_storage).load(), len(data))
 
 
 def _stand_in(module: str, name: str) -> Any:
@@ -109,6 +118,8 @@ def _frozenset(items: Any = ()) -> frozenset[Any]:
 
 
 def _list_of(items: Any) -> list[Any] | tuple[Any, ...]:
+    if isinstance(items, np.ndarray):
+        return list(items.tolist())
     if not isinstance(items, list | tuple) or len(items) > _MAX_SET:
         raise Malformed("a set is not made from a list")
     return items

@@ -50,7 +50,9 @@ def to_array(value: Any, dtype: str, shape: Any) -> np.ndarray | EncodedArray:
     if isinstance(value, EncodedArray):
         return value
     if isinstance(value, np.ndarray):
-        return value.reshape(dims)
+        if value.dtype.name == dtype:
+            return value.reshape(dims)
+        value = value.tolist()  # a list of numbers that was read as an array
     base = _base_dtype(dtype)
     if base.kind == "c":
         pairs = np.array(value, dtype=base.type(0).real.dtype).reshape(-1)

@@ -1,0 +1,98 @@
+"""Runs of numbers in a pickle, read by numpy instead of opcode by opcode.
+
+A pickled list of numbers is MARK, opcodes of 2 to 10 bytes each, APPENDS. Where all opcodes are of one width, a run is
+a strided column and is read as one. Runs of mixed widths (token ids) are the affair of number_lanes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rldbg.recording.formats.number_lanes import MIXABLE, NumberLanes
+
+_APPENDS = ord("e")
+_LONG1 = 0x8A
+_TRUE, _FALSE = 0x88, 0x89
+_PROBE = 1024
+
+# opcode: (bytes it takes, dtype of its operand, which ends it)
+_COLUMNS = {
+    ord("K"): (2, "u1"),
+    ord("M"): (3, "<u2"),
+    ord("J"): (5, "<i4"),
+    ord("G"): (9, ">f8"),
+    _LONG1: (10, "<i8"),  # of 8 bytes, the only length read here
+}
+NUMBER_OPCODES = frozenset({*_COLUMNS, _TRUE, _FALSE})
+
+
+_NOT_DECODED = np.empty(0)
+
+
+class Run(NamedTuple):
+    """Numbers (int64, float64 or bool) up to, not including, the APPENDS or APPEND at `end`."""
+
+    values: np.ndarray
+    end: int
+
+
+class NumberRuns:
+    """Finds the runs of one pickle, asked for in the order in which they lie there; decodes them if told to."""
+
+    def __init__(self, pickled: bytes, *, decode: bool) -> None:
+        self._pickled = pickled
+        self._decode = decode
+        self._bytes = np.frombuffer(pickled, np.uint8)
+        self._lanes = NumberLanes(pickled, decode=decode)
+
+    def at(self, start: int) -> Run | None:
+        """The run whose first number opcode is at `start`, if all of it is numbers followed by APPENDS."""
+        op = self._pickled[start]
+        if op in (_TRUE, _FALSE):
+            return self._booleans(start)
+        size, dtype = _COLUMNS[op]
+        count = self._count(start, size, op)
+        end = start + count * size
+        after = self._pickled[end] if end < len(self._pickled) else 0
+        if after != _APPENDS:
+            if after not in MIXABLE or op not in MIXABLE:
+                return None
+            found = self._lanes.at(start)
+            return None if found is None else Run(*found)
+        if op == _LONG1 and not (self._bytes[start + 1 : end : size] == 8).all():
+            return None
+        column: np.ndarray = np.ndarray(
+            (count,), dtype, self._pickled, start + size - np.dtype(dtype).itemsize, (size,)
+        )
+        return Run(column.astype(np.float64 if op == ord("G") else np.int64), end)
+
+    def single(self, start: int) -> Run | None:
+        """The number at `start` if APPEND follows it, which is how a last batch of one item is written."""
+        op = self._pickled[start]
+        size, dtype = _COLUMNS.get(op, (1, ""))
+        if op == _LONG1 or op not in NUMBER_OPCODES or self._pickled[start + size : start + size + 1] != b"a":
+            return None
+        if not dtype:
+            return Run(np.array([op == _TRUE]), start + size)
+        value = np.frombuffer(self._pickled, dtype, 1, start + 1)
+        return Run(value.astype(np.float64 if op == ord("G") else np.int64), start + size)
+
+    def _count(self, start: int, size: int, op: int) -> int:
+        """How many whole opcodes of this kind follow each other."""
+        limit = (len(self._bytes) - start) // size
+        count, probe = 0, _PROBE
+        while count < limit:
+            differs = self._bytes[start + count * size : start + min(count + probe, limit) * size : size] != op
+            first = int(differs.argmax())
+            if differs[first]:
+                return count + first
+            count += len(differs)
+            probe *= 8
+        return limit
+
+    def _booleans(self, start: int) -> Run | None:
+        end = self._pickled.find(b"e", start)
+        flags = self._bytes[start:end]
+        if end < 0 or not ((flags == _TRUE) | (flags == _FALSE)).all():
+            return None
+        return Run(flags == _TRUE, end)
