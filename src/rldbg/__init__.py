@@ -20,5 +20,6 @@ __getattr__, __dir__ = lazy_names(
         "Recorder": "recording",
         "Recording": "recording",
         "open": "recording",
+        "breakpoint": "auto",
     },
 )

@@ -11,11 +11,18 @@ class Verb(NamedTuple):
 
     @property
     def module(self) -> str:
-        return "rldbg.cli." + {"continue": "continue_"}.get(self.name, self.name)
+        return "rldbg.cli." + {"continue": "continue_", "break": "break_"}.get(self.name, self.name)
 
 
 VERBS: tuple[Verb, ...] = (
     Verb("run", "live", "Arm a training script or command for debugging and run it."),
+    Verb("ps", "live", "Who is there, who is stopped, and where."),
+    Verb("attach", "live", "A prompt at a stopped process, at several, or at a crash file."),
+    Verb("cast", "live", "One command on many stopped ranks, the answers folded."),
+    Verb("break", "live", "Set, list and clear breakpoints in running processes."),
+    Verb("pause", "live", "Stop running processes where they are."),
+    Verb("continue", "live", "Let stopped processes go on."),
+    Verb("broker", "live", "Start and stop the broker of a run by hand.", hidden=True),
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
     Verb("convert", "recordings", "Write a recording in another format."),

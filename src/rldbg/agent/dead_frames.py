@@ -1,0 +1,155 @@
+"""A debug adapter over the frames of an exception: look and evaluate where it was raised, on any Python version.
+
+pydevd's own post-mortem shows the wrong stack on Python 3.12 and later. The frames of a traceback are ordinary objects,
+so the thread that holds the exception answers the few requests that make sense for the dead, and any client of the
+debug adapter protocol can show them. `continue` and every kind of step let the exception go its way.
+"""
+
+import sys
+import threading
+import traceback
+from types import CodeType, FrameType
+from typing import Any
+
+from .values import describe
+
+THREAD_ID = 1
+_ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "terminate"})
+Message = dict[str, Any]
+
+
+class DeadFrames:
+    """Answers debug adapter requests about one exception; `ended` is set by the request that lets it go."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.ended = False
+        self._frames = _frames(error)
+        self._sent = 0
+
+    def handle(self, request: Message) -> list[Message]:
+        """The messages that answer `request`: always a response, sometimes events after it."""
+        command = str(request.get("command"))
+        arguments = request.get("arguments") or {}
+        method = getattr(self, f"_on_{command}", None)
+        response: Message = {
+            "type": "response",
+            "request_seq": request.get("seq", 0),
+            "command": command,
+            "success": True,
+        }
+        if command in _ENDING:
+            self.ended = True
+            return self._numbered([response, self._event("continued", {"threadId": THREAD_ID})])
+        if method is None:
+            return self._numbered([response | {"success": False, "message": f"{command}: not after an exception"}])
+        try:
+            response["body"] = method(arguments)
+        except Exception as error:  # noqa: BLE001 - border 2 of 3: the user's expression may raise anything
+            text = "".join(traceback.format_exception_only(error)).strip()
+            return self._numbered([response | {"success": False, "message": text}])
+        return self._numbered([response, *self._events_after(command)])
+
+    def _events_after(self, command: str) -> list[Message]:
+        if command == "attach":
+            return [self._event("initialized", {})]
+        if command == "configurationDone":
+            kind = type(self.error).__name__
+            body = {"reason": "exception", "threadId": THREAD_ID, "allThreadsStopped": True, "text": kind}
+            return [self._event("stopped", body | {"description": "post-mortem"})]
+        return []
+
+    def _event(self, event: str, body: Message) -> Message:
+        return {"type": "event", "event": event, "body": body}
+
+    def _numbered(self, messages: list[Message]) -> list[Message]:
+        for message in messages:
+            self._sent += 1
+            message["seq"] = self._sent
+        return messages
+
+    def _on_initialize(self, _arguments: Message) -> Message:
+        return {"supportsConfigurationDoneRequest": True, "supportsExceptionInfoRequest": True}
+
+    def _on_attach(self, _arguments: Message) -> Message:
+        return {}
+
+    _on_configurationDone = _on_attach  # noqa: N815 - named by the protocol
+    _on_setExceptionBreakpoints = _on_attach  # noqa: N815
+    _on_setFunctionBreakpoints = _on_attach  # noqa: N815
+
+    def _on_setBreakpoints(self, arguments: Message) -> Message:  # noqa: N802
+        return {"breakpoints": [{"verified": False} for _ in arguments.get("breakpoints", [])]}
+
+    def _on_threads(self, _arguments: Message) -> Message:
+        return {"threads": [{"id": THREAD_ID, "name": threading.current_thread().name}]}
+
+    def _on_stackTrace(self, _arguments: Message) -> Message:  # noqa: N802
+        frames = [
+            {
+                "id": number,
+                "name": label + getattr(frame.f_code, "co_qualname", frame.f_code.co_name),
+                "line": line,
+                "column": 1,
+                "source": {"path": frame.f_code.co_filename},
+            }
+            for number, (frame, line, label) in enumerate(self._frames, 1)
+        ]
+        return {"stackFrames": frames, "totalFrames": len(frames)}
+
+    def _on_exceptionInfo(self, _arguments: Message) -> Message:  # noqa: N802
+        return {
+            "exceptionId": type(self.error).__name__,
+            "description": str(self.error),
+            "breakMode": "unhandled",
+            "details": {"stackTrace": "".join(traceback.format_exception(self.error))},
+        }
+
+    def _on_scopes(self, arguments: Message) -> Message:
+        reference = int(arguments["frameId"])
+        return {"scopes": [{"name": "Locals", "variablesReference": reference, "expensive": False}]}
+
+    def _on_variables(self, arguments: Message) -> Message:
+        variables = []
+        for name, value in list(self._frame(arguments["variablesReference"]).f_locals.items()):
+            facts = describe(value)
+            variables.append({"name": name, "value": facts["text"], "type": facts["type"], "variablesReference": 0})
+        return {"variables": variables}
+
+    def _on_evaluate(self, arguments: Message) -> Message:
+        frame = self._frame(arguments.get("frameId") or 1)
+        # Names of the frame must be visible inside comprehensions and lambdas too, which see globals only.
+        scope = {**frame.f_globals, **frame.f_locals}
+        text = str(arguments["expression"])
+        code = _compiled(text)
+        if code is not None:
+            value = eval(code, scope)
+        else:
+            exec(compile(text, "<rldbg>", "exec"), scope)
+            value = None
+        sys.stdout.flush()
+        return {"result": "" if value is None else repr(value), "type": type(value).__name__, "variablesReference": 0}
+
+    def _frame(self, number: Any) -> FrameType:
+        return self._frames[int(number) - 1][0]
+
+
+def _compiled(text: str) -> CodeType | None:
+    try:
+        return compile(text, "<rldbg>", "eval")
+    except SyntaxError:
+        return None
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int, str]]:
+    """Innermost first; behind the frames of the exception come those of its causes, each labelled with its cause."""
+    found: list[tuple[FrameType, int, str]] = []
+    label, seen = "", set[int]()
+    last: BaseException | None = error
+    while last is not None and id(last) not in seen:
+        seen.add(id(last))
+        found += [(frame, line, label) for frame, line in reversed(list(traceback.walk_tb(last.__traceback__)))]
+        follow_context = last.__cause__ is None and not last.__suppress_context__
+        last = last.__context__ if follow_context else last.__cause__
+        label = f"[{type(last).__name__}] " if last is not None else ""
+    return found

@@ -1,0 +1,165 @@
+"""pydevd on demand: nothing is imported, traced or opened until somebody wants to stop this process.
+
+`open` connects pydevd to the broker, `stop_at` halts the calling thread in a frame, `close` leaves the process as fast
+as it was before. All three may be called again and again, from any thread.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .relay import Relay
+from .settings import Settings
+from .tracing import thread_tracing
+from .wire import Connection
+
+_OLDEST = (1, 8, 0)
+_ATTACH_TIMEOUT_S = 20.0
+
+
+class NoDebugger(Exception):
+    """debugpy cannot be used in this process; the text says why."""
+
+
+class Debugger:
+    """The debug session of this process, if there is one. `lock` orders opening, stopping and closing."""
+
+    def __init__(self, settings: Settings, *, dial: Callable[[], Connection], ended: Callable[[], None]) -> None:
+        self._settings = settings
+        self._dial = dial
+        self._ended = ended
+        self._relay: Relay | None = None
+        self._tracing = thread_tracing()
+        self.lock = threading.RLock()
+
+    @property
+    def is_open(self) -> bool:
+        return self._relay is not None
+
+    def open(self) -> None:
+        """Returns when the broker has attached. Raises NoDebugger or link.NoBroker."""
+        with self.lock:
+            if self._relay is not None:
+                return
+            debugpy = load_debugpy(self._settings.debugpy)
+            relay = Relay(self._dial(), ended=lambda: self._lost(relay))
+            self._relay = relay
+            relay.start()
+            try:
+                with _hooks_kept():
+                    debugpy.configure(subProcess=False)
+                    debugpy.connect(relay.address, access_token=relay.secret)
+            except (OSError, RuntimeError) as error:
+                self._relay = None
+                relay.close()
+                raise NoDebugger(f"debugpy could not connect: {error}") from error
+            self._tracing.arm(_trace_this_thread)
+
+    def stop_at(self, frame: FrameType) -> None:
+        """The calling thread halts when it next executes a line of `frame`."""
+        with _hooks_kept():
+            sys.modules["pydevd"].settrace(
+                suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=frame
+            )
+
+    def close(self) -> None:
+        """Ends the session; every thread runs on, untraced."""
+        with self.lock:
+            relay, self._relay = self._relay, None
+            if relay is None:
+                return
+            self._tracing.disarm()
+            with _hooks_kept():
+                sys.modules["pydevd"].stoptrace()
+            relay.close()
+        self._ended()
+
+    def forget_in_child(self) -> None:
+        """After a fork: the child has the parent's tracing but none of its threads; it starts clean."""
+        relay, self._relay = self._relay, None
+        self.lock = threading.RLock()
+        pydevd = sys.modules.get("pydevd")
+        if relay is None or pydevd is None:
+            return
+        relay.abandon()
+        with _hooks_kept():
+            pydevd.settrace_forked(setup_tracing=False)
+            self._tracing.disarm()
+            pydevd.stoptrace()
+
+    def _lost(self, relay: Relay) -> None:
+        """A relay ended: the broker closed the session, or died. Nobody may stay halted."""
+        if self._relay is not relay:
+            return
+        debugger = _pydevd_instance()
+        if debugger is not None:
+            # pydevd waits for its configuration without a time limit; a broker that died meanwhile sends none.
+            debugger.ready_to_run = True
+        self.close()
+
+
+def load_debugpy(fallback: str) -> Any:
+    """The process's own debugpy, else the one that came with rldbg, loaded by path so that sys.path stays as it is."""
+    # pydevd warns about frozen modules in every process unless told not to; ours is not the place to complain.
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    path_before = list(sys.path)
+    try:
+        with _hooks_kept():
+            debugpy = _import_debugpy(fallback)
+            importlib.import_module("debugpy.server.api")
+    finally:
+        sys.path[:] = path_before
+    version = tuple(int(part) for part in debugpy.__version__.split("+")[0].split(".")[:3] if part.isdigit())
+    if version < _OLDEST:
+        raise NoDebugger(f"debugpy {debugpy.__version__} is too old: 1.8.0 is needed (pip install -U debugpy)")
+    return debugpy
+
+
+def _import_debugpy(fallback: str) -> Any:
+    try:
+        return importlib.import_module("debugpy")
+    except ImportError as error:
+        init = Path(fallback) / "__init__.py"
+        if not fallback or not init.is_file():
+            raise NoDebugger("debugpy is not installed in this process's environment (pip install debugpy)") from error
+        spec = importlib.util.spec_from_file_location("debugpy", init, submodule_search_locations=[fallback])
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["debugpy"] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+@contextlib.contextmanager
+def _hooks_kept() -> Iterator[None]:
+    """pydevd takes breakpoint() and the excepthook for itself when it starts; they belong to the agent and the user."""
+    import builtins
+
+    kept = (builtins.breakpoint, sys.breakpointhook, sys.excepthook)
+    try:
+        yield
+    finally:
+        builtins.breakpoint, sys.breakpointhook, sys.excepthook = kept
+
+
+def _pydevd_instance() -> Any:
+    constants = sys.modules.get("_pydevd_bundle.pydevd_constants")
+    return constants.get_global_debugger() if constants is not None else None
+
+
+def _trace_this_thread() -> None:
+    """Runs in a thread of the user's, at its next event."""
+    tracing = sys.modules["pydevd_tracing"]
+    thread = threading.current_thread()
+    debugger = _pydevd_instance()
+    if debugger is None or getattr(thread, "pydev_do_not_trace", False):
+        tracing.SetTrace(None)
+    else:
+        debugger.enable_tracing()

@@ -1,0 +1,109 @@
+"""Where the agent is plugged into the interpreter. Whatever was plugged in before still runs."""
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any
+
+from . import collectives, values
+from .imports import AfterImports
+from .process import Agent
+from .ray_process import is_ray_worker
+from .runtime_env import armed_runtime_env
+from .settings import Settings, say
+
+_ATTRIBUTE = "_rldbg_agent"
+
+
+def find_agent() -> Agent | None:
+    """The agent of this process. It hangs on `sys`, because the package may be loaded under two names at once:
+    by path from the start-up hook, and as rldbg.agent by a program that imports rldbg."""
+    agent: Agent | None = getattr(sys, _ATTRIBUTE, None)
+    return agent
+
+
+def start(settings: Settings | None = None) -> Agent | None:
+    """Starts the agent of this process unless it has one; None when the process belongs to no run."""
+    agent = find_agent()
+    settings = settings or Settings.from_environment()
+    if agent is not None or settings is None:
+        return agent
+    agent = Agent(settings)
+    setattr(sys, _ATTRIBUTE, agent)
+    # Expressions that debuggers evaluate here show their results through this module.
+    setattr(sys, "_rldbg_values", values)  # noqa: B010 - mypy knows no such attribute
+    if os.environ.get("PYTHONBREAKPOINT") != "0" and not settings.ray_breakpoints:
+        _own_breakpoints(agent)
+    _own_exceptions(agent)
+    AfterImports(_watched(agent, settings)).install()
+    atexit.register(agent.finish)
+    agent.start()
+    return agent
+
+
+def _own_breakpoints(agent: Agent) -> None:
+    previous = sys.breakpointhook if sys.breakpointhook is not sys.__breakpointhook__ else None
+
+    def breakpointhook(*args: Any, **kwargs: Any) -> None:
+        agent.stop(sys._getframe(1))
+        if previous is not None:
+            previous(*args, **kwargs)
+
+    sys.breakpointhook = breakpointhook
+
+
+def _own_exceptions(agent: Agent) -> None:
+    previous = sys.excepthook
+    previous_in_thread = threading.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        _report(agent, error, "process")
+
+    def thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
+        previous_in_thread(arguments)
+        if arguments.exc_value is not None:
+            _report(agent, arguments.exc_value, "thread")
+
+    sys.excepthook = excepthook
+    threading.excepthook = thread_excepthook
+
+
+def _report(agent: Agent, error: BaseException, where: str) -> None:
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        return
+    try:
+        agent.crashed(error, where)
+    except Exception as failure:  # noqa: BLE001 - border 3 of 3: a dying process must still die of its own cause
+        say(f"the crash could not be recorded: {type(failure).__name__}: {failure}")
+
+
+def _watched(agent: Agent, settings: Settings) -> dict[str, Callable[[ModuleType], None]]:
+    """Modules of others that need a word from us when the program imports them."""
+
+    def ray_post_mortem(module: ModuleType) -> None:
+        def post_mortem() -> None:
+            error = sys.exc_info()[1]
+            if error is not None:
+                _report(agent, error, "task")
+
+        module._post_mortem = post_mortem  # type: ignore[attr-defined]
+
+    def uv_hook(module: ModuleType) -> None:
+        # Under `uv run` Ray ignores RAY_RUNTIME_ENV_HOOK in favour of this function.
+        original = module.hook
+        module.hook = lambda runtime_env: armed_runtime_env(original(runtime_env))  # type: ignore[attr-defined]
+
+    watched: dict[str, Callable[[ModuleType], None]] = {"ray._private.runtime_env.uv_runtime_env_hook": uv_hook}
+    if not settings.ray_breakpoints:
+        if is_ray_worker():
+            # Ray asks for post-mortem in each task that fails only where this is set, and asks whoever stands there.
+            os.environ["RAY_DEBUG_POST_MORTEM"] = "1"
+        watched["ray.util.rpdb"] = ray_post_mortem
+    if settings.collective_timeout_s > 0:
+        limit = settings.collective_timeout_s
+        watched["torch.distributed.distributed_c10d"] = lambda module: collectives.patient_groups(module, limit)
+    return watched

@@ -1,0 +1,104 @@
+"""Who this process is: role, rank, coordinates, host. Asked anew each time, because a Ray worker becomes somebody
+only when an actor moves in, and a rank exists only after torch.distributed was initialised.
+
+Nothing is imported here that the process has not imported itself.
+"""
+
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from .ray_process import RayFacts, is_ray_worker, ray_facts
+from .settings import Settings
+
+_AXIS = re.compile(r"\s*(\w+)\s*=\s*(\d+)\s*")
+_MEGATRON_AXES = {
+    "dp": "get_data_parallel_rank",
+    "tp": "get_tensor_model_parallel_rank",
+    "pp": "get_pipeline_model_parallel_rank",
+    "cp": "get_context_parallel_rank",
+    "ep": "get_expert_model_parallel_rank",
+}
+
+
+def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Everything `rldbg ps` shows about a process; `chosen` (from `rldbg.auto.identify`) wins over what is found."""
+    ray = ray_facts()
+    rank, world_size = _rank(ray)
+    child = not ray.role and _is_helper(settings.parent)
+    found: dict[str, Any] = {
+        "role": _program() if child else settings.role or ray.role or _program(),
+        "rank": None if child else rank,
+        "world_size": world_size,
+        "child": child,
+        "coordinates": _coordinates(settings.coordinates),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "program": _program(),
+        "cwd": _cwd(),
+        "kind": ray.kind,
+        "idle": ray.idle,
+        "ray": ray.to_dict(),
+    }
+    return found | {name: value for name, value in chosen.items() if value is not None}
+
+
+def parent_mark() -> str:
+    """What children inherit in RLDBG_AGENT_PARENT: enough to tell a helper of a rank from a rank of its own."""
+    return "\n".join([_program(), os.environ.get("RANK", ""), "ray" if is_ray_worker() else ""])
+
+
+def _is_helper(mark: str) -> bool:
+    """Whether the process above us in this run is the one that counts, and we only work for it."""
+    if not mark:
+        return False
+    program, rank, ray = (*mark.split("\n"), "", "")[:3]
+    mine = os.environ.get("RANK", "")
+    return ray == "ray" or (mine == rank and (bool(mine) or program == _program()))
+
+
+def _rank(ray: RayFacts) -> tuple[int | None, int | None]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and getattr(distributed, "is_initialized", bool)():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        text = os.environ.get(rank, "")
+        # SLURM sets its variables for the batch script and single tasks too: alone is not a rank.
+        if text.isdigit() and (rank == "RANK" or os.environ.get(world, "1") != "1"):
+            size = os.environ.get(world, "")
+            return int(text), int(size) if size.isdigit() else None
+    return ray.rank, None
+
+
+def _coordinates(text: str) -> dict[str, int]:
+    if text:
+        return {axis: int(place) for axis, place in _AXIS.findall(text)}
+    parallel = sys.modules.get("megatron.core.parallel_state")
+    if parallel is None or not getattr(parallel, "model_parallel_is_initialized", bool)():
+        return {}
+    return {axis: int(getattr(parallel, name)()) for axis, name in _MEGATRON_AXES.items() if hasattr(parallel, name)}
+
+
+def _program() -> str:
+    """What the user would call this process: the script's name, else the module's, else python."""
+    # sys.argv does not exist yet while sitecustomize runs.
+    argv = getattr(sys, "argv", None) or [""]
+    if argv[0] == "-m":
+        names = [name for name in sys.orig_argv if not name.startswith("-")][1:]
+        return names[0] if names else "python"
+    if argv[0] in ("", "-c"):
+        return "python"
+    path = Path(argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.stem
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""

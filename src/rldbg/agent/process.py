@@ -1,0 +1,267 @@
+"""The agent of one process: stops it, describes it, and writes down how it died. Everything else is quiet.
+
+`breakpoint()`, uncaught exceptions and the broker's requests all end here. Whatever goes wrong in the agent itself is
+said once on stderr and never reaches the user's program.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import collectives
+from .crash import crash_record, write_crash
+from .dead_frames import DeadFrames
+from .debugger import Debugger, NoDebugger
+from .identity import describe_process, parent_mark
+from .link import Link, NoBroker
+from .redaction import load_redact
+from .selection import Subject, parse_selection
+from .settings import Settings, say
+from .stacks import frame_facts, mark_as_ours, thread_stacks
+from .terminal import blocked_loop_note, has_own_terminal, prompt_here
+from .wire import Message, WireError
+
+_CRASH_FILES = 50
+
+
+class Agent:
+    """One per process; made by `start`, found again through `find_agent`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._chosen: dict[str, Any] = {}
+        self._stops = 0
+        self._crashes = 0
+        self._hits: dict[tuple[str, int], int] = {}
+        self._counting = threading.Lock()
+        self._link = self._new_link()
+        self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)
+
+    def start(self) -> None:
+        os.environ["RLDBG_AGENT_PARENT"] = parent_mark()
+        os.register_at_fork(
+            before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
+        )
+        self._link.start()
+
+    def identify(self, **facts: Any) -> None:
+        """What the program itself says about this process: role, rank, coordinates."""
+        self._chosen.update(facts)
+        self._link.tell("identity", self.identity())
+
+    def identity(self) -> dict[str, Any]:
+        return describe_process(self.settings, self._chosen)
+
+    # Stopping.
+
+    def stop_if(
+        self,
+        frame: FrameType,
+        *,
+        ranks: str = "",
+        when: bool = True,
+        nth: int | None = None,
+        every: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`rldbg.breakpoint`: stops in `frame` when this rank, this condition and this hit are meant."""
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        if not when or (ranks and not self._is_meant(ranks)):
+            return
+        with self._counting:
+            self._hits[place] = hits = self._hits.get(place, 0) + 1
+        if (nth is not None and hits != nth) or (every is not None and hits % every):
+            return
+        self.stop(frame, timeout_s=timeout_s)
+
+    def stop(self, frame: FrameType, *, timeout_s: float | None = None) -> None:
+        """Halts the calling thread in `frame` until somebody lets it go on."""
+        facts = frame_facts(frame)
+        where = f"{facts['file']}:{facts['line']}"
+        if has_own_terminal():
+            prompt_here(frame)
+            return
+        if not self._link.wait_connected(3.0):
+            say(f"no broker answers ({self._link.refusal or self.settings.run}); breakpoint at {where} passed over")
+            return
+        with self._counting:
+            self._stops += 1
+            number = self._stops
+        facts |= {
+            "stop": number,
+            "thread": threading.current_thread().name,
+            "notes": blocked_loop_note(),
+            "timeout_s": timeout_s,
+            "identity": self.identity(),
+        }
+        try:
+            answer = self._link.request("stopping", facts, timeout_s=10.0)
+            with self._debugger.lock:
+                self._debugger.open()
+                say(f"{answer.get('who')} stopped at {where}: Task paused, waiting for debugger to attach...")
+                self._debugger.stop_at(frame)
+        except (NoBroker, NoDebugger) as error:
+            self._link.tell("stop_failed", {"stop": number, "reason": str(error)})
+            say(f"cannot stop at {where}: {error}; going on")
+
+    def _is_meant(self, ranks: str) -> bool:
+        who = self.identity()
+        name = f"{who['role']}/{who['rank']}" if who["rank"] is not None else who["role"]
+        subject = Subject(name, who["role"], who["rank"], who["coordinates"], who["pid"])
+        return parse_selection(ranks).matches(subject)
+
+    # Dying.
+
+    def crashed(self, error: BaseException, where: str) -> None:
+        """Writes the crash file, tells the broker, then waits to be looked at if the run asked for that."""
+        if self._crashes >= _CRASH_FILES:
+            return
+        self._crashes += 1
+        redact = load_redact() if self.settings.redact else None
+        record = crash_record(
+            error,
+            who=self.identity(),
+            where=where,
+            redact=redact,
+            keep_values=redact is not None or not self.settings.redact,
+        )
+        path = self._write_crash(record)
+        top = (record["exceptions"][0]["frames"] or [{}])[0]
+        facts = {name: top.get(name) for name in ("file", "line", "function")}
+        message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
+        self._link.tell("crash", facts | {"message": message, "path": str(path or ""), "where": where})
+        if self.settings.post_mortem_wait_s > 0 and self._link.wait_connected(1.0):
+            self._wait_post_mortem(error, facts | {"notes": [message, *blocked_loop_note()]})
+
+    def _write_crash(self, record: dict[str, Any]) -> Path | None:
+        try:
+            path = write_crash(self.settings.run / "crashes", record, self._crashes)
+        except OSError as failure:
+            say(f"the crash file could not be written: {failure}")
+            return None
+        say(f"crash file {path}: rldbg attach {path}")
+        return path
+
+    def _wait_post_mortem(self, error: BaseException, facts: dict[str, Any]) -> None:
+        limit = self.settings.post_mortem_wait_s
+        with self._counting:
+            self._stops += 1
+            number = self._stops
+        facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception", "timeout_s": limit}
+        try:
+            self._link.request("stopping", facts | {"identity": self.identity()}, timeout_s=10.0)
+            channel = self._dial()
+        except NoBroker as problem:
+            say(f"nobody can look at this exception: {problem}")
+            return
+        adapter = DeadFrames(error)
+        say(f"waiting up to {limit:g} s at the exception: Task paused, waiting for debugger to attach...")
+        try:
+            while not adapter.ended:
+                for message in adapter.handle(channel.receive(timeout_s=limit)):
+                    channel.send(message)
+        except (WireError, TimeoutError):
+            # The broker went away or nobody came: the exception goes its way.
+            pass
+        finally:
+            channel.close()
+
+    # Answering the broker.
+
+    def _handle(self, op: str, body: Message) -> Any:
+        operations: dict[str, Callable[[], Any]] = {
+            "identity": lambda: self.identity(),
+            "stacks": lambda: self._stacks(body),
+            "hold": lambda: collectives.raise_timeouts(),
+            "debug": self._open_session,
+            "close_debug": lambda: self._close_session(int(body["stops"])),
+            "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+        }
+        if op not in operations:
+            raise ValueError(f"this agent does not know {op!r}")
+        return operations[op]()
+
+    def _stacks(self, body: Message) -> dict[str, Any]:
+        stacks: dict[str, Any] = {
+            "threads": thread_stacks(with_locals=bool(body.get("locals"))),
+            "groups": collectives.groups(),
+        }
+        if body.get("flight_record"):
+            record = collectives.flight_record()
+            stacks["flight_record"] = record.hex() if record else ""
+        return stacks
+
+    def _open_session(self) -> dict[str, Any]:
+        """In a thread of its own: pydevd traces the thread that starts it, and this one must stay free."""
+        mark_as_ours(threading.Thread(target=self._open_and_report, name="rldbg-open", daemon=True)).start()
+        return {"opening": True}
+
+    def _open_and_report(self) -> None:
+        try:
+            self._debugger.open()
+        except (NoBroker, NoDebugger) as error:
+            self._link.tell("debug_failed", {"reason": str(error)})
+
+    def _close_session(self, stops: int) -> dict[str, Any]:
+        """Only when the broker has seen every stop of this process; else one is on its way and needs the session."""
+        with self._debugger.lock:
+            if stops < self._stops:
+                return {"closed": False}
+            self._debugger.close()
+        return {"closed": True}
+
+    def _dial(self) -> Any:
+        return self._link.dial_debug_channel()
+
+    def _new_link(self) -> Link:
+        return Link(self.settings, about=self.identity, handle=self._handle, lost=lambda: None)
+
+    def _session_ended(self) -> None:
+        self._link.tell("debug_closed", {})
+
+    # Forking.
+
+    def _before_fork(self) -> None:
+        self._link.pause()
+
+    def _after_fork(self) -> None:
+        self._link.start()
+
+    def _after_fork_in_child(self) -> None:
+        os.environ["RLDBG_AGENT_PARENT"] = parent_mark()
+        self.settings = Settings.from_environment() or self.settings
+        self._counting = threading.Lock()
+        self._stops = self._crashes = 0
+        self._link.abandon()
+        self._link = self._new_link()
+        self._debugger.forget_in_child()
+        self._link.start()
+
+    def finish(self) -> None:
+        """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""
+        with contextlib.suppress(OSError):
+            self._link.tell("bye", {})
+
+
+def resolve_file(path: str) -> str:
+    """The path under which this process knows a file: as given, under its working directory, or as a loaded module
+    whose path ends alike (a copy in a Ray working directory, a container's mount)."""
+    if Path(path).exists():
+        return path
+    parts = Path(path).parts
+    for start in range(1, len(parts)):
+        candidate = Path.cwd().joinpath(*parts[start:])
+        if candidate.exists():
+            return str(candidate)
+    loaded = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    for start in range(1, len(parts)):
+        suffix = f"/{Path(*parts[start:])}"
+        matches = [file for file in loaded if file.endswith(suffix)]
+        if len(matches) == 1:
+            return matches[0]
+    return path

@@ -1,0 +1,83 @@
+"""What the environment tells the agent. Read once, when the agent starts; `rldbg run` sets all of it.
+
+The agent cannot use `rldbg.core.environment` (it must work where rldbg is not installed), so its variables are read
+here and only here; `rldbg.core.environment.VARIABLES` lists them for the documentation.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The run this process belongs to, and what was asked for."""
+
+    run: Path
+    role: str = ""
+    coordinates: str = ""
+    post_mortem_wait_s: float = 0.0
+    ray_breakpoints: bool = False
+    redact: bool = True
+    collective_timeout_s: float = 0.0
+    debugpy: str = ""
+    parent: str = ""
+
+    @classmethod
+    def from_environment(cls, values: Mapping[str, str] = os.environ) -> "Settings | None":
+        """None when this process belongs to no run."""
+        run = values.get("RLDBG_RUN", "")
+        if not run:
+            return None
+        return cls(
+            run=Path(run),
+            role=values.get("RLDBG_ROLE", ""),
+            coordinates=values.get("RLDBG_COORDINATES", ""),
+            post_mortem_wait_s=_seconds(values, "RLDBG_POST_MORTEM"),
+            ray_breakpoints=values.get("RLDBG_RAY_BREAKPOINTS", "") == "1",
+            redact=values.get("RLDBG_REDACT", "1") != "0",
+            collective_timeout_s=_seconds(values, "RLDBG_COLLECTIVE_TIMEOUT_S"),
+            debugpy=values.get("RLDBG_DEBUGPY", ""),
+            parent=values.get("RLDBG_AGENT_PARENT", ""),
+        )
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where the run's broker is, from RUN/broker.json: readable by its owner only, because it holds the token."""
+
+    host: str
+    port: int
+    token: str
+
+    @classmethod
+    def read(cls, run: Path) -> "BrokerAddress | None":
+        """None when the run has no broker (yet, or any more)."""
+        try:
+            data = json.loads((run / "broker.json").read_text(encoding="utf-8"))
+            return cls(host=str(data["host"]), port=int(data["port"]), token=str(data["token"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _seconds(values: Mapping[str, str], name: str) -> float:
+    text = values.get(name, "").strip()
+    try:
+        return float(text) if text else 0.0
+    except ValueError:
+        # A typo in a variable must not keep a training job from starting; the default is the safe side.
+        say(f"{name}={text!r} is not a number of seconds and is ignored")
+        return 0.0
+
+
+def say(text: str) -> None:
+    """One line on the process's own stderr, the only place an agent may talk to the user without a broker."""
+    try:
+        sys.stderr.write(f"rldbg: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        # stderr may be closed or replaced by anything; there is nobody left to tell.
+        pass

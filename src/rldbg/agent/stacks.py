@@ -1,0 +1,76 @@
+"""Where every thread of this process is, from the interpreter itself; costs nothing until asked."""
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .values import describe
+
+_DEPTH = 200
+_HERE = str(Path(__file__).parent)
+
+
+def thread_stacks(*, with_locals: bool = False) -> list[dict[str, Any]]:
+    """One entry a thread, the main thread first, innermost frame first. Threads of the debugger are left out."""
+    # Not threading.enumerate(): pydevd patches it to hide the threads that we must recognise here.
+    threads: dict[int, threading.Thread] = getattr(threading, "_active", {})
+    found = []
+    for ident, frame in sys._current_frames().items():
+        thread = threads.get(ident)
+        frames = chain(frame)
+        if is_ours(thread) or "pydevd_daemon_thread" in " ".join(each.f_code.co_filename for each in frames[-4:]):
+            continue
+        found.append(
+            {
+                "thread": thread.name if thread else f"thread-{ident}",
+                "main": ident == threading.main_thread().ident,
+                "frames": [frame_facts(each, with_locals=with_locals) for each in without_tools(frames)],
+            }
+        )
+    return sorted(found, key=lambda entry: not entry["main"])
+
+
+def chain(frame: FrameType | None) -> list[FrameType]:
+    """A frame and its callers, innermost first."""
+    frames: list[FrameType] = []
+    while frame is not None and len(frames) < _DEPTH:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def without_tools(frames: list[FrameType]) -> list[FrameType]:
+    """Without the innermost frames of a debugger or of this agent: a stopped thread is where the user's code is."""
+    for position, frame in enumerate(frames):
+        if not is_tool_file(frame.f_code.co_filename):
+            return frames[position:]
+    return frames
+
+
+def is_tool_file(file: str) -> bool:
+    return "/debugpy/" in file or "pydevd" in file or file.startswith(_HERE) or file.endswith("ray/util/rpdb.py")
+
+
+def frame_facts(frame: FrameType, line: int | None = None, *, with_locals: bool = False) -> dict[str, Any]:
+    code = frame.f_code
+    facts: dict[str, Any] = {
+        "file": code.co_filename,
+        "line": line if line is not None else frame.f_lineno,
+        "function": getattr(code, "co_qualname", code.co_name),
+    }
+    if with_locals:
+        facts["locals"] = {name: describe(value) for name, value in list(frame.f_locals.items())}
+    return facts
+
+
+def is_ours(thread: threading.Thread | None) -> bool:
+    """Threads of the agent carry the mark that also keeps pydevd from tracing and stopping them."""
+    return bool(getattr(thread, "pydev_do_not_trace", False))
+
+
+def mark_as_ours(thread: threading.Thread) -> threading.Thread:
+    thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
+    thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
+    return thread

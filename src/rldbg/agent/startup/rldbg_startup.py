@@ -1,0 +1,62 @@
+"""Loads the agent by path in a process that may never have heard of rldbg.
+
+This directory is on PYTHONPATH of an armed run. It holds `sitecustomize` and this module, and no other name that could
+hide one of the user's.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = "rldbg_agent"
+# Helpers of others that run Python but none of the user's code: an agent there would only be in the way.
+_NOT_THE_USERS = (
+    "/ray/dashboard/",
+    "/ray/_private/log_monitor.py",
+    "/ray/_private/runtime_env/agent/",
+    "/ray/_private/workers/setup_worker.py",
+    "/ray/autoscaler/",
+    "/debugpy/adapter",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.semaphore_tracker",
+)
+_NOT_THE_USERS_PROGRAMS = frozenset({"rldbg", "ray", "pip", "pip3", "uv", "py-spy"})
+
+
+def begin() -> None:
+    """Starts the agent when this process is part of a run and runs the user's code."""
+    if os.environ.get("RLDBG_RUN") and not _is_a_helper(sys.orig_argv):
+        load_agent().start()
+
+
+def runtime_env_hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
+    """Ray calls this by name (RAY_RUNTIME_ENV_HOOK) in the driver, before it starts any worker."""
+    load_agent()
+    hook = importlib.import_module(f"{_PACKAGE}.runtime_env")
+    armed: dict[str, Any] = hook.armed_runtime_env(runtime_env)
+    return armed
+
+
+def load_agent() -> Any:
+    """The agent package under a name of its own, so that it never meets an installed rldbg of another version."""
+    if _PACKAGE in sys.modules:
+        return sys.modules[_PACKAGE]
+    folder = Path(__file__).parent.parent
+    spec = importlib.util.spec_from_file_location(
+        _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_a_helper(argv: list[str]) -> bool:
+    words = argv[1:4]
+    names = {Path(word).name for word in words[:1]}
+    if len(words) > 1 and words[0] == "-m":
+        names = {words[1]}
+    return bool(names & _NOT_THE_USERS_PROGRAMS) or any(part in word for word in words for part in _NOT_THE_USERS)

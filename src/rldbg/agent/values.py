@@ -1,0 +1,200 @@
+"""How a value of the user's program is shown: short, safe, and with the numbers one looks for in a tensor.
+
+Used inside the user's process, by crash files, and sent as source text into workers that have no agent; it therefore
+imports the standard library only, and nothing of this package. Looking at a value never changes it, never raises, and
+never waits for work queued on a GPU stream.
+"""
+
+import json
+import linecache
+import math
+import reprlib
+import sys
+from itertools import islice
+from typing import Any
+
+TEXT_LIMIT = 2_000
+ANSWER_LIMIT = 60_000
+_STATISTICS_LIMIT = 50_000_000
+
+
+class Answer:
+    """The result of an evaluation, whose repr is JSON: what every debugger in between passes on untouched."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+
+    def __repr__(self) -> str:
+        return json.dumps(self.body)
+
+
+def answer(value: Any, limit: int = ANSWER_LIMIT) -> Answer:
+    """`value` as text, and as JSON data where it is plain and small enough to compare between ranks."""
+    body = describe(value, limit)
+    if type(value) in (bool, int, float, str, type(None)) and len(body["text"]) < 1_000:
+        body["data"] = value if not isinstance(value, float) or math.isfinite(value) else None
+    return Answer(body)
+
+
+def answers(values: dict[str, Any]) -> Answer:
+    """Several named values at once: one message instead of one each."""
+    limit = max(ANSWER_LIMIT // max(len(values), 1), 200)
+    return Answer({"values": {name: describe(value, min(limit, TEXT_LIMIT)) for name, value in values.items()}})
+
+
+def source(file: str, first: int, last: int) -> Answer:
+    """Lines of a file as this process sees it, as many as fit; `total` tells whether there are more."""
+    lines = linecache.getlines(file)
+    found: list[str] = []
+    size = 0
+    for line in lines[max(first - 1, 0) : last]:
+        size += len(line) + 8
+        if size > ANSWER_LIMIT // 2:
+            break
+        found.append(line.rstrip("\n"))
+    return Answer({"lines": found, "total": len(lines)})
+
+
+def describe(value: Any, limit: int = TEXT_LIMIT) -> dict[str, Any]:
+    """Type, text and, for tensors and arrays, a summary."""
+    found: dict[str, Any] = {"type": type_name(value)}
+    # What the user's __repr__, __len__ or dtype does is the user's code: it may raise anything.
+    try:
+        summary = tensor_summary(value)
+        if summary is not None:
+            found["tensor"] = summary
+            found["text"] = tensor_text(summary, value)
+        else:
+            found["text"] = cut(_repr(value, limit), limit)
+    except Exception as error:  # noqa: BLE001 - border 3: a failing __repr__ must not hide the rest
+        found["text"] = f"<{found['type']}: its repr raised {type(error).__name__}>"
+    return found
+
+
+def type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]} ... {len(text) - limit} characters cut ... {text[-limit // 2 :]}"
+
+
+class _Short(reprlib.Repr):
+    """Python's own bounded repr with room for what one wants to see, and summaries for tensors inside containers."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.maxlevel = 5
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxdeque = self.maxarray = max(20, limit // 40)
+        self.maxstring = self.maxother = self.maxlong = limit
+
+    def repr1(self, x: Any, level: int) -> str:
+        summary = tensor_summary(x)
+        if summary is not None:
+            return tensor_text(summary, x)
+        return super().repr1(x, level)
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        # In the order of the user's program; the standard library would sort.
+        if level <= 0:
+            return "{...}" if x else "{}"
+        pairs = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]
+        return "{" + ", ".join(pairs + ["..."] * (len(x) > self.maxdict)) + "}"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        text = repr(x)
+        return cut(text, self.maxother)
+
+
+def _repr(value: Any, limit: int) -> str:
+    if isinstance(value, str) and len(value) > limit:
+        return repr(cut(value, limit))
+    return _Short(limit).repr(value)
+
+
+def tensor_summary(value: Any) -> dict[str, Any] | None:
+    """Shape, dtype, device, min, max, mean, NaN and Inf counts of a tensor or array; None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return _torch_summary(torch, value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        summary = {"shape": list(value.shape), "dtype": str(value.dtype), "device": ""}
+        if value.dtype.kind in "biuf" and 0 < value.size <= _STATISTICS_LIMIT:
+            summary.update(_numpy_numbers(numpy, value))
+        return summary
+    return None
+
+
+def _numpy_numbers(numpy: Any, value: Any) -> dict[str, Any]:
+    if value.dtype.kind != "f":
+        return {"min": value.min().item(), "max": value.max().item(), "mean": float(value.mean())}
+    finite = value[numpy.isfinite(value)]
+    numbers: dict[str, Any] = {"nan": int(numpy.isnan(value).sum()), "inf": int(numpy.isinf(value).sum())}
+    if finite.size:
+        numbers |= {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean(dtype=numpy.float64)),
+        }
+    return numbers
+
+
+def _torch_summary(torch: Any, value: Any) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "shape": list(value.shape),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "device": str(value.device),
+    }
+    if value.requires_grad:
+        summary["requires_grad"] = True
+    # A DTensor's numbers need a collective, a meta tensor has none: both are shown without.
+    local = getattr(value, "_local_tensor", None)
+    if local is not None:
+        summary["local_shape"] = list(local.shape)
+    elif value.device.type != "meta" and not value.is_sparse and 0 < value.numel() <= _STATISTICS_LIMIT:
+        summary.update(_torch_numbers(torch, value.detach()))
+    return summary
+
+
+def _torch_numbers(torch: Any, value: Any) -> dict[str, Any]:
+    if value.dtype.is_complex:
+        return {}
+    if value.device.type == "cuda":
+        # A stream of our own does not wait for a kernel or collective that hangs on the user's.
+        with torch.cuda.stream(torch.cuda.Stream(value.device)):
+            return _torch_statistics(torch, value)
+    return _torch_statistics(torch, value)
+
+
+def _torch_statistics(torch: Any, value: Any) -> dict[str, Any]:
+    with torch.no_grad():
+        if not value.dtype.is_floating_point:
+            return {"min": value.min().item(), "max": value.max().item(), "mean": value.double().mean().item()}
+        wide = value.float() if value.dtype != torch.float64 else value
+        finite = wide[torch.isfinite(wide)]
+        numbers: dict[str, Any] = {"nan": int(torch.isnan(wide).sum()), "inf": int(torch.isinf(wide).sum())}
+        if finite.numel():
+            numbers |= {"min": finite.min().item(), "max": finite.max().item(), "mean": finite.double().mean().item()}
+        return numbers
+
+
+def tensor_text(summary: dict[str, Any], value: Any = None) -> str:
+    """`tensor[2, 3] float32 cpu min=0 max=1 mean=0.5 NaN=2`; small tensors also show their values."""
+    kind = "array" if summary.get("device") == "" else "tensor"
+    parts = [f"{kind}{summary['shape']}", summary["dtype"], summary["device"]]
+    parts += [f"{name}={_number(summary[name])}" for name in ("min", "max", "mean") if name in summary]
+    parts += [f"{label}={summary[name]}" for name, label in (("nan", "NaN"), ("inf", "Inf")) if summary.get(name)]
+    if summary.get("requires_grad"):
+        parts.append("requires_grad")
+    count = math.prod(summary["shape"])
+    if value is not None and "min" in summary and count <= 16:
+        parts.append(str(value.tolist()))
+    return " ".join(part for part in parts if part)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

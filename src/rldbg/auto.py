@@ -1,0 +1,42 @@
+"""`import rldbg.auto`: the agent in this process, for those who prefer one line to a launcher.
+
+Does nothing in a process that belongs to no run (RLDBG_RUN is not set).
+"""
+
+import sys
+from collections.abc import Sequence
+
+from rldbg import agent as _agent
+
+
+def breakpoint(
+    ranks: str | int | Sequence[int] = "",
+    when: bool = True,
+    nth: int | None = None,
+    every: int | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Stops here: on the ranks selected, when `when` is true, at the n-th or every n-th hit, for at most `timeout` s.
+
+    Outside a run it is the builtin breakpoint() for those for whom `when` holds.
+    """
+    frame = sys._getframe(1)
+    running = _agent.start()
+    if running is None:
+        if when:
+            sys.breakpointhook()
+        return
+    chosen = ranks if isinstance(ranks, str) else ",".join(map(str, [ranks] if isinstance(ranks, int) else ranks))
+    running.stop_if(frame, ranks=chosen, when=when, nth=nth, every=every, timeout_s=timeout)
+
+
+def identify(*, role: str | None = None, rank: int | None = None, **coordinates: int) -> None:
+    """Says who this process is, where the environment does not: identify(role="policy", rank=3, dp=0, tp=3)."""
+    running = _agent.start()
+    if running is not None:
+        running.identify(role=role, rank=rank, coordinates=coordinates or None)
+
+
+_agent.start()
+
+__all__ = ["breakpoint", "identify"]

@@ -1,0 +1,131 @@
+"""`rldbg attach`: a prompt at a stopped process, at several at once, or at a crash file."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.cast_output import print_cast
+from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import Environment, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.live import BrokerClient, PdbWords
+
+
+@verb("attach", short_help="A prompt at a stopped process, at several, or at a crash file.")
+@click.argument("who", required=False, metavar="[WHO|CRASHFILE]")
+@target_options
+@click.option("-c", "commands", multiple=True, metavar="COMMAND", help="Run this instead of a prompt; may be repeated.")
+@click.option(
+    "--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for the next stop."
+)
+def command(
+    who: str | None,
+    run_dir: Path | None,
+    ray_url: str | None,
+    commands: tuple[str, ...],
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """A prompt at a stopped process, at several at once, or at a crash file.
+
+    A running process is paused first. Leaving (q) keeps it stopped; `c` or `rldbg continue` lets it go on. Without WHO:
+    the process that is stopped, when there is only one. Type h at the prompt for its words.
+    """
+    if who is not None and who.endswith(".json") and Path(who).exists():
+        return _at_crash_file(Path(who), commands, as_json)
+    from rldbg.live import Crowd
+
+    with open_target(run_dir, ray_url) as client:
+        who = who or _the_stopped_one(client)
+        crowd = Crowd(client, who, stop=True, wait_s=wait_s)
+        if commands or not sys.stdin.isatty():
+            return _run_script(crowd.words, commands or _lines_of_stdin(), as_json)
+        _run_prompt(client, crowd.words)
+    return ExitCode.OK
+
+
+def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
+    from rldbg.live import CrashFile, PdbWords, Prompt
+
+    crash = CrashFile(path)
+    words = PdbWords(crash)
+    if commands or not sys.stdin.isatty():
+        if not as_json:
+            print_line(crash.headline())
+        return _run_script([words], commands or _lines_of_stdin(), as_json)
+    print_line(crash.headline())
+    Prompt([words], write=print_line, show_cast=print_cast, history=_history()).run()
+    return ExitCode.OK
+
+
+def _the_stopped_one(client: "BrokerClient") -> str:
+    stopped = [p["who"] for p in client.request("ps")["processes"] if p["state"] == "stopped"]
+    if len(stopped) != 1:
+        names = ", ".join(stopped) or "nothing"
+        raise UsageError(f"say which process: {len(stopped)} are stopped ({names})", "rldbg attach WHO")
+    return str(stopped[0])
+
+
+def _run_script(crowd: list["PdbWords"], commands: Iterable[str], as_json: bool) -> int:
+    """Commands in order, each answer printed; the exit code says whether all of them could be done."""
+    from rldbg.live import execute_on, is_continue
+
+    done: list[dict[str, Any]] = []
+    if not as_json:
+        print_line(crowd[0].here().text)
+    commands = list(commands)
+    for position, line in enumerate(commands, 1):
+        if position == len(commands) and is_continue(line):
+            # Nothing follows that would need the next stop.
+            for words in crowd:
+                words.wait_s = 0.0
+        if line.strip() in ("q", "quit", "exit"):
+            break
+        result = execute_on(crowd, line)
+        done += [answer.to_dict() | {"command": line, "text": answer.text} for answer in result.answers]
+        if as_json:
+            continue
+        if len(crowd) > 1:
+            print_cast(result)
+        elif result.answers[0].text:
+            print_line(result.answers[0].text)
+    if as_json:
+        print_json({"answers": done, "processes": [words.debuggee.facts for words in crowd]})
+    return ExitCode.OK if all(each["ok"] for each in done) else ExitCode.FINDING
+
+
+def _run_prompt(client: "BrokerClient", words: list["PdbWords"]) -> None:
+    from rldbg.live import Crowd, Prompt, cast
+
+    def list_ranks() -> str:
+        rows = client.request("ps")["processes"]
+        return "\n".join(f"{p['who']:<24} {p['state']:<8} {p['file'] or ''}:{p['line'] or ''}" for p in rows)
+
+    Prompt(
+        words,
+        write=print_line,
+        show_cast=print_cast,
+        switch=lambda who: Crowd(client, who, stop=True).words,
+        cast_all=lambda line: cast(client, "all", line),
+        list_ranks=list_ranks,
+        history=_history(),
+    ).run()
+    left = [facts["who"] for facts in client.request("ps")["processes"] if facts["state"] == "stopped"]
+    if left:
+        print_note(f"still stopped: {', '.join(left)} (rldbg continue lets them go on)")
+
+
+def _lines_of_stdin() -> Iterable[str]:
+    return (line.rstrip("\n") for line in sys.stdin)
+
+
+def _history() -> Path:
+    folder = Path(Environment().text("RLDBG_HOME"))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / "history"

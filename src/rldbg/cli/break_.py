@@ -1,0 +1,105 @@
+"""`rldbg break`: breakpoints from outside, in processes that never called breakpoint()."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import ExitCode, UsageError
+
+
+@verb("break", short_help="Set, list and clear breakpoints in running processes.")
+@click.argument("place", metavar="[FILE:LINE]", required=False)
+@target_options
+@click.option("--if", "condition", metavar="EXPR", help="Stop only where this is true. Costs about 20 us a hit.")
+@click.option("--log", metavar="TEXT", help="Do not stop; log TEXT, with {expressions} filled in.")
+@click.option("--ranks", default="all", show_default=True, help="In which processes, also in those that come later.")
+@click.option("--once", is_flag=True, help="Stop once in each process.")
+@click.option(
+    "--on-exception",
+    type=click.Choice(["raised", "unhandled"]),
+    help="Stop where an exception is raised, or where one leaves the user's code.",
+)
+@click.option("--list", "listing", is_flag=True, help="Show the breakpoints, their hits and the last log lines.")
+@click.option("--clear", is_flag=False, flag_value="all", metavar="[IDS]", help="Remove breakpoints: all, or 1,3.")
+def command(
+    place: str | None,
+    run_dir: Path | None,
+    ray_url: str | None,
+    condition: str | None,
+    log: str | None,
+    ranks: str,
+    once: bool,
+    on_exception: str | None,
+    listing: bool,
+    clear: str | None,
+    as_json: bool,
+) -> int:
+    """Set, list and clear breakpoints in running processes.
+
+    \b
+    rldbg break train.py:88 --ranks policy/0 --if "loss != loss"
+    rldbg break reward.py:12 --log "reward {reward} for {prompt[:40]}"
+    """
+    with open_target(run_dir, ray_url) as client:
+        if clear is not None:
+            numbers = [] if clear == "all" else [int(part) for part in clear.split(",") if part.strip().isdigit()]
+            cleared = client.request("break_clear", ids=numbers)
+            return _show_cleared(cleared, as_json)
+        if listing or not (place or on_exception):
+            return _show_list(client.request("break_list"), as_json)
+        body: dict[str, Any] = {"if": condition, "log": log, "ranks": ranks, "once": once, "on_exception": on_exception}
+        made = client.request("break_set", **body, **_parse(place))
+        return _show_made(made, as_json)
+
+
+def _parse(place: str | None) -> dict[str, Any]:
+    if place is None:
+        return {}
+    file, _, line = place.rpartition(":")
+    if not file or not line.isdigit():
+        raise UsageError(f"{place!r} is not FILE:LINE", "for example: rldbg break train.py:88")
+    return {"file": str(Path(file).absolute()), "line": int(line)}
+
+
+def _show_made(made: dict[str, Any], as_json: bool) -> int:
+    from rldbg.live import break_text
+
+    unset = [who for who, ok in made["set_in"].items() if not ok]
+    if as_json:
+        print_json({"break": made})
+    else:
+        print_line(break_text(made))
+        if not made["set_in"]:
+            print_note("no process that is there now matches --ranks; it will be set in those that come")
+        if unset:
+            print_note("not set there yet: the file is not loaded, or the line holds no code")
+    return ExitCode.FINDING if unset else ExitCode.OK
+
+
+def _show_list(answer: dict[str, Any], as_json: bool) -> int:
+    from rldbg.live import break_text
+
+    if as_json:
+        print_json(answer)
+        return ExitCode.OK
+    for each in answer["breaks"]:
+        print_line(break_text(each))
+    for line in answer["log"][-50:]:
+        print_line(f"{line['who']}: {line['text']}")
+    if answer["log"]:
+        print_note(f"all log lines: {answer['log_file']}")
+    if not answer["breaks"]:
+        print_note("no breakpoint is set")
+    return ExitCode.OK
+
+
+def _show_cleared(answer: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(f"cleared: {', '.join(map(str, answer['cleared'])) or 'nothing was set'}")
+    return ExitCode.OK

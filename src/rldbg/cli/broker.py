@@ -1,0 +1,81 @@
+"""`rldbg broker`: the broker of a run, by hand."""
+
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import Run, UsageError
+
+
+@verb(
+    "broker",
+    hidden=True,
+    short_help="Start and stop the broker of a run by hand.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+)
+@click.argument("action", type=click.Choice(["start", "stop", "env"]))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("--run", "run_dir", type=click.Path(path_type=Path, file_okay=False), help="The run folder.")
+@click.option("--listen", default="127.0.0.1", show_default=True, help="Address for agents of other hosts to dial.")
+@click.option("--port", default=0, help="Port to listen on; default: a free one.")
+@click.option("--post-mortem", "post_mortem_s", default=0.0, help="Seconds a failing process waits to be looked at.")
+@click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() in Ray processes to Ray's own debugger.")
+@click.option("--no-redact", is_flag=True, help="Write values into crash files as they are, secrets included.")
+def command(
+    action: str,
+    arguments: tuple[str, ...],
+    run_dir: Path | None,
+    listen: str,
+    port: int,
+    post_mortem_s: float,
+    ray_breakpoints: bool,
+    no_redact: bool,
+    as_json: bool,
+) -> int:
+    """Start and stop the broker of a run by hand.
+
+    \b
+    rldbg broker start --run DIR -- COMMAND   run COMMAND armed, the broker ends with it
+    rldbg broker start --run DIR              a broker that stays; then: eval "$(rldbg broker env --run DIR)"
+    rldbg broker stop --run DIR
+    """
+    from rldbg.live import Arming, armed_environment, find_run, start_broker, stop_broker
+
+    arming = Arming(post_mortem_wait_s=post_mortem_s, ray_breakpoints=ray_breakpoints, redact=not no_redact)
+    if action == "stop":
+        stop_broker(find_run(run_dir))
+        return 0
+    if action == "env":
+        for name, value in armed_environment(find_run(run_dir), arming).items():
+            print_line(f"export {name}={shlex.quote(value)}")
+        return 0
+    if arguments and arguments[0].startswith("-"):
+        raise UsageError(f"no option {arguments[0]!r}", "the command goes behind --")
+    run = Run.create(name=Path(arguments[0]).name if arguments else "broker", path=run_dir)
+    address = start_broker(run, host=listen, port=port, owner_pid=os.getpid() if arguments else 0)
+    where = {"run": str(run.path.resolve()), "host": address.host, "port": address.port}
+    if not arguments:
+        print_json(where) if as_json else print_line(f"broker at {address.host}:{address.port}, run {run.path}")
+        return 0
+    print_note(f"broker at {address.host}:{address.port}; rldbg ps --run {run.path}")
+    code = _run_armed(list(arguments), os.environ | armed_environment(run, arming))
+    stop_broker(run.path)
+    return code
+
+
+def _run_armed(command_line: list[str], environment: dict[str, str]) -> int:
+    """Runs the command in the foreground; interrupts reach it as they would without us."""
+    try:
+        child = subprocess.Popen(command_line, env=environment)
+    except OSError as error:
+        raise UsageError(f"cannot run {command_line[0]}: {error.strerror}", "check the command behind --") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: child.send_signal(received))
+    code = child.wait()
+    return code if code >= 0 else 128 - code

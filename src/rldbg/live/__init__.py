@@ -1,0 +1,80 @@
+"""The live plane: a broker that holds debug sessions, and the clients that use it. Names are loaded when first used."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.live.casting import CastResult, Crowd, cast, execute_on, is_continue
+    from rldbg.live.client import BrokerClient
+    from rldbg.live.crash_file import CrashFile
+    from rldbg.live.debuggee import BrokerDebuggee
+    from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
+    from rldbg.live.launcher import (
+        Arming,
+        armed_environment,
+        connect_target,
+        find_run,
+        is_alive,
+        start_broker,
+        stop_broker,
+    )
+    from rldbg.live.pdb_words import Answer, PdbWords, break_text
+    from rldbg.live.prompt import Prompt
+
+__all__ = [
+    "Answer",
+    "Arming",
+    "BrokerClient",
+    "BrokerDebuggee",
+    "CastResult",
+    "CrashFile",
+    "Crowd",
+    "Fold",
+    "PdbWords",
+    "Prompt",
+    "RankAnswer",
+    "Spread",
+    "armed_environment",
+    "break_text",
+    "cast",
+    "compress",
+    "connect_target",
+    "execute_on",
+    "find_run",
+    "fold",
+    "is_alive",
+    "is_continue",
+    "start_broker",
+    "stop_broker",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CastResult": "casting",
+        "Crowd": "casting",
+        "cast": "casting",
+        "execute_on": "casting",
+        "is_continue": "casting",
+        "BrokerClient": "client",
+        "CrashFile": "crash_file",
+        "BrokerDebuggee": "debuggee",
+        "Fold": "folding",
+        "RankAnswer": "folding",
+        "Spread": "folding",
+        "compress": "folding",
+        "fold": "folding",
+        "Arming": "launcher",
+        "armed_environment": "launcher",
+        "connect_target": "launcher",
+        "find_run": "launcher",
+        "is_alive": "launcher",
+        "start_broker": "launcher",
+        "stop_broker": "launcher",
+        "Answer": "pdb_words",
+        "PdbWords": "pdb_words",
+        "break_text": "pdb_words",
+        "Prompt": "prompt",
+    },
+)

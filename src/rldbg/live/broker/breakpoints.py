@@ -1,0 +1,152 @@
+"""Breakpoints set from outside: kept by the broker, applied to every process they are meant for, also to later ones."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from rldbg.agent import Selection, WireError, parse_selection
+from rldbg.core import UnreachableError, UsageError
+from rldbg.live.broker.processes import Process
+from rldbg.live.broker.session import DebugSession
+
+_FILTERS = {"raised": ["raised"], "unhandled": ["userUnhandled", "uncaught"]}
+
+
+@dataclass(eq=False)
+class Break:
+    """One breakpoint: a line, or an exception when `file` is empty."""
+
+    number: int
+    file: str
+    line: int
+    condition: str
+    log: str
+    exception: str
+    selection: Selection
+    once: bool
+    hits: Counter[str] = field(default_factory=Counter)
+    verified: dict[str, bool] = field(default_factory=dict)
+    spent: set[int] = field(default_factory=set)
+
+    def is_meant_for(self, process: Process) -> bool:
+        return process.number not in self.spent and self.selection.matches(process.subject())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.number,
+            "file": self.file or None,
+            "line": self.line or None,
+            "if": self.condition or None,
+            "log": self.log or None,
+            "on_exception": self.exception or None,
+            "ranks": self.selection.text,
+            "once": self.once,
+            "hits": dict(self.hits),
+            "set_in": dict(sorted(self.verified.items())),
+        }
+
+
+class BreakTable:
+    """All breakpoints of the run."""
+
+    def __init__(self) -> None:
+        self._breaks: dict[int, Break] = {}
+        self._last = 0
+        # What each process calls the files it was given breakpoints in: they must be sent again to be cleared.
+        self._paths: dict[int, dict[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._breaks)
+
+    def add(self, body: Mapping[str, Any]) -> Break:
+        exception = str(body.get("on_exception") or "")
+        if exception and exception not in _FILTERS:
+            raise UsageError(f"no kind of exception stop is called {exception!r}", f"use one of {', '.join(_FILTERS)}")
+        self._last += 1
+        made = Break(
+            number=self._last,
+            file=str(body.get("file") or ""),
+            line=int(body.get("line") or 0),
+            condition=str(body.get("if") or ""),
+            log=str(body.get("log") or ""),
+            exception=exception,
+            selection=parse_selection(str(body.get("ranks") or "all")),
+            once=bool(body.get("once")),
+        )
+        self._breaks[made.number] = made
+        return made
+
+    def clear(self, numbers: list[int]) -> list[Break]:
+        """Those removed; all when no number is given."""
+        unknown = [number for number in numbers if number not in self._breaks]
+        if unknown:
+            raise UsageError(f"there is no breakpoint {unknown[0]}", "`rldbg break --list` shows them")
+        return [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
+
+    def all(self) -> list[Break]:
+        return list(self._breaks.values())
+
+    def meant_for(self, process: Process) -> list[Break]:
+        return [each for each in self._breaks.values() if each.is_meant_for(process)]
+
+    def concerns(self, process: Process) -> bool:
+        return bool(self.meant_for(process))
+
+    async def configure(self, session: DebugSession, process: Process) -> None:
+        """Makes the process's breakpoints what the table says they are."""
+        meant = self.meant_for(process)
+        paths = self._paths.setdefault(process.number, {})
+        for file in {each.file for each in meant if each.file} - set(paths):
+            paths[file] = await _path_in(process, file)
+        for file, path in paths.items():
+            lines = [each for each in meant if each.file == file]
+            body = {"source": {"path": path, "name": PurePath(path).name}, "breakpoints": [_line(b) for b in lines]}
+            answer = await session.request("setBreakpoints", body)
+            for each, result in zip(lines, answer.get("breakpoints") or [], strict=False):
+                each.verified[process.who] = bool(result.get("verified"))
+        filters = {name for each in meant if each.exception for name in _FILTERS[each.exception]}
+        # A worker that Ray stopped after an exception waits for this filter; without it the stop silently ends.
+        if process.agent is None:
+            filters.add("uncaught")
+        await session.set_exception_filters(sorted(filters))
+        for each in meant:
+            if each.exception:
+                each.verified[process.who] = True
+
+    def note_stop(self, process: Process) -> bool:
+        """Counts a stop for the breakpoint it belongs to; True when one of them has done its service there."""
+        stop = process.stop
+        if stop is None:
+            return False
+        paths = self._paths.get(process.number, {})
+        spent = False
+        for each in self.meant_for(process):
+            if (each.exception and stop.reason == "exception") or (
+                each.file and each.line == stop.line and paths.get(each.file) == stop.file
+            ):
+                each.hits[process.who] += 1
+                if each.once:
+                    each.spent.add(process.number)
+                    spent = True
+        return spent
+
+
+def _line(each: Break) -> dict[str, Any]:
+    line: dict[str, Any] = {"line": each.line}
+    if each.condition:
+        line["condition"] = each.condition
+    if each.log:
+        line["logMessage"] = each.log
+    return line
+
+
+async def _path_in(process: Process, file: str) -> str:
+    if process.agent is None:
+        return file
+    with contextlib.suppress(WireError, TimeoutError, UnreachableError):
+        answer = await process.agent.request("resolve", {"path": file}, timeout_s=5.0)
+        return str(answer["path"])
+    return file

@@ -1,0 +1,228 @@
+"""What a client may ask the broker. One desk a connection: it knows which processes its client is attached to."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from rldbg.agent import Message, SelectionError, WireError, parse_selection
+from rldbg.core import IncompleteDataError, RldbgError, UsageError
+from rldbg.live.broker.processes import Process
+
+if TYPE_CHECKING:
+    from rldbg.live.broker.server import Broker
+
+_STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
+_STACK_S = 3.0
+
+
+class Desk:
+    """Answers the requests of one client; `leave` undoes what only its presence held."""
+
+    def __init__(self, broker: "Broker", name: str) -> None:
+        self._broker = broker
+        self._name = name
+        self._attached: set[Process] = set()
+        self._operations: dict[str, Callable[[Message], Awaitable[Any]]] = {
+            "ps": self._ps,
+            "select": self._select,
+            "attach": self._attach,
+            "detach": self._detach,
+            "dap": self._dap,
+            "resume": self._resume,
+            "wait_stopped": self._wait_stopped,
+            "pause": self._pause,
+            "continue": self._continue,
+            "break_set": self._break_set,
+            "break_list": self._break_list,
+            "break_clear": self._break_clear,
+            "stacks": self._stacks,
+            "shutdown": self._shutdown,
+        }
+
+    async def answer(self, op: str, body: Message) -> Any:
+        operation = self._operations.get(op)
+        if operation is None:
+            raise UsageError(
+                f"the broker does not know {op!r}", "use the same rldbg as the one that started the broker"
+            )
+        return await operation(body)
+
+    async def leave(self) -> None:
+        """The client is gone, politely or not: what is stopped stays stopped, what runs gets its speed back."""
+        for process in list(self._attached):
+            await self._let_go(process)
+
+    async def _let_go(self, process: Process) -> None:
+        self._attached.discard(process)
+        process.attached[self._name] -= 1
+        process.attached += type(process.attached)()
+        try:
+            await self._broker.sessions.release(process)
+        except RldbgError:
+            # The session ended while its last client left; there is nothing to release.
+            return
+
+    # Looking.
+
+    async def _ps(self, body: Message) -> Message:
+        await self._broker.refresh(timeout_s=0.25)
+        everyone = [p for p in self._broker.processes if body.get("all") or _is_of_interest(p)]
+        return {"processes": [process.to_dict() for process in everyone]}
+
+    async def _select(self, body: Message) -> Message:
+        return {"who": [process.who for process in self._chosen(body)]}
+
+    def _chosen(self, body: Message, *, states: tuple[str, ...] = ("running", "stopped")) -> list[Process]:
+        try:
+            selection = parse_selection(str(body.get("who") or "all"))
+        except SelectionError as error:
+            raise UsageError(str(error), "see `rldbg ps --help` for the grammar") from None
+        named = [p for p in self._broker.processes.select(selection) if _is_of_interest(p)]
+        chosen = [process for process in named if process.state in states and process.is_alive]
+        if not chosen:
+            there = ", ".join(p.who for p in self._broker.processes if _is_of_interest(p)) or "no process at all"
+            what = "stopped" if states == ("stopped",) and named else "there"
+            raise IncompleteDataError(f"{selection.text!r} names nothing that is {what}", f"there is: {there}")
+        return chosen
+
+    def _one(self, body: Message) -> Process:
+        chosen = self._chosen(body)
+        if len(chosen) > 1:
+            names = ", ".join(process.who for process in chosen)
+            raise UsageError(f"{body.get('who')!r} names {len(chosen)} processes", f"name one of {names}")
+        return chosen[0]
+
+    async def _stacks(self, body: Message) -> Message:
+        chosen = self._chosen(body, states=("running", "stopped", "crashed"))
+        wanted = {"locals": bool(body.get("locals")), "flight_record": bool(body.get("flight_record"))}
+
+        async def ask(process: Process) -> Message:
+            entry = process.to_dict()
+            if process.agent is None:
+                return entry | {"unanswered": "it has no agent"}
+            try:
+                answer: Message = await process.agent.request("stacks", wanted, timeout_s=_STACK_S)
+            except (WireError, TimeoutError) as error:
+                return entry | {"unanswered": str(error) or f"its interpreter did not answer within {_STACK_S:g} s"}
+            return entry | answer
+
+        return {
+            "stacks": await asyncio.gather(*(ask(process) for process in chosen)),
+            "broker_host": os.uname().nodename,
+        }
+
+    # Debugging one process.
+
+    async def _attach(self, body: Message) -> Message:
+        """Joins a session, opened if need be; with `stop` a running process is paused."""
+        process = self._one(body)
+        await self._broker.sessions.of(process)
+        if process not in self._attached:
+            self._attached.add(process)
+            process.attached[self._name] += 1
+        if body.get("stop") and process.stop is None:
+            await self._broker.sessions.pause(process)
+        if process.session is not None:
+            session = process.session
+            await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), 10.0)
+        return process.to_dict()
+
+    async def _detach(self, body: Message) -> Message:
+        process = self._one(body)
+        if process in self._attached:
+            await self._let_go(process)
+        return process.to_dict()
+
+    async def _dap(self, body: Message) -> Message:
+        process = self._one(body)
+        session = await self._broker.sessions.of(process)
+        await process.wait_until(
+            lambda: session.stop is not None or session.ended.is_set() or not process.declared, 10.0
+        )
+        arguments = dict(body.get("arguments") or {})
+        if arguments.get("threadId") == "stopped":
+            arguments["threadId"] = session.stop.thread_id if session.stop else 0
+        if arguments.get("frameId") == "stopped":
+            arguments["frameId"] = session.stop.frame_id if session.stop else None
+        return await session.request(str(body["command"]), arguments, float(body.get("timeout_s") or 30.0))
+
+    async def _resume(self, body: Message) -> Message:
+        """One step or `continue`; then, with `wait_s`, until it stops again."""
+        process, how = self._one(body), str(body["how"])
+        if how not in _STEPS:
+            raise UsageError(f"{how!r} is no way to go on")
+        session = await self._broker.sessions.of(process)
+        stops = session.stops
+        await self._broker.sessions.resume(process, how, **dict(body.get("arguments") or {}))
+        if body.get("wait_s"):
+            await process.wait_until(
+                lambda: session.stops != stops or session.ended.is_set() or process.declared is not None,
+                float(body["wait_s"]),
+            )
+        return process.to_dict()
+
+    async def _wait_stopped(self, body: Message) -> Message:
+        process = self._one(body)
+        await process.wait_until(
+            lambda: not process.is_alive or (process.session is not None and process.session.stop is not None),
+            float(body.get("wait_s") or 30.0),
+        )
+        return process.to_dict()
+
+    # Many processes.
+
+    async def _pause(self, body: Message) -> Message:
+        return await self._each(self._chosen(body, states=("running",)), self._broker.sessions.pause)
+
+    async def _continue(self, body: Message) -> Message:
+        async def let_go(process: Process) -> None:
+            await self._broker.sessions.resume(process, "continue")
+
+        return await self._each(self._chosen(body, states=("stopped",)), let_go)
+
+    async def _each(self, chosen: list[Process], act: Callable[[Process], Awaitable[None]]) -> Message:
+        async def attempt(process: Process) -> Message:
+            try:
+                await act(process)
+            except (RldbgError, WireError, TimeoutError) as error:
+                return process.to_dict() | {"ok": False, "error": str(error)}
+            return process.to_dict() | {"ok": True}
+
+        return {"processes": await asyncio.gather(*(attempt(process) for process in chosen))}
+
+    async def _break_set(self, body: Message) -> Message:
+        try:
+            made = self._broker.sessions.breaks.add(body)
+        except SelectionError as error:
+            raise UsageError(str(error), "see `rldbg break --help` for the grammar") from None
+        await self._apply_everywhere()
+        return made.to_dict()
+
+    async def _break_list(self, _body: Message) -> Message:
+        log = self._broker.sessions.log_points
+        breaks = [each.to_dict() for each in self._broker.sessions.breaks.all()]
+        return {"breaks": breaks, "log_file": str(log.path), "log": log.recent()}
+
+    async def _break_clear(self, body: Message) -> Message:
+        removed = self._broker.sessions.breaks.clear([int(number) for number in body.get("ids") or []])
+        await self._apply_everywhere()
+        for process in self._broker.processes:
+            if process.is_alive:
+                await self._broker.sessions.release(process)
+        return {"cleared": [each.number for each in removed]}
+
+    async def _apply_everywhere(self) -> None:
+        alive = [process for process in self._broker.processes if process.is_alive]
+        await asyncio.gather(*(self._broker.sessions.apply_breaks(process) for process in alive))
+
+    async def _shutdown(self, _body: Message) -> Message:
+        self._broker.stopping.set()
+        return {"stopping": True}
+
+
+def _is_of_interest(process: Process) -> bool:
+    """Not pooled workers with nothing to do, nor helpers that have ended as they should."""
+    if process.ended_at is not None:
+        return process.crash is not None or not process.said_goodbye
+    return not process.facts.get("idle")

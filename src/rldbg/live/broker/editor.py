@@ -1,0 +1,146 @@
+"""An editor's debug session on top of one the broker already holds.
+
+To the editor this is an ordinary debug adapter: it may initialise, attach, configure and disconnect as it likes. Only
+what steers or looks is passed on; leaving never resumes or ends the process, because the session is the broker's.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from rldbg.agent import Message, SelectionError, WireError, parse_selection
+from rldbg.core import RldbgError
+from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.processes import Process
+from rldbg.live.broker.session import DebugSession
+
+if TYPE_CHECKING:
+    from rldbg.live.broker.server import Broker
+
+_QUIET_EVENTS = frozenset({"initialized", "terminated", "exited", "process"})
+
+
+class EditorBridge:
+    """Carries the messages of one editor to one process."""
+
+    def __init__(self, broker: "Broker", stream: Stream, name: str) -> None:
+        self._broker = broker
+        self._stream = stream
+        self._name = name
+        self._seq = 0
+        self._lines: dict[str, list[Any]] = {}
+
+    async def serve(self, who: str) -> None:
+        try:
+            process = self._find(who)
+            session = await self._broker.sessions.of(process)
+        except (RldbgError, WireError, SelectionError) as error:
+            self._stream.send({"type": "refused", "reason": str(error)})
+            self._stream.close()
+            return
+        self._stream.send({"type": "welcome", "about": {"who": process.who, "cwd": process.facts.get("cwd", "")}})
+        process.attached[self._name] += 1
+        session.listeners.append(self._pass_on)
+        try:
+            await self._read(process, session)
+        finally:
+            session.listeners.remove(self._pass_on)
+            process.attached[self._name] -= 1
+            process.attached += type(process.attached)()
+            self._stream.close()
+            await self._leave(process, session)
+
+    async def _read(self, process: Process, session: DebugSession) -> None:
+        """Until the editor leaves or the session ends."""
+        ended = asyncio.ensure_future(session.ended.wait())
+        try:
+            while not ended.done():
+                message = asyncio.ensure_future(self._stream.receive())
+                await asyncio.wait({message, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not message.done():
+                    message.cancel()
+                    self._event("terminated", {})
+                    return
+                if not await self._take(message.result(), process, session):
+                    return
+        except WireError:
+            return
+        finally:
+            ended.cancel()
+
+    async def _take(self, message: Message, process: Process, session: DebugSession) -> bool:
+        """Answers one request; False after the editor has said goodbye."""
+        command = str(message.get("command"))
+        if message.get("type") != "request":
+            return True
+        if command in ("disconnect", "terminate"):
+            self._respond(message, {})
+            self._event("terminated", {})
+            return False
+        local = {"initialize": session.capabilities, "attach": {}, "launch": {}, "configurationDone": {}}
+        if command in local:
+            self._respond(message, local[command])
+            self._after(command, session)
+            return True
+        arguments = message.get("arguments") or {}
+        if command == "setBreakpoints":
+            arguments = self._with_ours(arguments, process)
+        try:
+            response = await session.forward(command, arguments)
+        except RldbgError as error:
+            self._respond(message, {}, success=False, text=str(error))
+            return True
+        body = response.get("body") or {}
+        if command == "setBreakpoints":
+            wanted = len((message.get("arguments") or {}).get("breakpoints") or [])
+            body = body | {"breakpoints": (body.get("breakpoints") or [])[:wanted]}
+        self._respond(message, body, success=bool(response.get("success")), text=str(response.get("message") or ""))
+        return True
+
+    def _after(self, command: str, session: DebugSession) -> None:
+        """What an adapter would tell an editor at this point."""
+        if command in ("attach", "launch"):
+            self._event("initialized", {})
+        if command == "configurationDone" and session.stop is not None:
+            stop = session.stop
+            body = {"reason": stop.reason, "threadId": stop.thread_id, "allThreadsStopped": True}
+            self._event("stopped", body)
+
+    def _with_ours(self, arguments: Message, process: Process) -> Message:
+        """The editor replaces all breakpoints of a file; those set by `rldbg break` stay behind its own."""
+        path = str((arguments.get("source") or {}).get("path", ""))
+        theirs = list(arguments.get("breakpoints") or [])
+        self._lines[path] = theirs
+        ours = [{"line": each.line} for each in self._broker.sessions.breaks.meant_for(process) if each.file == path]
+        return {**arguments, "breakpoints": theirs + ours}
+
+    async def _leave(self, process: Process, session: DebugSession) -> None:
+        """Takes the editor's breakpoints back; whatever is stopped stays stopped."""
+        try:
+            for path in self._lines:
+                await session.request("setBreakpoints", self._with_ours({"source": {"path": path}}, process))
+            await self._broker.sessions.release(process)
+        except RldbgError:
+            # The session has ended in the meantime, and its breakpoints with it.
+            return
+
+    def _find(self, who: str) -> Process:
+        matches = [p for p in self._broker.processes.select(parse_selection(who)) if p.is_alive]
+        if len(matches) != 1:
+            raise WireError(f"{who!r} names {len(matches)} processes; an editor needs exactly one")
+        return matches[0]
+
+    def _pass_on(self, message: Message) -> None:
+        if message.get("event") not in _QUIET_EVENTS:
+            self._event(str(message.get("event")), message.get("body") or {})
+
+    def _event(self, event: str, body: Message) -> None:
+        self._seq += 1
+        self._stream.send({"seq": self._seq, "type": "event", "event": event, "body": body})
+
+    def _respond(self, request: Message, body: Message, *, success: bool = True, text: str = "") -> None:
+        self._seq += 1
+        response = {"seq": self._seq, "type": "response", "request_seq": request.get("seq", 0), "success": success}
+        response |= {"command": request.get("command"), "body": body}
+        if text:
+            response["message"] = text
+        self._stream.send(response)

@@ -1,0 +1,167 @@
+"""Every process of the run that an agent spoke for, or that Ray says is paused: who it is and what it is doing."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rldbg.agent import Message, Selection, Subject
+from rldbg.core import UnreachableError
+from rldbg.live.broker.peer import Peer
+from rldbg.live.broker.session import DebugSession, Stop
+
+State = Literal["running", "stopped", "crashed", "exited"]
+
+
+@dataclass(eq=False)
+class Process:
+    """One process. `session` exists while somebody debugs it; `declared` is a stop that the agent announced."""
+
+    number: int
+    facts: dict[str, Any]
+    agent: Peer | None = None
+    open_session: Callable[["Process"], Awaitable[None]] | None = None
+    who: str = ""
+    role: str = ""
+    session: DebugSession | None = None
+    declared: Stop | None = None
+    crash: Message | None = None
+    stops_seen: int = 0
+    failure: str = ""
+    ended_at: float | None = None
+    said_goodbye: bool = False
+    paused_by_us: bool = False
+    attached: Counter[str] = field(default_factory=Counter)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def stop(self) -> Stop | None:
+        if self.session is not None and self.session.stop is not None:
+            return self.session.stop
+        return self.declared
+
+    @property
+    def state(self) -> State:
+        if self.stop is not None:
+            return "stopped"
+        if self.ended_at is not None:
+            return "crashed" if self.crash else "exited"
+        return "crashed" if self.crash and self.crash.get("where") == "process" else "running"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.ended_at is None
+
+    def subject(self) -> Subject:
+        return Subject(
+            who=self.who,
+            role=self.role,
+            rank=self.facts.get("rank"),
+            coordinates=self.facts.get("coordinates") or {},
+            pid=int(self.facts.get("pid") or 0),
+        )
+
+    def touch(self) -> None:
+        """Wakes whoever waits for this process to change."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Whether the condition came true in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await self.changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def living_session(self) -> DebugSession:
+        if self.session is None:
+            raise UnreachableError(f"{self.who} is not being debugged", f"stop it first: rldbg pause {self.who}")
+        return self.session
+
+    def to_dict(self) -> dict[str, Any]:
+        stop = self.stop
+        crash = self.crash or {}
+        known = stop.to_dict() if stop else {name: crash.get(name) for name in ("file", "line", "function")}
+        return {
+            "who": self.who,
+            "role": self.role,
+            "rank": self.facts.get("rank"),
+            "state": self.state,
+            "file": known.get("file"),
+            "line": known.get("line"),
+            "function": known.get("function"),
+            "host": self.facts.get("host"),
+            "pid": self.facts.get("pid"),
+            "thread": stop.thread if stop else None,
+            "since_s": round(time.time() - stop.since, 1) if stop else None,
+            "attached_by": sorted(self.attached),
+            "reason": stop.reason if stop else None,
+            "notes": list(stop.notes) if stop else [],
+            "crash_file": crash.get("path"),
+            "message": crash.get("message"),
+            "world_size": self.facts.get("world_size"),
+            "coordinates": self.facts.get("coordinates") or {},
+            "kind": self.facts.get("kind"),
+            "idle": bool(self.facts.get("idle")),
+            "python": self.facts.get("python"),
+            "ray": self.facts.get("ray") or {},
+            "lost": self.ended_at is not None and not self.said_goodbye,
+            "debugged": self.session is not None,
+        }
+
+
+class ProcessTable:
+    """All processes by arrival. Names are given anew whenever something changed, so that they stay unique."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, Process] = {}
+        self._last = 0
+
+    def add(self, facts: dict[str, Any], **fields: Any) -> Process:
+        self._last += 1
+        process = Process(self._last, facts, **fields)
+        self._processes[self._last] = process
+        self.rename()
+        return process
+
+    def remove(self, process: Process) -> None:
+        self._processes.pop(process.number, None)
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(list(self._processes.values()))
+
+    def find(self, host: str, pid: int) -> Process | None:
+        """The latest process with this id there; ids come back, so the living wins."""
+        matches = [p for p in self if p.facts.get("host") == host and p.facts.get("pid") == pid]
+        return max(matches, key=lambda p: (p.is_alive, p.number), default=None)
+
+    def select(self, selection: Selection) -> list[Process]:
+        return [process for process in self if selection.matches(process.subject())]
+
+    def rename(self) -> None:
+        everyone = list(self._processes.values())
+        for process in everyone:
+            process.role = self._role(process)
+        listed = [process for process in everyone if process.is_alive or process.crash]
+        names = Counter(_plain_name(process) for process in listed)
+        for process in everyone:
+            name = _plain_name(process)
+            is_listed = process.is_alive or process.crash is not None
+            process.who = name if is_listed and names[name] == 1 else f"{name}@{process.facts.get('pid')}"
+
+    def _role(self, process: Process) -> str:
+        role = str(process.facts.get("role") or "process")
+        if not process.facts.get("child"):
+            return role
+        parent = self.find(str(process.facts.get("host")), int(process.facts.get("parent_pid") or 0))
+        return f"{parent.role if parent and parent is not process else role}.child"
+
+
+def _plain_name(process: Process) -> str:
+    rank = process.facts.get("rank")
+    return process.role if rank is None else f"{process.role}/{rank}"

@@ -1,0 +1,219 @@
+"""The broker of a run: agents dial in and are remembered, debug sessions are held, clients come and go.
+
+Invariants: no message is taken from anybody who has not proved the run's token; no client, agent or debuggee can end
+the broker or another's session by dying, lying or sending garbage; a process is stopped only while its session lives.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent import STRANGER_LIMIT_BYTES, Message, WireError
+from rldbg.core import UnreachableError, UsageError
+from rldbg.live.broker.desk import Desk
+from rldbg.live.broker.editor import EditorBridge
+from rldbg.live.broker.peer import HANDSHAKE_S, Peer, Stream, greet
+from rldbg.live.broker.processes import Process, ProcessTable
+from rldbg.live.broker.session import Stop
+from rldbg.live.broker.sessions import Sessions
+
+_log = logging.getLogger(__name__)
+_STRANGERS = 256
+_OPEN_S = 30.0
+# Stepping never enters the agent's own code.
+_AGENT_FOLDER_RULE = {"path": str(Path(__file__).parents[2] / "agent"), "include": False}
+
+
+class Broker:
+    """Everything the broker knows. `accept` is its whole surface."""
+
+    def __init__(self, *, token: str, run: Path) -> None:
+        self._token = token
+        self.run = run
+        self.processes = ProcessTable()
+        self.sessions = Sessions(run)
+        self.stopping = asyncio.Event()
+        self.clients = 0
+        self.had_agents = False
+        self.last_contact = time.monotonic()
+        self._strangers = 0
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its first byte to its last."""
+        stream = Stream(reader, writer, STRANGER_LIMIT_BYTES)
+        if self._strangers >= _STRANGERS:
+            stream.close()
+            return
+        self._strangers += 1
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                kind, about = await greet(stream, self._token)
+        except (WireError, TimeoutError, OSError) as error:
+            _log.info("a connection was refused: %s", error or "it said nothing")
+            stream.close()
+            return
+        finally:
+            self._strangers -= 1
+        serve = {"agent": self._serve_agent, "debug": self._serve_debuggee, "editor": self._serve_editor}
+        # Cancelled only when the broker ends, and then there is nothing left to say.
+        with contextlib.suppress(asyncio.CancelledError):
+            await serve.get(kind, self._serve_client)(stream, about)
+        self.last_contact = time.monotonic()
+
+    async def _serve_agent(self, stream: Stream, about: Message) -> None:
+        self.had_agents = True
+        process = self.processes.add(about, open_session=_ask_agent_for_session)
+
+        async def on_request(op: str, body: Message) -> Any:
+            if op != "stopping":
+                raise UsageError(f"the broker does not know {op!r}")
+            return await self._stopping(process, body)
+
+        async def on_event(event: str, body: Message) -> None:
+            self._agent_said(process, event, body)
+
+        peer = Peer(stream, on_request=on_request, on_event=on_event)
+        process.agent = peer
+        stream.send({"type": "welcome", "about": {"who": process.who}})
+        self.sessions.spawn(self.sessions.apply_breaks(process))
+        await peer.run()
+        process.agent = None
+        process.declared = None
+        process.ended_at = time.time()
+        if process.session is not None:
+            process.session.close()
+        self.processes.rename()
+        process.touch()
+
+    def _agent_said(self, process: Process, event: str, body: Message) -> None:
+        if event == "identity":
+            self.learn(process, body)
+        elif event == "crash":
+            process.crash = body
+        elif event == "bye":
+            process.said_goodbye = True
+        elif event in ("stop_failed", "debug_failed"):
+            process.failure = str(body.get("reason"))
+            process.declared = None
+        elif event == "debug_closed" and process.session is not None:
+            process.session.close()
+        process.touch()
+
+    def learn(self, process: Process, facts: dict[str, Any]) -> None:
+        """Takes over what a process says about itself, and what that means for breakpoints."""
+        if facts == process.facts:
+            return
+        process.facts = facts
+        self.processes.rename()
+        if process.session is None and self.sessions.breaks.concerns(process):
+            self.sessions.spawn(self.sessions.apply_breaks(process))
+
+    async def _stopping(self, process: Process, body: Message) -> Message:
+        """An agent is about to halt its process: first make everybody patient, then let it."""
+        self.learn(process, dict(body.get("identity") or process.facts))
+        process.stops_seen = int(body.get("stop") or 0)
+        process.failure = ""
+        notes = [str(note) for note in body.get("notes") or []] + await self._hold_others(process)
+        process.declared = Stop(
+            file=str(body.get("file") or ""),
+            line=int(body.get("line") or 0),
+            function=str(body.get("function") or ""),
+            thread=str(body.get("thread") or ""),
+            reason=str(body.get("reason") or "breakpoint"),
+            notes=notes,
+        )
+        process.touch()
+        if body.get("timeout_s"):
+            self.sessions.spawn(self._continue_after(process, process.stops_seen, float(body["timeout_s"])))
+        return {"who": process.who, "notes": notes}
+
+    async def _hold_others(self, stopping: Process) -> list[str]:
+        """Raises the collective timeouts everywhere and names what stays impatient."""
+        agents = [process for process in self.processes if process.agent is not None]
+        answers = await asyncio.gather(*(_hold(process) for process in agents))
+        notes = []
+        for process, answer in zip(agents, answers, strict=True):
+            if answer is None:
+                notes.append(f"{process.who} did not answer: its collective timeouts are as they were")
+                continue
+            if answer.get("waiting_in") and process is not stopping:
+                notes.append(f"{process.who} already waits in {answer['waiting_in']}: that call keeps its own timeout")
+            notes += [f"{process.who}: {text}" for text in [*answer.get("failed", []), *answer.get("watchdogs", [])]]
+        return notes
+
+    async def _continue_after(self, process: Process, stop: int, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if process.stops_seen == stop and process.stop is not None and process.is_alive:
+            await self.sessions.resume(process, "continue")
+
+    async def _serve_debuggee(self, stream: Stream, about: Message) -> None:
+        process = self.processes.find(str(about.get("host")), int(about.get("pid") or 0))
+        if process is None or not process.is_alive:
+            stream.close()
+            return
+        stream.send({"type": "welcome", "about": {"who": process.who}})
+        await self.sessions.hold(process, stream, rules=[_AGENT_FOLDER_RULE])
+
+    async def _serve_client(self, stream: Stream, about: Message) -> None:
+        desk = Desk(self, str(about.get("name") or "client"))
+
+        async def on_event(_event: str, _body: Message) -> None:
+            return
+
+        peer = Peer(stream, on_request=desk.answer, on_event=on_event)
+        stream.send({"type": "welcome", "about": {"run": str(self.run)}})
+        self.clients += 1
+        try:
+            await peer.run()
+        finally:
+            self.clients -= 1
+            await desk.leave()
+
+    async def _serve_editor(self, stream: Stream, about: Message) -> None:
+        await EditorBridge(self, stream, str(about.get("name") or "editor")).serve(str(about.get("who")))
+
+    def farewell(self) -> None:
+        """Lets everybody go: agents and debuggees see their connections end and run on."""
+        for process in self.processes:
+            if process.session is not None:
+                process.session.close()
+            if process.agent is not None:
+                process.agent.close()
+
+    async def refresh(self, timeout_s: float) -> None:
+        """Asks every agent who it is now; one that is busy in C code keeps the name it had."""
+        await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
+
+    async def _ask_identity(self, process: Process, timeout_s: float) -> None:
+        if process.agent is None:
+            return
+        try:
+            facts = await process.agent.request("identity", {}, timeout_s=timeout_s)
+        except (WireError, TimeoutError):
+            return
+        self.learn(process, facts)
+
+    async def watch(self) -> None:
+        """While there are breakpoints, looks once a second for workers that have become somebody."""
+        while True:
+            await asyncio.sleep(1.0)
+            if len(self.sessions.breaks):
+                await self.refresh(timeout_s=0.5)
+
+
+async def _ask_agent_for_session(process: Process) -> None:
+    if process.agent is None:
+        raise UnreachableError(f"{process.who} is gone", "`rldbg ps` shows what is left")
+    await process.agent.request("debug", {}, timeout_s=_OPEN_S)
+
+
+async def _hold(process: Process) -> Message | None:
+    assert process.agent is not None
+    try:
+        answer: Message = await process.agent.request("hold", {}, timeout_s=1.0)
+    except (WireError, TimeoutError):
+        return None
+    return answer

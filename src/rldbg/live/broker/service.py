@@ -1,0 +1,105 @@
+"""The broker as an operating-system process: started detached, found through RUN/broker.json, stopped by asking it.
+
+RUN/broker.json (mode 0600) holds address, token and process id; it exists exactly while the broker answers. The token
+is passed through that file only: never as an argument, in an environment or in a log.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rldbg.agent import PROTOCOL
+from rldbg.live.broker.server import Broker
+
+FILE = "broker.json"
+_FAREWELL_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How a broker process listens and when it ends by itself."""
+
+    run: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    owner_pid: int = 0
+
+
+def serve(options: ServiceOptions) -> None:
+    """Runs a broker in this process until it is told to stop, or nobody can need it any more."""
+    os.umask(0o077)
+    (options.run / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=options.run / "logs" / "broker.log", level=logging.INFO, format="%(asctime)s %(message)s"
+    )
+    # Terminals and schedulers hang up on whole sessions; paused ranks must not be let go by that.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(_serve(options))
+
+
+async def _serve(options: ServiceOptions) -> None:
+    token = secrets.token_urlsafe(32)
+    broker = Broker(token=token, run=options.run)
+    server = await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, broker.stopping.set)
+    file = options.run / FILE
+    port = server.sockets[0].getsockname()[1]
+    _publish(file, {"host": _reachable(options.host), "port": port, "token": token})
+    tasks = [asyncio.ensure_future(broker.watch()), asyncio.ensure_future(_end_when_unneeded(broker, options))]
+    try:
+        await broker.stopping.wait()
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+        for task in tasks:
+            task.cancel()
+        server.close()
+        broker.farewell()
+
+
+async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
+    """Ends with the process that owns the run, once its agents are gone; without an owner, after a long silence."""
+    while True:
+        await asyncio.sleep(1.0)
+        if broker.clients or any(process.is_alive for process in broker.processes):
+            broker.last_contact = time.monotonic()
+        elif (
+            options.owner_pid and not psutil.pid_exists(options.owner_pid)
+        ) or time.monotonic() - broker.last_contact > _FAREWELL_S:
+            broker.stopping.set()
+
+
+def _publish(file: Path, facts: dict[str, object]) -> None:
+    body = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid()} | facts
+    temporary = file.with_name(f".{FILE}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(body, stream)
+    temporary.replace(file)
+
+
+def _reachable(host: str) -> str:
+    """The address agents on other hosts can dial when the broker listens on all of them."""
+    return os.uname().nodename if host in ("0.0.0.0", "::", "") else host
+
+
+def main() -> None:
+    """`python -m rldbg.live.broker.service OPTIONS_AS_JSON`."""
+    given = json.loads(sys.argv[1])
+    serve(ServiceOptions(**{**given, "run": Path(given["run"])}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""A debug session that outlives its clients: the broker's side of the debug adapter protocol for one process.
+
+The session knows at any moment which threads are stopped. Requests that only make sense for a stopped thread are
+refused for any other, because debugpy answers nothing more after a `continue` it did not expect. Requests that the
+debuggee does not know are refused here too: pydevd would never answer them. `terminateDebuggee` is never sent as true.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rldbg.agent import Message, WireError
+from rldbg.core import UnreachableError, UsageError
+from rldbg.live.broker.peer import Stream
+
+_RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
+_FRAME_BOUND = frozenset({"evaluate", "scopes", "variables", "setVariable", "setExpression", "completions"})
+_KNOWN = (
+    _RESUMING
+    | _FRAME_BOUND
+    | frozenset(
+        [
+            "initialize",
+            "attach",
+            "configurationDone",
+            "setBreakpoints",
+            "setFunctionBreakpoints",
+            "setExceptionBreakpoints",
+            "threads",
+            "stackTrace",
+            "exceptionInfo",
+            "pause",
+            "gotoTargets",
+            "modules",
+            "source",
+            "stepInTargets",
+            "setDebuggerProperty",
+            "disconnect",
+            "pydevdSystemInfo",
+        ]
+    )
+)
+HANDSHAKE_S = 30.0
+_REQUEST_S = 30.0
+_NOT_THE_USERS = ("/debugpy/", "/pydevd", "/ray/util/rpdb.py", "/ray/util/debugpy.py", "/rldbg/agent/")
+
+
+@dataclass
+class Stop:
+    """Where and why a process halted."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    thread: str = ""
+    thread_id: int = 0
+    reason: str = "breakpoint"
+    since: float = field(default_factory=time.time)
+    notes: list[str] = field(default_factory=list)
+    frame_id: int | None = None
+    counted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "line": self.line,
+            "function": self.function,
+            "thread": self.thread,
+            "thread_id": self.thread_id,
+            "reason": self.reason,
+            "notes": self.notes,
+        }
+
+
+class DebugSession:
+    """`on_change` is called after every stop, resume and end; `on_event` sees each event as it came."""
+
+    def __init__(self, stream: Stream, *, on_change: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_change = on_change
+        self.on_output: Callable[[str], None] = lambda _text: None
+        self.listeners: list[Callable[[Message], None]] = []
+        self.capabilities: Message = {}
+        self.stop: Stop | None = None
+        self.stops = 0
+        self.ended = asyncio.Event()
+        self._stopped_threads: set[int] = set()
+        self._initialized = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._seq = 0
+        self._settings: Message = {}
+        self._locating: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Reads the debuggee's messages until the connection ends."""
+        try:
+            while True:
+                message = await self._stream.receive()
+                if message.get("type") == "response":
+                    self._answered(message)
+                elif message.get("type") == "event":
+                    await self._happened(message)
+        except WireError:
+            return
+        finally:
+            self._end()
+
+    async def attach(self, configure: Callable[["DebugSession"], Any], **arguments: Any) -> None:
+        """The sequence every debuggee accepts; `configure` sends the breakpoints at its proper moment."""
+        about = {"clientID": "rldbg", "adapterID": "debugpy", "pathFormat": "path"}
+        positions = {"linesStartAt1": True, "columnsStartAt1": True, "supportsVariableType": True}
+        async with asyncio.timeout(HANDSHAKE_S):
+            self.capabilities = await self.request("initialize", about | positions)
+            # The answer to attach comes only after the configuration is done.
+            self._settings = {"subProcess": False, "redirectOutput": False, "justMyCode": False} | arguments
+            attached = asyncio.ensure_future(self.request("attach", self._settings, timeout_s=HANDSHAKE_S))
+            await self._initialized.wait()
+            await configure(self)
+            await self.request("configurationDone", {})
+            await attached
+
+    async def set_exception_filters(self, filters: list[str]) -> None:
+        """Stops at exceptions, but at raised ones only where they pass through the user's own code.
+
+        pydevd takes over from the attach request, at the moment the filters are set, whether libraries count.
+        """
+        narrow = "raised" in filters and self._initialized.is_set()
+        if narrow:
+            await self.request("attach", self._settings | {"justMyCode": True})
+        await self.request("setExceptionBreakpoints", {"filters": filters})
+        if narrow:
+            await self.request("attach", self._settings)
+
+    async def request(self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S) -> Message:
+        """The body of the response. Raises UsageError when it makes no sense now, UnreachableError when none comes."""
+        response = await self.forward(command, arguments, timeout_s)
+        if not response.get("success"):
+            raise UsageError(str(response.get("message") or f"{command} failed"))
+        body: Message = response.get("body") or {}
+        return body
+
+    async def forward(self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S) -> Message:
+        """The whole response, successful or not."""
+        self._permit(command, arguments)
+        if command == "disconnect":
+            arguments = {"restart": False, "terminateDebuggee": False}
+        self._seq += 1
+        seq = self._seq
+        waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[seq] = waiting
+        if command in _RESUMING:
+            self._resumed()
+        self._stream.send({"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)})
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiting
+        except TimeoutError:
+            raise UnreachableError(
+                f"no answer to {command} within {timeout_s:g} s",
+                "the process may be busy in C code: `rldbg stacks --native` shows where",
+            ) from None
+        finally:
+            self._waiting.pop(seq, None)
+
+    def _permit(self, command: str, arguments: Mapping[str, Any]) -> None:
+        if self.ended.is_set():
+            raise UnreachableError("this debug session has ended", "`rldbg ps` shows what is stopped now")
+        if command not in _KNOWN:
+            raise UsageError(f"the debuggee does not understand {command!r}")
+        thread = arguments.get("threadId")
+        if command in _RESUMING and (self.stop is None or (thread and thread not in self._stopped_threads)):
+            raise UsageError("it is not stopped", "`rldbg ps` shows what is; `rldbg pause WHO` stops a running process")
+        if command in _FRAME_BOUND and self.stop is None:
+            raise UsageError("it is running: values can be read only while it is stopped", "`rldbg pause WHO` first")
+
+    def _answered(self, message: Message) -> None:
+        waiting = self._waiting.get(message.get("request_seq", 0))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    async def _happened(self, message: Message) -> None:
+        body = message.get("body") or {}
+        event = message.get("event")
+        if event == "initialized":
+            self._initialized.set()
+        elif event == "stopped":
+            # Asked for in a task of its own: the answer comes through the loop that called us.
+            self._stopped_threads.add(int(body.get("threadId", 0)))
+            self._locating = asyncio.ensure_future(self._locate(body))
+        elif event == "continued":
+            self._resumed()
+        elif event == "output" and body.get("category") not in ("telemetry", None):
+            self.on_output(str(body.get("output", "")))
+        elif event in ("terminated", "exited"):
+            self._resumed()
+        for listener in list(self.listeners):
+            listener(message)
+
+    async def _locate(self, body: Message) -> None:
+        """Asks where the stop is, so that `rldbg ps` can say it without disturbing anybody."""
+        stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
+        if body.get("text"):
+            stop.notes.append(str(body["text"]))
+        self.stop = stop
+        with contextlib.suppress(UsageError, UnreachableError):
+            stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
+            _fill(stop, stack.get("stackFrames") or [])
+            threads = await self.request("threads", {})
+            names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
+            stop.thread = str(names.get(stop.thread_id, ""))
+        if self.stop is stop:
+            self.stops += 1
+            self._on_change()
+
+    def _resumed(self) -> None:
+        self.stop = None
+        self._stopped_threads.clear()
+        self._on_change()
+
+    def _end(self) -> None:
+        self.stop = None
+        self.ended.set()
+        self._stream.close()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(UnreachableError("the debug session ended", "`rldbg ps` shows what is left"))
+        self._on_change()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _fill(stop: Stop, frames: list[Message]) -> None:
+    """The user's innermost frame: what a debugger or this tool put on top of it is skipped."""
+    for frame in frames:
+        path = str((frame.get("source") or {}).get("path", ""))
+        if not any(part in path for part in _NOT_THE_USERS):
+            stop.file, stop.line, stop.function = path, int(frame.get("line", 0)), str(frame.get("name", ""))
+            stop.frame_id = frame.get("id")
+            return

@@ -1,0 +1,144 @@
+"""The debug sessions of all processes: opened on demand, held while needed, closed when nobody needs them.
+
+A session is needed while its process is stopped, while a client is attached, or while a breakpoint is set there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent import WireError
+from rldbg.core import RldbgError, UnreachableError, UsageError
+from rldbg.live.broker.breakpoints import BreakTable
+from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.processes import Process
+from rldbg.live.broker.session import DebugSession, Stop
+from rldbg.live.log_points import LogPoints
+
+_log = logging.getLogger(__name__)
+_OPEN_S = 30.0
+_STOP_S = 10.0
+
+
+class Sessions:
+    """Opens, holds, steers and releases debug sessions."""
+
+    def __init__(self, run: Path) -> None:
+        self.breaks = BreakTable()
+        self.log_points = LogPoints(run)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def of(self, process: Process) -> DebugSession:
+        """The process's session, opened if need be. Raises UnreachableError."""
+        if process.session is None and process.declared is None and process.open_session is not None:
+            process.failure = ""
+            try:
+                await process.open_session(process)
+            except (WireError, TimeoutError) as error:
+                process.failure = str(error) or "its agent does not answer"
+        await process.wait_until(
+            lambda: process.session is not None or bool(process.failure) or not process.is_alive, _OPEN_S
+        )
+        if process.session is None:
+            reason = process.failure or ("it ended" if not process.is_alive else "no debug session came")
+            raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` shows what is left")
+        return process.session
+
+    async def hold(self, process: Process, stream: Stream, **attach: Any) -> None:
+        """Attaches to a debuggee and keeps the session until it ends."""
+        session = DebugSession(stream, on_change=lambda: self._changed(process, session))
+        session.on_output = lambda text: self.log_points.add(process.who, text)
+        before = process.session
+        reading = asyncio.ensure_future(session.run())
+        try:
+            await session.attach(lambda opened: self.breaks.configure(opened, process), **attach)
+            process.session = session
+            process.touch()
+            await reading
+        except (RldbgError, TimeoutError) as error:
+            process.failure = str(error) or "the debuggee did not finish the handshake"
+        finally:
+            session.close()
+            await reading
+            if process.session is session:
+                process.session = before if before is not None and not before.ended.is_set() else None
+            process.declared = None
+            process.touch()
+
+    def _changed(self, process: Process, session: DebugSession) -> None:
+        stop = session.stop
+        if stop is not None and not stop.counted:
+            stop.counted = True
+            self._stopped(process, stop)
+        process.touch()
+
+    def _stopped(self, process: Process, stop: Stop) -> None:
+        if process.declared is not None:
+            stop.notes = [*process.declared.notes, *stop.notes]
+            stop.since = process.declared.since
+            process.declared = None
+        if self.breaks.note_stop(process):
+            self.spawn(self.apply_breaks(process))
+
+    async def apply_breaks(self, process: Process) -> None:
+        """Brings the breakpoints of one process up to date, opening a session when it needs one."""
+        try:
+            if process.session is not None:
+                await self.breaks.configure(process.session, process)
+            elif self.breaks.concerns(process):
+                await self.of(process)
+        except (RldbgError, TimeoutError) as error:
+            _log.info("breakpoints of %s: %s", process.who, error)
+
+    async def pause(self, process: Process) -> None:
+        """Stops a running process at its next line of Python."""
+        session = await self.of(process)
+        threads = (await session.request("threads", {})).get("threads") or []
+        main = next((each for each in threads if each.get("name") == "MainThread"), threads[0] if threads else None)
+        if main is None:
+            raise UnreachableError(f"{process.who} shows no Python thread", "`rldbg stacks --native` shows where it is")
+        await session.request("pause", {"threadId": main["id"]})
+        if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), _STOP_S):
+            raise UnreachableError(
+                f"{process.who} runs no Python code now; it will stop as soon as it does",
+                f"`rldbg stacks {process.who} --native` shows what it is in",
+            )
+
+    async def resume(self, process: Process, how: str, **arguments: Any) -> None:
+        """Lets a stopped process go on, by `continue` or one kind of step."""
+        session = await self.of(process)
+        await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), _STOP_S)
+        stop = session.stop
+        if stop is None:
+            raise UsageError(f"{process.who} is not stopped", "`rldbg ps` shows what is")
+        process.declared = None
+        await session.request(how, {"threadId": stop.thread_id} | arguments)
+        if how == "continue":
+            await self.release(process)
+
+    async def release(self, process: Process) -> None:
+        """Ends a session that nobody needs any more, so that the process runs at its own speed again."""
+        session = process.session
+        if session is None or session.stop or process.declared or process.attached or self.breaks.concerns(process):
+            return
+        if process.agent is None:
+            await session.request("disconnect", {})
+            session.close()
+            return
+        try:
+            await process.agent.request("close_debug", {"stops": process.stops_seen}, timeout_s=5.0)
+        except (WireError, TimeoutError) as error:
+            _log.info("%s kept its debug session: %s", process.who, error)
+
+    def spawn(self, work: Awaitable[Any]) -> None:
+        """Runs something in the background; its failure is logged."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("in the background: %s", error)

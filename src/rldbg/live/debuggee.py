@@ -1,0 +1,124 @@
+"""What the prompt talks to: anything that answers a handful of debug adapter requests about one stopped process."""
+
+import ast
+import json
+from typing import Any, Protocol
+
+from rldbg.agent import Message
+from rldbg.core import RldbgError
+from rldbg.live.client import BrokerClient
+
+_VALUES = "__import__('sys')._rldbg_values"
+
+
+class EvaluationError(RldbgError):
+    """The user's expression raised; the text is what Python would have printed."""
+
+    kind = "evaluation"
+
+
+class Debuggee(Protocol):
+    """One process as the prompt sees it. `facts` is its line in `rldbg ps`."""
+
+    facts: dict[str, Any]
+
+    def ask(self, command: str, **arguments: Any) -> Message:
+        """The body of the answer to a debug adapter request."""
+
+    def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
+        """Steps or continues, and waits for the next stop; `facts` are new afterwards."""
+
+    def set_break(self, **body: Any) -> Message: ...
+
+    def breaks(self) -> list[Message]: ...
+
+    def clear_breaks(self, numbers: list[int]) -> None: ...
+
+
+class BrokerDebuggee:
+    """A process whose debug session the broker holds."""
+
+    def __init__(self, client: BrokerClient, who: str, *, stop: bool) -> None:
+        self._client = client
+        self.facts: dict[str, Any] = client.request("attach", who=who, stop=stop)
+        # Names change when processes come and go; the process id does not.
+        self._who = f"@{self.facts['pid']}"
+
+    def ask(self, command: str, **arguments: Any) -> Message:
+        body: Message = self._client.request("dap", who=self._who, command=command, arguments=arguments)
+        return body
+
+    def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
+        self.facts = self._client.request(
+            "resume", timeout_s=wait_s + 60.0, who=self._who, how=how, wait_s=wait_s, arguments=arguments
+        )
+
+    def wait(self, wait_s: float) -> None:
+        self.facts = self._client.request("wait_stopped", timeout_s=wait_s + 60.0, who=self._who, wait_s=wait_s)
+
+    def set_break(self, **body: Any) -> Message:
+        made: Message = self._client.request("break_set", ranks=self._who, **body)
+        return made
+
+    def breaks(self) -> list[Message]:
+        found: list[Message] = self._client.request("break_list")["breaks"]
+        return found
+
+    def clear_breaks(self, numbers: list[int]) -> None:
+        self._client.request("break_clear", ids=numbers)
+
+
+def evaluate(debuggee: Debuggee, expression: str, frame_id: int) -> Message:
+    """The value of an expression in a frame: {"type", "text", "tensor"?, "data"?}. Raises EvaluationError."""
+    return _call(debuggee, f"{_VALUES}.answer(({expression}\n))", frame_id, expression)
+
+
+def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int) -> dict[str, Message]:
+    """The values of several variables in one round trip."""
+    pairs = ", ".join(f"{name!r}: {name}" for name in names)
+    values: dict[str, Message] = _call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals")["values"]
+    return values
+
+
+def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id: int) -> tuple[list[str], int]:
+    """Lines of a file as the process itself sees it, and how many the file has."""
+    lines: list[str] = []
+    while True:
+        body = _call(debuggee, f"{_VALUES}.source({file!r}, {first + len(lines)}, {last})", frame_id, file)
+        lines += body["lines"]
+        total = int(body["total"])
+        if not body["lines"] or first + len(lines) > min(last, total):
+            return lines, total
+
+
+def execute(debuggee: Debuggee, statement: str, frame_id: int) -> str:
+    """Runs a statement in a frame; what it prints goes where the process prints."""
+    try:
+        body = debuggee.ask("evaluate", expression=statement, frameId=frame_id, context="repl")
+    except RldbgError as error:
+        raise EvaluationError(_last_line(error.message)) from error
+    return str(body.get("result") or "")
+
+
+def _call(debuggee: Debuggee, expression: str, frame_id: int, shown: str) -> Message:
+    try:
+        body = debuggee.ask("evaluate", expression=expression, frameId=frame_id, context="watch")
+    except RldbgError as error:
+        if error.kind == "unreachable":
+            raise
+        raise EvaluationError(_last_line(error.message)) from error
+    return parse_answer(str(body.get("result") or ""), shown)
+
+
+def parse_answer(text: str, shown: str) -> Message:
+    """JSON that came as the repr of an Answer; adapters quote it when they took it for a string."""
+    try:
+        answer: Message = json.loads(text if text.startswith("{") else ast.literal_eval(text))
+    except (ValueError, SyntaxError) as error:
+        raise EvaluationError(f"the answer to {shown!r} could not be read: {text[:200]}") from error
+    return answer
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "it failed without a message"

@@ -1,0 +1,350 @@
+"""pdb's words over the debug adapter protocol: one line in, one answer out, for one stopped process.
+
+Works on anything that is a Debuggee: a live process, the dead frames of a waiting exception, a crash file.
+"""
+
+import ast
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.core import UsageError
+from rldbg.live.debuggee import Debuggee, EvaluationError, evaluate, evaluate_names, execute, source_lines
+
+_NOT_THE_USERS = ("/debugpy/", "/pydevd", "/ray/util/rpdb.py", "/ray/util/debugpy.py", "/rldbg/agent/")
+_STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
+_ALIASES = {
+    "next": "n", "step": "s", "return": "r", "cont": "c", "continue": "c", "up": "u", "down": "d", "where": "w",
+    "bt": "w", "list": "l", "longlist": "ll", "print": "p", "args": "a", "break": "b", "clear": "cl", "jump": "j",
+    "quit": "q", "exit": "q", "detach": "q", "help": "h", "?": "h", "until": "unt", "frame": "f", "exception": "exc",
+}  # fmt: skip
+HELP = """\
+n s r c          next, step into, return, continue      unt [LINE]  until a later line     j LINE  jump
+u d [N]  f N     up, down, frame                        w           where                  threads, thread N
+l [A,B]  ll      list source                            p pp EXPR   print                  whatis EXPR
+a  locals        arguments, local variables             display [EXPR], undisplay EXPR     exc  the exception
+b [WHERE[, IF]]  breakpoint (FILE:LINE or LINE)         tbreak      once                   cl [N]  condition N EXPR
+!STATEMENT       run a statement                        interact    a Python prompt        q  leave; it stays stopped
+ranks            who is there; ranks WHO switches       all CMD     one command everywhere"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one command gave: `value` is plain data where there is some; `left` says that it runs or is gone."""
+
+    text: str = ""
+    ok: bool = True
+    value: Any = None
+    left: bool = False
+
+
+class PdbWords:
+    """The state of a prompt at one process: frames, the chosen one, displays. `wait_s` bounds waiting for a stop."""
+
+    def __init__(self, debuggee: Debuggee, *, wait_s: float = 30.0) -> None:
+        self.debuggee = debuggee
+        self.wait_s = wait_s
+        self._frames: list[Message] = []
+        self._index = 0
+        self._thread: int | str = "stopped"
+        self._listed = 0
+        self._displays: list[str] = []
+        self._words: dict[str, Callable[[str], Answer]] = {
+            "u": lambda text: self._move(+_count(text)),
+            "d": lambda text: self._move(-_count(text)),
+            "f": lambda text: self._move(_count(text, 0) - self._index),
+            "w": self._where,
+            "l": self._list,
+            "ll": self._longlist,
+            "p": self._print,
+            "pp": self._print,
+            "whatis": self._whatis,
+            "a": self._arguments,
+            "locals": self._locals,
+            "display": self._display,
+            "undisplay": self._undisplay,
+            "exc": self._exception,
+            "threads": self._threads,
+            "thread": self._switch_thread,
+            "b": lambda text: self._break(text, once=False),
+            "tbreak": lambda text: self._break(text, once=True),
+            "cl": self._clear,
+            "condition": self._condition,
+            "j": self._jump,
+            "unt": self._until,
+            "c": lambda _text: self._go("continue"),
+            "h": lambda _text: Answer(HELP),
+        }  # fmt: skip
+        for word, how in _STEPS.items():
+            self._words[word] = lambda _text, how=how: self._go(how)  # type: ignore[misc]
+
+    def execute(self, line: str) -> Answer:
+        """One command. Errors of the user's expression are answers; errors of the connection are raised."""
+        line = line.strip()
+        if not line:
+            return Answer()
+        try:
+            if line.startswith("!"):
+                return self._statement(line[1:].strip())
+            word, _, rest = line.partition(" ")
+            action = self._words.get(_ALIASES.get(word, word))
+            # As in pdb, `n = 5` or `p.x` is Python and not the command that its first letter names.
+            if action is None or re.match(r"(=(?!=)|[.(\[])", rest.strip()):
+                return self.python(line)
+            return action(rest.strip())
+        except EvaluationError as error:
+            return Answer(f"*** {error}", ok=False)
+        except UsageError as error:
+            return Answer(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
+
+    # Frames.
+
+    @property
+    def frame(self) -> Message:
+        if not self._frames:
+            self._load_frames()
+        return self._frames[self._index]
+
+    def forget(self) -> None:
+        """The process has moved: frames of the last stop mean nothing any more."""
+        self._frames, self._index, self._listed, self._thread = [], 0, 0, "stopped"
+
+    def _load_frames(self) -> None:
+        frames = (
+            self.debuggee.ask("stackTrace", threadId=self._thread, startFrame=0, levels=200).get("stackFrames") or []
+        )
+        while frames and any(part in _path(frames[0]) for part in _NOT_THE_USERS):
+            frames.pop(0)
+        if not frames:
+            raise UsageError("there is no Python frame to look at", "`threads` shows where the threads are")
+        self._frames = [frame for frame in frames if "/pydevd" not in _path(frame)]
+
+    def _move(self, by: int) -> Answer:
+        _ = self.frame
+        target = self._index + by
+        if not 0 <= target < len(self._frames):
+            return Answer(f"*** {'Oldest' if by > 0 else 'Newest'} frame", ok=False)
+        self._index, self._listed = target, 0
+        return self.here()
+
+    def here(self) -> Answer:
+        """The chosen frame and its line, as pdb shows after each move."""
+        frame = self.frame
+        text = self._source(int(frame["line"]), int(frame["line"]))
+        line = f"\n-> {text[0].strip()}" if text else ""
+        shown = "".join(f"\ndisplay {expression}: {self._display_value(expression)}" for expression in self._displays)
+        return Answer(f"> {_place(frame)}{line}{shown}", value={"file": _path(frame), "line": frame["line"]})
+
+    def _where(self, _text: str) -> Answer:
+        _ = self.frame
+        marks = (">" if number == self._index else " " for number in range(len(self._frames)))
+        lines = [f"{mark} {n} {_place(frame)}" for n, (mark, frame) in enumerate(zip(marks, self._frames, strict=True))]
+        return Answer("\n".join(lines[::-1]), value=[{"file": _path(f), "line": f["line"]} for f in self._frames])
+
+    def _threads(self, _text: str) -> Answer:
+        threads = self.debuggee.ask("threads").get("threads") or []
+        return Answer("\n".join(f"{each['id']:>4} {each['name']}" for each in threads), value=threads)
+
+    def _switch_thread(self, text: str) -> Answer:
+        threads = {str(each["id"]): each for each in self.debuggee.ask("threads").get("threads") or []}
+        if text not in threads:
+            return Answer("*** threads: " + ", ".join(threads), ok=False)
+        self.forget()
+        self._thread = int(text)
+        return self.here()
+
+    # Source.
+
+    def _source(self, first: int, last: int) -> list[str]:
+        frame = self.frame
+        return source_lines(self.debuggee, _path(frame), max(first, 1), last, frame["id"])[0]
+
+    def _list(self, text: str) -> Answer:
+        current = int(self.frame["line"])
+        if text:
+            numbers = [int(part) for part in re.findall(r"\d+", text)] or [current]
+            first = numbers[0] if len(numbers) > 1 else max(numbers[0] - 5, 1)
+            last = numbers[1] if len(numbers) > 1 else first + 10
+        else:
+            first = self._listed + 1 if self._listed else max(current - 5, 1)
+            last = first + 10
+        lines = self._source(first, last)
+        self._listed = first + len(lines) - 1
+        return Answer(_numbered(lines, first, current) or "[EOF]", ok=bool(lines))
+
+    def _longlist(self, _text: str) -> Answer:
+        frame = self.frame
+        lines = self._source(1, 10**6)
+        node = _function_at(lines, str(frame["name"]), int(frame["line"]))
+        first, last = (node.lineno, node.end_lineno or node.lineno) if node else (1, len(lines))
+        return Answer(_numbered(lines[first - 1 : last], first, int(frame["line"])))
+
+    # Values.
+
+    def python(self, line: str) -> Answer:
+        """A line that is no command: an expression is shown, a statement is run."""
+        try:
+            ast.parse(line, mode="eval")
+        except SyntaxError:
+            return self._statement(line)
+        answer = self._print(line)
+        return Answer() if answer.value is None and answer.text == "None" else answer
+
+    def _statement(self, line: str) -> Answer:
+        return Answer(execute(self.debuggee, line, self.frame["id"]))
+
+    def _print(self, text: str) -> Answer:
+        if not text:
+            return Answer("*** p EXPRESSION", ok=False)
+        found = evaluate(self.debuggee, text, self.frame["id"])
+        return Answer(found["text"], value=found.get("data", found["text"]))
+
+    def _whatis(self, text: str) -> Answer:
+        kind = evaluate(self.debuggee, text, self.frame["id"])["type"]
+        return Answer(kind, value=kind)
+
+    def _locals(self, _text: str, only: list[str] | None = None) -> Answer:
+        scopes = self.debuggee.ask("scopes", frameId=self.frame["id"]).get("scopes") or []
+        reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
+        variables = self.debuggee.ask("variables", variablesReference=reference).get("variables") or []
+        names = [str(each["name"]) for each in variables if str(each["name"]).isidentifier()]
+        if only is not None:
+            names = [name for name in only if name in names]
+        values = evaluate_names(self.debuggee, names, self.frame["id"]) if names else {}
+        return Answer(
+            "\n".join(f"{name} = {facts['text']}" for name, facts in values.items()),
+            value={name: facts["text"] for name, facts in values.items()},
+        )
+
+    def _arguments(self, _text: str) -> Answer:
+        frame = self.frame
+        node = _function_at(self._source(1, 10**6), str(frame["name"]), int(frame["line"]))
+        if node is None:
+            return Answer()
+        signature = node.args
+        given = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, signature.vararg, signature.kwarg]
+        return self._locals("", only=[argument.arg for argument in given if argument is not None])
+
+    def _display(self, text: str) -> Answer:
+        if text:
+            self._displays.append(text)
+        return Answer("\n".join(f"display {each}: {self._display_value(each)}" for each in self._displays))
+
+    def _undisplay(self, text: str) -> Answer:
+        self._displays = [each for each in self._displays if text and each != text]
+        return Answer()
+
+    def _display_value(self, expression: str) -> str:
+        try:
+            return str(evaluate(self.debuggee, expression, self.frame["id"])["text"])
+        except EvaluationError as error:
+            return f"** {error} **"
+
+    def _exception(self, _text: str) -> Answer:
+        info = self.debuggee.ask("exceptionInfo", threadId=self._thread)
+        trace = str((info.get("details") or {}).get("stackTrace") or "").rstrip()
+        title = f"{info.get('exceptionId')}: {info.get('description')}"
+        return Answer(f"{trace}\n{title}".strip() if title not in trace else trace, value=title)
+
+    # Breakpoints.
+
+    def _break(self, text: str, *, once: bool) -> Answer:
+        if not text:
+            return Answer("\n".join(break_text(each) for each in self.debuggee.breaks()))
+        place, _, condition = text.partition(",")
+        file, _, line = place.strip().rpartition(":")
+        if not line.isdigit():
+            return Answer("*** b FILE:LINE or b LINE", ok=False)
+        made = self.debuggee.set_break(
+            file=file or _path(self.frame), line=int(line), once=once, **{"if": condition.strip()}
+        )
+        return Answer(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
+
+    def _clear(self, text: str) -> Answer:
+        self.debuggee.clear_breaks([int(number) for number in re.findall(r"\d+", text)])
+        return Answer()
+
+    def _condition(self, text: str) -> Answer:
+        number, _, condition = text.partition(" ")
+        old = next((each for each in self.debuggee.breaks() if str(each["id"]) == number), None)
+        if old is None:
+            return Answer("*** condition N EXPRESSION", ok=False)
+        self.debuggee.clear_breaks([int(number)])
+        made = self.debuggee.set_break(
+            file=old["file"], line=old["line"], once=old["once"], log=old["log"], **{"if": condition.strip()}
+        )
+        return Answer(break_text(made), value=made["id"])
+
+    # Going on.
+
+    def _go(self, how: str, **arguments: Any) -> Answer:
+        thread = {} if self._thread == "stopped" else {"threadId": self._thread}
+        self.debuggee.resume(how, self.wait_s, **thread, **arguments)
+        self.forget()
+        facts = self.debuggee.facts
+        if facts["state"] == "stopped":
+            return self.here()
+        return Answer({"running": "it runs"}.get(facts["state"], f"it has {facts['state']}"), left=True)
+
+    def _until(self, text: str) -> Answer:
+        line = int(text) if text.isdigit() else int(self.frame["line"]) + 1
+        self.debuggee.set_break(file=_path(self.frame), line=line, once=True)
+        return self._go("continue")
+
+    def _jump(self, text: str) -> Answer:
+        if not text.isdigit():
+            return Answer("*** j LINE", ok=False)
+        where = {"path": _path(self.frame)}
+        targets = self.debuggee.ask("gotoTargets", source=where, line=int(text)).get("targets") or []
+        if not targets:
+            return Answer(f"*** line {text} is no place to jump to", ok=False)
+        return self._go("goto", targetId=targets[0]["id"])
+
+
+def break_text(each: Message) -> str:
+    """One breakpoint on one line."""
+    place = f"{each['file']}:{each['line']}" if each.get("file") else f"on {each['on_exception']} exception"
+    extras = [f"if {each['if']}"] if each.get("if") else []
+    extras += [f"log {shlex.quote(each['log'])}"] if each.get("log") else []
+    extras += ["once"] if each.get("once") else []
+    hits = sum((each.get("hits") or {}).values())
+    unset = [who for who, ok in (each.get("set_in") or {}).items() if not ok]
+    extras += [f"hit {hits} times"] if hits else []
+    extras += [f"NOT SET in {', '.join(unset)}"] if unset else []
+    return " ".join([f"{each['id']}", place, f"ranks {each['ranks']}", *extras])
+
+
+def _count(text: str, default: int = 1) -> int:
+    return int(text) if text.isdigit() else default
+
+
+def _path(frame: Message) -> str:
+    return str((frame.get("source") or {}).get("path") or "")
+
+
+def _place(frame: Message) -> str:
+    return f"{_path(frame)}({frame['line']}){frame['name']}()"
+
+
+def _numbered(lines: list[str], first: int, current: int) -> str:
+    return "\n".join(f"{n:>4} {'->' if n == current else '  '} {line}" for n, line in enumerate(lines, first))
+
+
+def _function_at(lines: list[str], name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The innermost function of that name around a line."""
+    try:
+        tree = ast.parse("\n".join(lines))
+    except SyntaxError:
+        return None
+    plain = PurePath(name).name.rpartition(".")[2]
+    found: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != plain:
+            continue
+        if node.lineno <= line <= (node.end_lineno or line):
+            found = node
+    return found

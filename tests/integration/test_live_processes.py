@@ -1,0 +1,282 @@
+"""Plain processes and torchrun-like ranks under a real broker and real debugpy."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from live_job import LiveJob, output, rldbg, until
+
+from rldbg.live import start_broker
+
+STEPS = """
+import os, time
+def step(i, rank):
+    loss = rank * 0.5 + i
+    breakpoint()
+    after = loss + 1
+    return after
+rank = int(os.environ.get("RANK", 0))
+print("RESULT", [step(i, rank) for i in range(2)], flush=True)
+"""
+
+LOOP = """
+import sys, time, threading
+def body(i, total):
+    total = total + i
+    time.sleep(0.005)
+    return total
+def main():
+    i = total = 0
+    while i < 10_000:
+        total = body(i, total)
+        i += 1
+main()
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    with LiveJob(tmp_path) as job:
+        yield job
+
+
+def test_four_ranks_stop_answer_step_and_go_on(job):
+    ranks = job.ranks(job.write("train.py", STEPS), 4)
+    stopped = job.wait_stopped(4)
+    # THEN ps says who and where, in the documented shape
+    body = json.loads(job.rldbg("ps", "--json").stdout)
+    assert body["schema_version"] == 1
+    first = next(p for p in body["processes"] if p["who"] == "train/0")
+    assert (first["rank"], first["state"], first["function"]) == (0, "stopped", "step")
+    assert first["file"].endswith("train.py") and first["line"] in (5, 6) and first["pid"] == ranks[0].pid
+    assert {"host", "thread", "since_s", "attached_by"} <= set(first)
+    assert len(stopped) == 4
+    # AND one command reaches all, folded
+    cast = json.loads(job.rldbg("cast", "all", "p loss", "--json").stdout)
+    assert sorted(answer["value"] for answer in cast["answers"]) == [0.0, 0.5, 1.0, 1.5]
+    assert len(cast["folded"]) == 4 and cast["spread"]["max"] == 1.5
+    assert "train/0-3: 1" in job.rldbg("cast", "all", "p 1").stdout
+    # AND ranks step together
+    text = job.rldbg("attach", "0:4", "-c", "n", "-c", "p after - loss").stdout
+    assert "train/0-3: 1.0" in text
+    # AND go on: once to the second breakpoint, once to the end
+    job.rldbg("continue", "all")
+    job.wait_stopped(4)
+    job.rldbg("continue", "all")
+    assert ["RESULT [1.0, 2.0]" in output(ranks[0]), "RESULT [2.5, 3.5]" in output(ranks[3])] == [True, True]
+
+
+def test_a_scripted_attach_speaks_pdb(job):
+    process = job.start(job.write("train.py", STEPS))
+    job.wait_stopped()
+    done = job.rldbg("attach", "train", "-c", "w", "-c", "a", "-c", "!loss = 41", "-c", "n", "-c", "p after", "-c", "l")
+    assert "train.py(6)step()" in done.stdout and "i = 0" in done.stdout
+    assert "\n42\n" in done.stdout and "->" in done.stdout
+    failing = job.rldbg("attach", "train", "-c", "p nope", "-c", "1/0", check=False)
+    assert failing.returncode == 1
+    assert "*** NameError" in failing.stdout and "*** ZeroDivisionError" in failing.stdout
+    # Breakpoints from inside, conditions, jumping back over a line.
+    text = job.rldbg("attach", "train", "-c", "b 4, i == 1", "-c", "j 6", "-c", "c", "-c", "p i", "-c", "cl").stdout
+    assert "if i == 1" in text and "\n1\n" in text
+    job.rldbg("attach", "train", "-c", "c", "-c", "c")
+    assert "RESULT" in output(process)
+
+
+def test_a_breakpoint_from_outside_hits_in_a_process_that_never_called_one(job):
+    script = job.write("loop.py", LOOP)
+    process = job.start(script)
+    until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+    # WHEN a conditional breakpoint is set while it runs
+    made = json.loads(job.rldbg("break", f"{script}:4", "--if", "i % 50 == 0", "--json").stdout)["break"]
+    assert made["set_in"] == {"loop": True}
+    job.wait_stopped()
+    text = job.rldbg("attach", "loop", "-c", "p i % 50", "-c", "p total >= 0").stdout
+    assert "\n0\n" in text and "True" in text
+    # THEN it is listed with its hits, and clearing it lets the process run free
+    assert json.loads(job.rldbg("break", "--list", "--json").stdout)["breaks"][0]["hits"] == {"loop": 1}
+    job.rldbg("break", "--clear")
+    job.rldbg("continue", "all")
+    until(lambda: job.ps()[0]["state"] == "running" and not job.ps()[0]["debugged"], "no session left")
+    # AND pause stops it wherever it is
+    job.rldbg("pause", "loop")
+    assert job.stopped()[0]["file"].endswith("loop.py")
+    job.rldbg("continue", "loop")
+    process.kill()
+
+
+def test_once_and_log_points(job):
+    script = job.write("loop.py", LOOP)
+    job.start(script)
+    until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+    job.rldbg("break", f"{script}:5", "--log", "i is {i}")
+    log = job.run.path / "logs" / "log_points.jsonl"
+    until(lambda: log.exists() and log.read_text().count("\n") > 3, "log lines")
+    assert json.loads(log.read_text().splitlines()[0])["text"].startswith("i is ")
+    assert not job.stopped()
+    job.rldbg("break", "--clear", "1")
+    job.rldbg("break", f"{script}:4", "--once")
+    job.wait_stopped()
+    job.rldbg("continue", "all")
+    until(lambda: job.ps()[0]["state"] == "running" and not job.ps()[0]["debugged"], "released after once")
+
+
+def test_a_breakpoint_waits_for_processes_that_come_later(job):
+    script = job.write("loop.py", LOOP)
+    job.rldbg("break", f"{script}:4", "--ranks", "loop/1")
+    job.ranks(script, 2)
+    job.wait_stopped()
+    assert [p["who"] for p in job.stopped()] == ["loop/1"]
+
+
+def test_stop_where_an_exception_is_raised(job):
+    script = job.write(
+        "late.py",
+        """
+import pathlib, time
+def check(x):
+    if pathlib.Path("go").exists(): raise ValueError("sixty")
+    time.sleep(0.01)
+for x in range(100_000):
+    try: check(60)
+    except ValueError: print("HANDLED", flush=True); break
+""",
+    )
+    process = job.start(script)
+    until(lambda: any(p["who"] == "late" for p in job.ps()), "the agent")
+    job.rldbg("break", "--on-exception", "raised")
+    job.write("go", "")
+    job.wait_stopped()
+    assert job.stopped()[0]["reason"] == "exception"
+    text = job.rldbg("attach", "late", "-c", "p x", "-c", "exc").stdout
+    assert "\n60\n" in text and "ValueError" in text
+    job.rldbg("break", "--clear")
+    job.rldbg("continue", "all")
+    assert "HANDLED" in output(process)
+
+
+def test_selected_ranks_conditions_and_hits(job):
+    script = job.write(
+        "train.py",
+        """
+import os, rldbg
+rank = int(os.environ["RANK"])
+for step in range(6):
+    rldbg.breakpoint(ranks="1", when=step >= 1, nth=3)
+print("DONE", flush=True)
+""",
+    )
+    first, second = job.ranks(script, 2)
+    assert "DONE" in output(first)
+    job.wait_stopped()
+    assert "\n3\n" in job.rldbg("attach", "1", "-c", "p step").stdout
+    job.rldbg("continue", "1")
+    assert "DONE" in output(second)
+
+
+def test_a_breakpoint_with_a_timeout_goes_on_alone(job):
+    script = job.write("train.py", "import rldbg\nrldbg.breakpoint(timeout=0.5)\nprint('WENT ON', flush=True)\n")
+    assert "WENT ON" in output(job.start(script))
+
+
+def test_children_of_every_kind_are_armed_too(job):
+    script = job.write(
+        "parent.py",
+        """
+import multiprocessing, os, subprocess, sys
+def work(kind):
+    here = kind
+    breakpoint()
+    return here
+if __name__ == "__main__":
+    if sys.argv[1:] == ["popen"]:
+        work("popen"); sys.exit()
+    fork = multiprocessing.get_context("fork").Process(target=work, args=("fork",)); fork.start()
+    spawn = multiprocessing.get_context("spawn").Process(target=work, args=("spawn",)); spawn.start()
+    popen = subprocess.Popen([sys.executable, __file__, "popen"])
+    fork.join(); spawn.join(); popen.wait()
+    print("ALL DONE", fork.exitcode, spawn.exitcode, popen.returncode, flush=True)
+""",
+    )
+    parent = job.start(script, RANK=0)
+    job.wait_stopped(3)
+    answers = json.loads(job.rldbg("cast", "all", "p kind", "--json").stdout)["answers"]
+    assert sorted(answer["value"] for answer in answers) == ["fork", "popen", "spawn"]
+    assert all(".child" in answer["who"] for answer in answers)
+    job.rldbg("continue", "all")
+    assert "ALL DONE 0 0 0" in output(parent)
+
+
+def test_a_client_killed_while_stepping_leaves_the_rank_stopped(job):
+    job.start(job.write("train.py", STEPS))
+    job.wait_stopped()
+    before = job.rldbg("attach", "train", "-c", "n").stdout
+    client = subprocess.Popen(
+        [sys.executable, "-m", "rldbg", "attach", "train", "--run", str(job.run.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    client.stdin.write("p loss\n")
+    client.stdin.flush()
+    until(lambda: job.ps()[0]["attached_by"], "the client to be attached")
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    until(lambda: not job.ps()[0]["attached_by"], "the broker to notice")
+    assert job.stopped()[0]["line"] == 7
+    assert "return after" in before and "return after" in job.rldbg("attach", "train", "-c", "p after").stdout
+    job.rldbg("continue", "all")
+
+
+def test_a_dead_broker_lets_stopped_ranks_run_and_a_new_one_finds_them(job):
+    script = job.write(
+        "train.py",
+        """
+import time
+breakpoint()
+print("PASSED ONE", flush=True)
+breakpoint()
+print("PASSED TWO", flush=True)
+for _ in range(2000): time.sleep(0.01)
+""",
+    )
+    process = job.start(script)
+    job.wait_stopped()
+    # WHEN the broker dies THEN the rank goes on, and the next breakpoint says that nobody answers
+    job.kill_broker()
+    lines = [process.stdout.readline() for _ in range(4)]
+    assert any("PASSED ONE" in line for line in lines)
+    assert any("passed over" in line for line in lines) and any("PASSED TWO" in line for line in lines)
+    # AND a new broker on another port is found again
+    start_broker(job.run, owner_pid=os.getpid())
+    until(lambda: "train" in rldbg("ps", run=job.run.path, check=False).stdout, "the agent to come back")
+    process.kill()
+
+
+def test_what_was_there_before_still_runs(job):
+    job.write("sitecustomize.py", "print('USER SITE', flush=True)")
+    hooked = job.write(
+        "hooked.py",
+        """
+import sys
+seen = []
+previous = sys.excepthook
+sys.excepthook = lambda *a: (print("USER EXCEPTHOOK", flush=True), previous(*a))
+import site
+print("SITE", "sitecustomize" in sys.modules, sys.modules["sitecustomize"].__file__, flush=True)
+raise RuntimeError("end")
+""",
+    )
+    path = os.pathsep.join([job.environment["PYTHONPATH"], str(job.folder)])
+    process = job.start(hooked, PYTHONPATH=path)
+    text = output(process)
+    assert "USER SITE" in text and "USER EXCEPTHOOK" in text and "RuntimeError: end" in text
+    assert str(job.folder / "sitecustomize.py") in text
+    assert process.returncode == 1
+    assert list((job.run.path / "crashes").glob("*.json"))
+
+
+def test_python_breakpoint_zero_is_respected(job):
+    assert "RESULT" in output(job.start(job.write("train.py", STEPS), PYTHONBREAKPOINT="0"))
