@@ -82,6 +82,8 @@ class RemoteTree:
             if self._is_file:
                 return {posixpath.basename(self._root): self._fs.info(self._root)}
             listed: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
+            if not listed:
+                self._fs.info(self._root)  # listing an address where nobody answers may give an empty list
             infos = [info for path, info in listed.items() if _is_visible(self._below(path))]
             unsized = [info["name"] for info in infos if info.get("size") is None]
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:  # an HTTP listing has names only
@@ -121,6 +123,8 @@ def _reaching(title: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise _unreachable(title, error.__cause__) from error
         raise IncompleteDataError(
             f"{title}: nothing there", "check the URL, and that it ends at the recording"
         ) from error
@@ -129,9 +133,11 @@ def _reaching(title: str) -> Iterator[None]:
             f"{title}: no permission ({error})", "set the store's credentials and try again"
         ) from error
     except _client_errors() as error:
-        raise UnreachableError(
-            f"{title}: {error}", "check the network and the store's address, then try again"
-        ) from error
+        raise _unreachable(title, error) from error
+
+
+def _unreachable(title: str, error: BaseException) -> UnreachableError:
+    return UnreachableError(f"{title}: {error}", "check the network and the store's address, then try again")
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

@@ -4,6 +4,7 @@ A row as long as the sequence has one value a token; a shorter one covers the en
 all but the first token). Padded rows are cut by their response mask, or else to the length of the response.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ class TokenColumns:
         self.trained = _trained(sample, len(self.tokens))
         self.columns: dict[str, np.ndarray] = {}
         self.unaligned: dict[str, Any] = {}
+        self._known: dict[str, list[np.ndarray]] = defaultdict(list)
         if len(self.tokens):
             for row in sample.rows:
                 self._add(row)
@@ -42,16 +44,18 @@ class TokenColumns:
             field = kind.field(name) if kind else None
             if field is not None and field.shape is Shape.SAMPLES:
                 continue
-            title = name if name not in self.columns else f"{row.key.kind}.{name}"
             column = self._aligned(row, values)
             if column is None:
-                self.unaligned[title] = values
-            elif not any(_is_same(column, known) for known in self._named(name)):
-                self.columns[title] = column
+                self.unaligned[self._title(row, name)] = values
+            elif not any(_is_same(column, known) for known in self._known[name]):
+                self._known[name].append(column)
+                self.columns[self._title(row, name)] = column
 
-    def _named(self, name: str) -> list[np.ndarray]:
-        """Columns of this field so far, from whichever kind."""
-        return [column for title, column in self.columns.items() if title.rpartition(".")[2] == name]
+    def _title(self, row: SampleRow, name: str) -> str:
+        """The field's name, with its kind and then its rank where another record has the same field otherwise."""
+        kind, key = row.key.kind, row.key
+        candidates = (name, f"{kind}.{name}", f"{kind}.{name} rank {key.rank}", f"{key} {name}")
+        return next((title for title in candidates if title not in self.columns), candidates[-1])
 
     def _aligned(self, row: SampleRow, values: np.ndarray) -> np.ndarray | None:
         if row.key.kind in _PADDED_KINDS and len(values) != len(self.tokens):

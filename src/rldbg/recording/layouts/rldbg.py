@@ -4,6 +4,7 @@ Which records a file holds comes from the journal; a file that no journal knows 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rldbg.core import Finding, IncompleteDataError, Severity
@@ -26,15 +27,10 @@ class RldbgLayout(Layout):
     is_regular = True
 
     def recognises(self, tree: Tree) -> bool:
-        for fact in tree.files:
-            if fact.name.startswith(JOURNAL) and fact.name.endswith(".jsonl"):
-                if b'"event"' in head(tree, fact.name, 1 << 12):
-                    return True
-            elif fact.name.endswith((".safetensors", ".parquet")):
-                parsed = step_files.parse(tree.folder, fact.name)
-                if parsed is not None and _is_ours(tree, fact.name):
-                    return True
-        return False
+        names = [fact.name for fact in tree.files]
+        if any(_is_journal(tree, name) for name in names):
+            return True
+        return any(step_files.parse(tree.folder, name) is not None and _is_ours(tree, name) for name in names)
 
     def survey(self, tree: Tree) -> Listing:
         journals = read_journals(tree)
@@ -68,9 +64,9 @@ class RldbgLayout(Layout):
 
     def record(self, content: Any, entry: Entry) -> Record:
         if isinstance(content, native.NativeFile):
-            return content.read(_place_in(content.keys, entry))
+            return replace(content.read(_place_in(content.keys, entry)), source=entry.file)
         if isinstance(content, TableFile):
-            return content.read()
+            return replace(content.read(), source=entry.file)
         return content_record(content, entry)
 
     def verify(self, tree: Tree, listing: Listing) -> Sequence[Finding]:
@@ -102,7 +98,13 @@ def _place_in(keys: Sequence[Any], entry: Entry) -> int:
         raise Malformed(f"does not hold {entry.key}, as its journal says") from None
 
 
+def _is_journal(tree: Tree, name: str) -> bool:
+    return name.startswith(JOURNAL) and name.endswith(".jsonl") and b'"event"' in head(tree, name, 1 << 12)
+
+
 def _is_ours(tree: Tree, name: str) -> bool:
+    if not name.endswith((".safetensors", ".parquet")):
+        return False
     if name.endswith(".safetensors"):
         return f'"{native.METADATA_KEY}"'.encode() in head(tree, name)
     with tree.local(name).open("rb") as file:
