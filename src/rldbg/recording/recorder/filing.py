@@ -29,10 +29,6 @@ class OverBudget(Exception):
     """The next file would take more disk than the recording may have."""
 
 
-class Unwritable(Exception):
-    """This record cannot be put into its format; others can."""
-
-
 class Filing:
     """Writes batches into the recording's folder; any number of threads may do so at once."""
 
@@ -46,10 +42,19 @@ class Filing:
         self._retention = retention
         self._folders: set[str] = set()
 
-    def file(self, batch: Batch, offer: Offer) -> None:
-        """Writes one file. OSError and OverBudget end the recording; Unwritable concerns this batch alone."""
+    def encode(self, batch: Batch) -> list[memoryview]:
+        """The bytes of the file; arrays are passed through, not copied. An error here concerns this batch alone."""
+        records = [self._record(handed) for handed in batch.records]
+        if self._format == "safetensors":
+            header, arrays = native.encode(records)
+            return _bytes([header, *arrays])
+        (record,) = records
+        content = to_dict(record)
+        return _bytes(encode_pt(content) if self._format == "pt" else [encode_jsonl(content)])
+
+    def file(self, batch: Batch, buffers: list[memoryview], offer: Offer) -> None:
+        """Writes one file. OSError and OverBudget end the recording."""
         first = batch.records[0].ticket
-        buffers = self._encoded(batch)
         size = sum(buffer.nbytes for buffer in buffers)
         if not self._retention.admits(size):
             raise OverBudget(f"the budget is reached: {first.key} would add {size} bytes")
@@ -69,18 +74,6 @@ class Filing:
         for old in self._retention.added(first.key.step, name, size):
             Path(self._path(old)).unlink(missing_ok=True)
             self._journal.delete(old, "retention")
-
-    def _encoded(self, batch: Batch) -> list[memoryview]:
-        try:
-            records = [self._record(handed) for handed in batch.records]
-            if self._format == "safetensors":
-                header, arrays = native.encode(records)
-                return _bytes([header, *arrays])
-            (record,) = records
-            content = to_dict(record)
-            return _bytes(encode_pt(content) if self._format == "pt" else [encode_jsonl(content)])
-        except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
-            raise Unwritable(f"{type(error).__name__}: {error}") from error
 
     def _record(self, handed: Handed) -> Record:
         ticket, fields = handed.ticket, handed.snapshot.fields

@@ -27,6 +27,7 @@ class Journal:
         host = re.sub(r"[^A-Za-z0-9._-]", "_", identity.host) or "host"
         self.writer = f"{host}-{os.getpid()}-{time.time_ns()}"
         self.path = folder / f"{self.writer}.jsonl"
+        self._before = ""
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._line(
             {
@@ -56,15 +57,20 @@ class Journal:
     def stop(self, reason: str) -> None:
         self._line({"event": "stop", "reason": reason})
 
-    def close(self) -> None:
+    def close(self, *, release: bool) -> None:
+        """The last line. The file is let go only if nobody can be about to write to it: numbers of files come again."""
         self._line({"event": "close", "time": time.time()})
-        os.close(self._descriptor)
+        if release:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _line(self, event: dict[str, Any]) -> None:
         self._write(_ENCODE(event))
 
     def _write(self, text: str) -> None:
-        line = (text + "\n").encode("utf-8", "backslashreplace")
+        line = (self._before + text + "\n").encode("utf-8", "backslashreplace")
         written = os.write(self._descriptor, line)
+        self._before = ""
         if written != len(line):
+            self._before = "\n"  # so that the next line is whole, if there is room for one
             raise OSError(f"only {written} of {len(line)} bytes fitted into {self.path.name}")

@@ -19,14 +19,17 @@ class _Type(NamedTuple):
     code: str
 
 
-_MASK, _INT32, _INT64, _FLOAT = _Type(np.uint8, "B"), _Type(np.int32, "i"), _Type(np.int64, "q"), _Type(np.float64, "d")
-_BOOL = _Type(np.bool_, "?")
+_MASK, _BOOL, _FLOAT = _Type(np.uint8, "B"), _Type(np.bool_, "?"), _Type(np.float64, "d")
+_INT32, _INT64 = _Type(np.int32, "i"), _Type(np.int64, "q")
+# Integers among floats: only where float64 is sure to hold them exactly.
+_MIXED = _Type(np.float64, "d")
+_EXACT_BELOW = 2.0**53
 _UNFIT = (struct.error, TypeError, ValueError, OverflowError)
 
 
 def array_from_list(values: Sequence[Any], memory: Memory) -> np.ndarray | None:
     """A flat list of numbers as an int64, float64 or bool array; None when it holds anything else."""
-    for type_ in _candidates(values, (_INT64, _FLOAT)):
+    for type_ in _candidates(values, (_INT64, _MIXED)):
         packed = _pack([values], type_, memory)
         if packed is not None:
             return packed
@@ -36,7 +39,7 @@ def array_from_list(values: Sequence[Any], memory: Memory) -> np.ndarray | None:
 def ragged_from_lists(rows: Sequence[Sequence[Any]], memory: Memory) -> Ragged | None:
     """Rows of numbers in the narrowest type that holds them all; None when they hold anything else."""
     first = next((row for row in rows if len(row)), ())
-    for type_ in _candidates(first, (_MASK, _INT32, _INT64, _FLOAT)):
+    for type_ in _candidates(first, (_MASK, _INT32, _INT64, _MIXED)):
         packed = _pack(rows, type_, memory)
         if packed is not None:
             offsets = np.zeros(len(rows) + 1, dtype=np.int64)
@@ -71,10 +74,13 @@ def _pack(rows: Sequence[Sequence[Any]], type_: _Type, memory: Memory) -> np.nda
             else:
                 struct.pack_into(f"{len(row)}{type_.code}", view, start, *row)
             start = end
+        values = target[:start].view(type_.dtype)
+        if type_ is _MIXED and np.any(np.abs(values[np.isfinite(values)]) >= _EXACT_BELOW):
+            raise ValueError("integers too large for float64")
     except _UNFIT:
         memory.undo()
         return None
-    return target[:start].view(type_.dtype)
+    return values
 
 
 def _booleans(row: Sequence[Any]) -> bytearray:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from rldbg.recording.recorder.complaints import Complaints
-from rldbg.recording.recorder.filing import Filing, OverBudget, Unwritable
+from rldbg.recording.recorder.filing import Filing, OverBudget
 from rldbg.recording.recorder.gathering import Batch, Gathering, Handed
 from rldbg.recording.recorder.journal import Journal
 
@@ -103,7 +103,7 @@ class Pipeline:
             try:
                 if not self._step():
                     return
-            except Exception as error:  # noqa: BLE001 - inside the user's training process: it must go on whatever happens here
+            except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
                 self._stop(f"{type(error).__name__}: {error}")
 
     def _step(self) -> bool:
@@ -177,25 +177,34 @@ class Pipeline:
 
     def _write(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
+                self._stop(f"{type(error).__name__}: {error}")
 
     def _file_and_report(self, batch: Batch) -> None:
-        self._file(batch)
-        self._inbox.put(_Finished(batch))
+        try:
+            self._file(batch)
+        finally:
+            self._inbox.put(_Finished(batch))
 
     def _file(self, batch: Batch) -> None:
         try:
             if not self._is_stopped():
-                self._filing.file(batch, self._jobs.put)
-        except Unwritable as error:
-            self._give_up(batch.records, str(error))
+                self._write_file(batch)
         except (OSError, OverBudget) as error:
             self._stop(str(error))
-        except Exception as error:  # noqa: BLE001 - inside the user's training process: it must go on whatever happens here
-            self._stop(f"{type(error).__name__}: {error}")
         finally:
             for record in batch.records:
                 _let_go(record)
+
+    def _write_file(self, batch: Batch) -> None:
+        try:
+            buffers = self._filing.encode(batch)
+        except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on
+            self._give_up(batch.records, f"{type(error).__name__}: {error}")
+            return
+        self._filing.file(batch, buffers, self._jobs.put)
 
     def _give_up(self, records: list[Handed], reason: str) -> None:
         key = records[0].ticket.key

@@ -92,24 +92,24 @@ class Recorder:
 
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
-        session = self._live_session()
+        session = self._own_session()
         if session is not None:
             session.end_step(step)
 
     def pin(self, step: int) -> None:
         """Keeps this step for good, whatever `keep_last` says."""
-        session = self._live_session()
+        session = self._own_session()
         if session is not None:
             session.pin(step)
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all that was recorded is on disk; False when that took longer than the timeout."""
-        session = self._live_session()
+        session = self._own_session()
         return True if session is None else session.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Writes what is left and ends the recording; False when that took longer than the timeout."""
-        session = self._live_session()
+        session = self._own_session()
         self._closed = True
         if session is None:
             return True
@@ -131,6 +131,7 @@ class Recorder:
         return (kinds is None or kind in kinds) and step % self.settings.every_n_steps == 0
 
     def _open_session(self) -> Session | None:
+        self._session = None
         identity = replace(self.identity, pid=os.getpid())
         try:
             self._session = Session(self.settings, identity, self._complaints)
@@ -140,12 +141,13 @@ class Recorder:
             self._complaints.once("stop", f"recording is off, training goes on: {self._unopened}")
         return self._session
 
-    def _live_session(self) -> Session | None:
-        """This process's session. A child made by fork gets its own when it first records."""
-        if self._closed or self._session is None or self._session.process == os.getpid():
-            return None if self._closed else self._session
-        self._session = None
-        return self._open_session()
+    def _own_session(self) -> Session | None:
+        """This process's session, if it has one: a child made by fork does not, until it records."""
+        session = self._session
+        return session if session is not None and session.process == os.getpid() and not self._closed else None
+
+    def _session_to_record(self) -> Session | None:
+        return self._own_session() or (None if self._closed else self._open_session())
 
     def _record(
         self,
@@ -156,7 +158,7 @@ class Recorder:
         policy_version: int | None,
         fields: dict[str, Any],
     ) -> None:
-        session = self._live_session()
+        session = self._session_to_record()
         if session is None:
             return
         if not naming.is_kind_name(key.kind):
@@ -225,7 +227,7 @@ class Recorder:
         return whole
 
     def _hand_over_model(self, key: RecordKey, field: str, items: list[parameters.Selected]) -> None:
-        session = self._live_session()
+        session = self._session_to_record()
         if session is None:
             return
         complete = parameters.completion(field, self.settings.parameter_mode)

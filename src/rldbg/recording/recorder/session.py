@@ -23,6 +23,7 @@ from rldbg.recording.recorder.snapshot import Snapshot
 from rldbg.recording.recorder.ticket import Ticket
 
 _LOOK_AGAIN_S = 1.0
+_CLOSE_WAITS_S = 10.0
 
 
 class Session:
@@ -36,6 +37,7 @@ class Session:
         self._stop_once = threading.Lock()
         self._turn = threading.Lock()
         self._turn_of: int | None = None
+        self._closed = False
         self._ids = itertools.count()
         self._journal = Journal(settings.directory, identity, settings.format)
         self._arena = Arena(settings.buffer_bytes, settings.warm_bytes)
@@ -53,23 +55,21 @@ class Session:
 
     def hand_over(self, ticket: Ticket, fields: Mapping[str, Any]) -> None:
         """Notes the record in the journal, copies its fields and returns; a record that cannot be kept is a drop."""
-        number = next(self._ids)
-        try:
-            self._journal.intent(number, ticket.key, ticket.rows)
-        except OSError as error:
-            self.stop(f"the journal cannot be written: {error}")
+        if self._turn_of == threading.get_ident():
+            self._complaints.once("signal", f"{ticket.key} was recorded by a signal handler amid another: left out")
             return
-        try:
-            with self._my_turn():
-                handed = self._snapshot(number, ticket, fields)
-            if handed.written is not None:
-                self._wait_for(handed.written)
-        except NoRoom as error:
-            self._drop(number, str(error))
-        except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            reason = f"{type(error).__name__}: {error}"
-            self._complaints.once(f"{ticket.key.kind}: {reason}", f"cannot record {ticket.key}: {reason}")
-            self._drop(number, reason)
+        with self._my_turn():
+            if self._closed:
+                return
+            number = next(self._ids)
+            try:
+                self._journal.intent(number, ticket.key, ticket.rows)
+                written = self._keep(number, ticket, fields)
+            except OSError as error:
+                self.stop(f"the journal cannot be written: {error}")
+                return
+        if written is not None:
+            self._wait_for(written)
 
     def end_step(self, step: int) -> None:
         self._pipeline.end_step(step)
@@ -82,12 +82,20 @@ class Session:
 
     def close(self, timeout_s: float | None) -> bool:
         """Writes what is left, then the journal's last line; without it the recording counts as unfinished."""
-        finished = self._pipeline.flush(timeout_s)
-        self._pipeline.close()
-        if finished:
-            self._devices.close()
-            with contextlib.suppress(OSError):
-                self._journal.close()
+        # A signal handler may have interrupted this very thread in the middle of a record: then it has the turn.
+        waits_s = _CLOSE_WAITS_S if timeout_s is None else min(timeout_s, _CLOSE_WAITS_S)
+        has_turn = self._turn_of != threading.get_ident() and self._turn.acquire(timeout=waits_s)
+        try:
+            self._closed = True
+            finished = self._pipeline.flush(timeout_s)
+            self._pipeline.close()
+            if finished:
+                self._devices.close()
+                with contextlib.suppress(OSError):
+                    self._journal.close(release=has_turn)
+        finally:
+            if has_turn:
+                self._turn.release()
         return finished
 
     def stop(self, reason: str) -> None:
@@ -99,14 +107,29 @@ class Session:
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 
-    def _snapshot(self, number: int, ticket: Ticket, fields: Mapping[str, Any]) -> Handed:
+    def _keep(self, number: int, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+        """Passes a snapshot on, or notes why there is none. Returns what to wait for if the caller must wait."""
         try:
-            return self._pass_on(number, ticket, fields, ArenaMemory(self._arena, self._on_full))
+            return self._snapshot(number, ticket, fields)
+        except NoRoom as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
+            reason = f"{type(error).__name__}: {error}"
+            self._complaints.once(f"{ticket.key.kind}: {reason}", f"cannot record {ticket.key}: {reason}")
+        self._journal.drop([number], reason)
+        return None
+
+    def _snapshot(self, number: int, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+        try:
+            self._pass_on(number, ticket, fields, ArenaMemory(self._arena, self._on_full))
         except TooLarge as error:
             if self._settings.when_full == "drop":
                 raise NoRoom(str(error)) from error
             # Memory stays bounded because the caller waits for this one, as the policy says.
-            return self._pass_on(number, ticket, fields, HeapMemory(), written=threading.Event())
+            written = threading.Event()
+            self._pass_on(number, ticket, fields, HeapMemory(), written)
+            return written
+        return None
 
     def _pass_on(
         self,
@@ -115,7 +138,7 @@ class Session:
         fields: Mapping[str, Any],
         memory: Memory,
         written: threading.Event | None = None,
-    ) -> Handed:
+    ) -> None:
         snapshot = Snapshot(memory, self._devices)
         try:
             for name, value in fields.items():
@@ -124,9 +147,7 @@ class Session:
         except BaseException:
             memory.release()
             raise
-        handed = Handed(number, ticket, snapshot, written)
-        self._pipeline.hand_over(handed)
-        return handed
+        self._pipeline.hand_over(Handed(number, ticket, snapshot, written))
 
     def _on_full(self) -> None:
         if self.stopped is not None:
@@ -138,11 +159,8 @@ class Session:
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
         """One thread at a time takes memory: two that hold half of it each could wait for each other forever."""
-        me = threading.get_ident()
-        if self._turn_of == me:
-            raise NoRoom("recorded by a signal handler in the middle of another record")
         with self._turn:
-            self._turn_of = me
+            self._turn_of = threading.get_ident()
             try:
                 yield
             finally:
@@ -153,9 +171,3 @@ class Session:
         while not written.wait(_LOOK_AGAIN_S):
             if self.stopped is not None:
                 return
-
-    def _drop(self, number: int, reason: str) -> None:
-        try:
-            self._journal.drop([number], reason)
-        except OSError as error:
-            self.stop(f"the journal cannot be written: {error}")

@@ -14,6 +14,7 @@ ParameterMode = Literal["full", "hash"]
 WhenFull = Literal["block", "drop"]
 
 _MIB = 2**20
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has already made one slash of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RecorderSettings:
     """How long the end of the process, or SIGTERM, waits for what is not yet written."""
 
     def __post_init__(self) -> None:
-        if "://" in str(self.directory):
+        if _URL.match(str(self.directory)):
             raise UsageError(
                 f"cannot record to {self.directory}: a recorder writes to a local or mounted folder",
                 "record to a folder and copy it, or mount the store",

@@ -43,6 +43,7 @@ def sample_ids(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
             return ()
         groups = [extra.get("group_id") for extra in extras]
         runs = [extra.get("run_id") for extra in extras]
+    groups, runs = (column.tolist() if hasattr(column, "tolist") else column for column in (groups, runs))
     if any(group is None for group in groups) or any(run is None for run in runs):
         return ()
     return tuple(SampleId(str(group), int(run)) for group, run in zip(groups, runs, strict=True))

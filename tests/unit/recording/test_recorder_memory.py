@@ -1,0 +1,93 @@
+"""The memory of snapshots: bounded, never handed out twice, whole again when everything is given back."""
+
+import random
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+from rldbg.recording.recorder.arena import Arena
+from rldbg.recording.recorder.checksum import SharedSum, join
+from rldbg.recording.recorder.memory import ArenaMemory, NoRoom, TooLarge
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_never_overlap_and_come_back_whole(seed: int) -> None:
+    chance = random.Random(seed)
+    arena = Arena(MIB)
+    taken = {}
+    for number in range(2000):
+        if taken and chance.random() < 0.5:
+            mark = chance.choice(list(taken))
+            block = taken.pop(mark)
+            assert (arena.view(block) == mark % 251).all(), "somebody else wrote into a block that was in use"
+            arena.give_back(block)
+            continue
+        block = arena.take(chance.choice([1, 64, 100, 5000, 70_000]))
+        if block is not None:
+            arena.view(block)[:] = number % 251
+            taken[number] = block
+    for block in taken.values():
+        arena.give_back(block)
+    assert arena.free_bytes() == arena.capacity
+    assert arena.take(arena.capacity) is not None, "free memory is in pieces although nothing is in use"
+
+
+def test_the_low_end_is_used_again_so_that_pages_stay_warm() -> None:
+    arena = Arena(8 * MIB)
+    first = arena.take(MIB)
+    arena.give_back(first)
+    assert arena.take(MIB).start == first.start
+
+
+def test_a_full_arena_asks_and_then_gets_what_is_given_back() -> None:
+    arena = Arena(MIB)
+    held = ArenaMemory(arena, on_full=lambda: None)
+    held.take(MIB)
+    waiting = ArenaMemory(arena, on_full=lambda: threading.Thread(target=held.release).start())
+    assert waiting.take(MIB // 2).nbytes == MIB // 2
+
+
+def test_giving_up_is_the_policys_decision() -> None:
+    arena = Arena(MIB)
+    ArenaMemory(arena, on_full=lambda: None).take(MIB)
+
+    def refuse() -> None:
+        raise NoRoom("full")
+
+    with pytest.raises(NoRoom):
+        ArenaMemory(arena, on_full=refuse).take(1)
+
+
+def test_what_can_never_fit_is_said_at_once() -> None:
+    memory = ArenaMemory(Arena(MIB), on_full=lambda: pytest.fail("there is nothing to wait for"))
+    memory.take(MIB // 2)
+    with pytest.raises(TooLarge):
+        memory.take(MIB)
+
+
+def test_joined_checksums_are_those_of_the_whole() -> None:
+    chance = random.Random(0)
+    for _ in range(50):
+        first, second = chance.randbytes(chance.randrange(2000)), chance.randbytes(chance.randrange(50_000))
+        assert join(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 3])
+def test_a_shared_checksum_does_not_depend_on_who_sums_what(helpers: int) -> None:
+    data = np.random.default_rng(0).bytes(3_000_001)
+    pieces = [[memoryview(data)[start : start + 100_000]] for start in range(0, len(data), 100_000)]
+    shared = SharedSum(pieces)
+    threads = [threading.Thread(target=shared.help_from_front) for _ in range(helpers)]
+    for thread in threads:
+        thread.start()
+    assert shared.result() == zlib.crc32(data)
+    for thread in threads:
+        thread.join()
+
+
+def test_the_checksum_of_nothing_is_zero() -> None:
+    assert SharedSum([]).result() == 0

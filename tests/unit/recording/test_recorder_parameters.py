@@ -1,0 +1,126 @@
+"""Parameters and gradients: every match, whole or as a hash, sharded or not, and never a made-up statistic."""
+
+import math
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rldbg
+from rldbg.recording import Record, Recorder
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    net(torch.ones(2, 4)).sum().backward()
+    return net
+
+
+def parameters(folder: Path) -> dict[str, Record]:
+    return {record.fields["param_name"]: record for record in rldbg.open(folder).records()}
+
+
+def test_every_match_is_recorded_with_its_statistics(tmp_path: Path) -> None:
+    net = model()
+    with Recorder(tmp_path, parameter_patterns=[r"weight$", r"1\.bias"]) as recorder:
+        recorder.record_parameters(0, net)
+        recorder.record_gradients(0, net)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*.safetensors")) == [
+        "gradient/step_000000_rank0.safetensors",
+        "param/step_000000_rank0.safetensors",
+    ]
+    found = {(record.key.kind, record.fields["param_name"]): record for record in rldbg.open(tmp_path).records()}
+    assert {name for _, name in found} == {"0.weight", "1.weight", "1.bias"}
+    weight = net[0].weight.detach()
+    record = found["param", "0.weight"]
+    np.testing.assert_array_equal(record.array("param"), weight.numpy())
+    assert record.fields["shape"] == [3, 4]
+    assert record.fields["dtype"] == "torch.float32"
+    assert record.fields["norm"] == pytest.approx(weight.norm().item())
+    assert record.fields["mean"] == pytest.approx(weight.mean().item())
+    assert record.fields["std"] == pytest.approx(weight.std().item())
+    np.testing.assert_array_equal(found["gradient", "1.weight"].array("gradient"), net[1].weight.grad.numpy())
+
+
+@pytest.mark.parametrize("format", ["pt", "jsonl"])
+def test_the_documented_formats_have_a_file_a_parameter(tmp_path: Path, format: str) -> None:
+    with Recorder(tmp_path, format=format, parameter_patterns=["weight"]) as recorder:
+        recorder.record_parameters(0, model())
+    assert sorted(path.name for path in (tmp_path / "param").iterdir()) == [
+        f"step_000000_rank0.{format}",
+        f"step_000000_rank0_part1.{format}",
+    ]
+    assert set(parameters(tmp_path)) == {"0.weight", "1.weight"}
+
+
+def test_hash_mode_keeps_hash_and_statistics_only(tmp_path: Path) -> None:
+    net = model().to(torch.bfloat16)
+    with Recorder(tmp_path, parameter_patterns=["0.weight"], parameter_mode="hash") as recorder:
+        recorder.record_parameters(0, net)
+    fields = parameters(tmp_path)["0.weight"].fields
+    assert "param" not in fields
+    assert (
+        fields["hash"]
+        == blake2b(net[0].weight.detach().view(torch.int16).numpy().tobytes(), digest_size=16).hexdigest()
+    )
+    assert fields["norm"] == pytest.approx(net[0].weight.float().norm().item(), rel=1e-6)
+
+
+def test_empty_shards_and_single_values_have_no_invented_statistics(tmp_path: Path) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.empty = nn.Parameter(torch.zeros(0))
+            self.single = nn.Parameter(torch.tensor([2.0]))
+            self.spoilt = nn.Parameter(torch.tensor([1.0, math.nan]))
+
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        recorder.record_parameters(0, Odd())
+    found = {name: record.fields for name, record in parameters(tmp_path).items()}
+    assert (found["empty"]["norm"], found["empty"]["mean"], found["empty"]["std"]) == (0.0, None, None)
+    assert (found["single"]["norm"], found["single"]["mean"], found["single"]["std"]) == (2.0, 2.0, None)
+    assert math.isnan(found["spoilt"]["mean"]), "a NaN that is there must be seen"
+
+
+def test_parameters_of_several_dtypes(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16), nn.Linear(2, 2))
+    with Recorder(tmp_path, parameter_patterns=["weight"]) as recorder:
+        recorder.record_parameters(0, net)
+    found = parameters(tmp_path)
+    assert {name: record.dtype("param") for name, record in found.items()} == {
+        "0.weight": "float32",
+        "1.weight": "bfloat16",
+        "2.weight": "float32",
+    }
+    assert len(list((tmp_path / "param").iterdir())) == 2
+
+
+def test_a_pattern_without_a_match_names_what_there_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path, parameter_patterns=["q_proj"]) as recorder:
+        recorder.record_parameters(0, model())
+        recorder.record_parameters(1, model())
+    assert caplog.text.count("no parameter matches q_proj") == 1
+    assert "0.weight" in caplog.text
+
+
+def test_nothing_is_recorded_without_a_pattern(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.record_parameters(0, model())
+    assert not (tmp_path / "param").exists()
+
+
+def test_flattened_parameters_are_said_to_be_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class FullyShardedDataParallel(nn.Module):
+        _use_orig_params = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._flat_param = nn.Parameter(torch.zeros(4))
+
+    with Recorder(tmp_path, parameter_patterns=["q_proj"]) as recorder:
+        recorder.record_parameters(0, FullyShardedDataParallel())
+    assert "use_orig_params=True" in caplog.text
