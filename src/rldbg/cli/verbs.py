@@ -26,7 +26,11 @@ VERBS: tuple[Verb, ...] = (
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
     Verb("convert", "recordings", "Write a recording in another format."),
+    Verb("check", "recordings", "Test what must hold in one recording."),
+    Verb("compare", "recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
     Verb("serve", "isolation", "Servers that outlive the shell: a training service to debug against."),
+    Verb("doctor", "doctor", "The root cause of a failure, with its fix; and is this machine fit."),
+    Verb("train", "trainer", "Run the embedded GRPO trainer on a recipe; record, replay, resume."),
     Verb("demo", "trainer", "The tour: record, verify and show a small recording."),
     Verb("config", "settings", "Show the resolved configuration and where each value comes from."),
 )

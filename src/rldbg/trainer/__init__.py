@@ -11,6 +11,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
     from rldbg.trainer.model import build_model, check_model, choose_device
+    from rldbg.trainer.recipe import LoadedRecipe, parse_recipe, read_recipe
     from rldbg.trainer.settings import AlgorithmSettings, ModelSettings, OptimizerSettings, Recipe
     from rldbg.trainer.steps import (
         Forward,
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
         train_micro_batch,
     )
     from rldbg.trainer.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer
+    from rldbg.trainer.training import Reporting, TrainResult, train
 
 _MODULES = {
     "determinism": ("fix_threads", "random_state", "restore_random_state", "seed_everything"),
     "model": ("build_model", "check_model", "choose_device"),
+    "recipe": ("LoadedRecipe", "parse_recipe", "read_recipe"),
     "settings": ("AlgorithmSettings", "ModelSettings", "OptimizerSettings", "Recipe"),
     "steps": (
         "Forward",
@@ -39,6 +42,7 @@ _MODULES = {
         "train_micro_batch",
     ),
     "tokenizer": ("CharacterTokenizer", "Tokenizer", "load_tokenizer"),
+    "training": ("Reporting", "TrainResult", "train"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
@@ -47,12 +51,15 @@ __all__ = [
     "AlgorithmSettings",
     "CharacterTokenizer",
     "Forward",
+    "LoadedRecipe",
     "LossTerms",
     "MicroBatch",
     "ModelSettings",
     "OptimizerSettings",
     "Recipe",
+    "Reporting",
     "Tokenizer",
+    "TrainResult",
     "apply_gradients",
     "build_model",
     "check_model",
@@ -62,8 +69,11 @@ __all__ = [
     "forward",
     "load_tokenizer",
     "make_optimizer",
+    "parse_recipe",
     "random_state",
+    "read_recipe",
     "restore_random_state",
     "seed_everything",
+    "train",
     "train_micro_batch",
 ]

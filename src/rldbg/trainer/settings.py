@@ -89,12 +89,14 @@ class AlgorithmSettings:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """AdamW, its learning rate falling linearly from the first step to the last."""
+    """AdamW, its learning rate falling linearly to the last step."""
 
     __pydantic_config__: ClassVar = _CLOSED
 
     learning_rate: float = 3e-3
     final_learning_rate: float = 3e-4
+    warmup_steps: int = 0
+    """Steps in which the learning rate rises to its full value."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
@@ -202,8 +204,13 @@ class Recipe:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
-    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    rollout_worker: RolloutSettings = field(default_factory=RolloutSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
+
+    @property
+    def max_response_length(self) -> int:
+        """Most tokens of a response that the policy itself writes."""
+        return self.inference.max_new_tokens * self.data.max_turns

@@ -55,7 +55,6 @@ class LossTerms:
     entropy: torch.Tensor
     kl: torch.Tensor
     tokens: TokenLoss
-    denominator: float
 
 
 def forward(model: Any, batch: TrajectoryBatch, *, temperature: float = 1.0, entropy_gradient: bool = False) -> Forward:
@@ -99,7 +98,7 @@ def compute_loss(
     if micro.reference_log_probs is not None:
         kl = total(kl_divergence(result.log_probs, micro.reference_log_probs, algorithm.kl_estimator))
     loss = combine_losses(policy, entropies, kl, entropy_coeff=algorithm.entropy_coeff, kl_coeff=algorithm.kl_coeff)
-    return LossTerms(loss, policy, entropies, kl, tokens, float(denominator or 0.0))
+    return LossTerms(loss, policy, entropies, kl, tokens)
 
 
 def train_micro_batch(
@@ -119,12 +118,18 @@ def train_micro_batch(
 
 
 def micro_batch_metrics(result: Forward, terms: LossTerms, micro: MicroBatch) -> dict[str, float]:
-    """Numbers of one micro-batch for its record: how far the policy moved, and how much of it was clipped."""
+    """Numbers of one micro-batch: its loss and parts, how far the policy moved, how much of it was clipped."""
     mask = micro.batch.response_mask
-    chosen = terms.tokens.clipped[mask != 0]
-    metrics = ratio_metrics(result.log_probs.detach(), micro.old_log_probs, mask)
-    if metrics:
-        metrics["clip_fraction"] = float(chosen.float().mean())
+    metrics = {
+        "loss": float(terms.loss.detach()),
+        "pg_loss": float(terms.policy.detach()),
+        "entropy": float(terms.entropy.detach()),
+        "kl_loss": float(terms.kl.detach()),
+        "tokens": float(mask.sum()),
+    }
+    if metrics["tokens"]:
+        metrics |= ratio_metrics(result.log_probs.detach(), micro.old_log_probs, mask)
+        metrics["clip_fraction"] = float(terms.tokens.clipped[mask != 0].float().mean())
     return metrics
 
 
@@ -142,9 +147,12 @@ def make_optimizer(parameters: Iterable[Any], settings: OptimizerSettings) -> An
 
 
 def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
-    """Linear from the first step's rate to the last step's."""
-    share = step / (steps - 1) if steps > 1 else 0.0
-    return settings.learning_rate + (settings.final_learning_rate - settings.learning_rate) * min(share, 1.0)
+    """Up to the full rate in `warmup_steps`, then linear down to the last step's rate."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    rest = max(steps - 1 - settings.warmup_steps, 1)
+    share = min((step - settings.warmup_steps) / rest, 1.0)
+    return settings.learning_rate + (settings.final_learning_rate - settings.learning_rate) * share
 
 
 def apply_gradients(model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> float:

@@ -1,0 +1,75 @@
+"""`rldbg train`: runs the embedded trainer on a recipe."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import console, print_json, print_line, print_note
+
+
+@verb("train", context_settings={"ignore_unknown_options": True})
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1)
+@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of the recipe's number.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder.  [default: a new one]")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on from a checkpoint, or from a run's newest one.")
+@click.option("--allow-partial", is_flag=True, help="In a replay, leave out samples that were not recorded.")
+def command(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    steps: int | None,
+    run_folder: Path | None,
+    resume: Path | None,
+    allow_partial: bool,
+    as_json: bool,
+) -> int:
+    """Train on RECIPE, with Hydra-style OVERRIDES: key=value, +key=value, ++key=value, ~key.
+
+    The default recipe, recipes/arithmetic.yaml, teaches a tiny model one-digit arithmetic on two CPU cores in about
+    a minute. To record what it does, add ++debug.enable_data_dump=true ++debug.dump_options.trajectory=true.
+    """
+    from rldbg.core import Run
+    from rldbg.trainer import Reporting, read_recipe, train
+
+    loaded = read_recipe(recipe, _with_steps(overrides, steps), allow_partial=allow_partial)
+    run = Run.create(name=loaded.recipe.name, path=run_folder)
+    print_note(f"run folder: {run.path}")
+    with _live_line(loaded.recipe.steps) as on_step:
+        result = train(loaded, run, resume=resume, reporting=Reporting(on_step, print_note))
+    if as_json:
+        print_json(result.to_dict())
+        return 0
+    print_line(f"{result.steps} steps: success_rate {result.metrics.get('success_rate', float('nan')):.3f}")
+    print_line(f"run: {result.run}")
+    if result.recording:
+        print_line(f"recording: {result.recording}   (rldbg show {result.run})")
+    return 0
+
+
+def _with_steps(overrides: tuple[str, ...], steps: int | None) -> list[str]:
+    return [*overrides, *([f"++steps={steps}"] if steps is not None else [])]
+
+
+@contextmanager
+def _live_line(steps: int) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """One line that changes on a terminal; elsewhere a line every eighth of the way."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield (
+            lambda step, metrics: (
+                print_note(_line(step, steps, metrics)) if (step + 1) % max(steps // 8, 1) == 0 else None
+            )
+        )
+        return
+    with screen.status("starting ...") as status:
+        yield lambda step, metrics: status.update(_line(step, steps, metrics))
+
+
+def _line(step: int, steps: int, metrics: dict[str, float]) -> str:
+    return (
+        f"step {step + 1}/{steps}  success {metrics['success_rate']:.3f}  reward {metrics['reward/mean']:.3f}  "
+        f"loss {metrics['loss']:+.4f}  entropy {metrics['entropy']:.3f}  {metrics['time/step']:.2f} s"
+    )

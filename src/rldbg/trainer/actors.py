@@ -1,0 +1,232 @@
+"""The workers of a run as Ray actors, and the two groups the controller talks to: all ranks, all rollout workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rldbg.inference import Generation, GenerationRequest
+from rldbg.replay import Trajectory
+from rldbg.trainer.cluster import Cluster, WorkerLostError, explain
+from rldbg.trainer.distributed import Rendezvous
+from rldbg.trainer.inference_server import InferenceServer
+from rldbg.trainer.observer import RecordingPlan
+from rldbg.trainer.policy import PolicyWorker, RankUpdate
+from rldbg.trainer.rollout import RolloutWorker, Task
+from rldbg.trainer.settings import Recipe
+from rldbg.trainer.shards import Shard
+from rldbg.trainer.tokenizer import load_tokenizer
+
+_log = logging.getLogger(__name__)
+_CHUNKS_PER_WORKER = 4
+
+
+class PolicyActor(PolicyWorker):
+    """A rank of the policy in a process of its own."""
+
+    def host(self) -> str:
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+
+class RolloutActor:
+    """A rollout worker in a process of its own; it asks one inference server."""
+
+    def __init__(self, *, recipe: Recipe, number: int) -> None:
+        self._recipe = recipe
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"rollout/{self._number}"
+
+    def run(self, step: int, tasks: Sequence[Task], server_name: str, server: Any) -> list[Trajectory]:
+        import ray
+
+        def generate(requests: list[GenerationRequest]) -> list[Generation]:
+            try:
+                answers: list[Generation] = ray.get(server.generate.remote(requests))
+            except ray.exceptions.RayError as error:
+                raise explain(server_name, error) from error
+            return answers
+
+        return make_rollout_worker(self._recipe, generate).run(step, tasks)
+
+
+def make_rollout_worker(
+    recipe: Recipe, generate: Callable[[list[GenerationRequest]], list[Generation]]
+) -> RolloutWorker:
+    return RolloutWorker(
+        tokenizer=load_tokenizer(recipe.model.path),
+        generate=generate,
+        seed=recipe.seed,
+        max_turns=recipe.data.max_turns,
+        temperature=recipe.inference.temperature,
+    )
+
+
+class RayPolicy:
+    """Every rank of the policy; each call goes to all of them and waits for all."""
+
+    def __init__(self, cluster: Cluster, recipe: Recipe, recording: RecordingPlan) -> None:
+        self._cluster = cluster
+        self._recipe = recipe
+        self._actors = {
+            f"policy/{rank}": cluster.spawn(
+                f"policy/{rank}",
+                PolicyActor,
+                gpus=gpu_share(cluster, recipe, recipe.policy.device),
+                recipe=recipe,
+                rank=rank,
+                recording=recording,
+            )
+            for rank in range(recipe.policy.ranks)
+        }
+
+    def start(self, checkpoint: Path | None = None) -> dict[str, Any]:
+        """Brings the ranks together; what rank 0 says of its start."""
+        first = self._actors["policy/0"]
+        host = self._cluster.results({"policy/0": first.host.remote()})["policy/0"]
+        port = self._cluster.results({"policy/0": first.listen.remote(host)})["policy/0"]
+        rendezvous = Rendezvous(host, port, self._recipe.policy.ranks)
+        facts: dict[str, Any] = self._call("start", rendezvous, checkpoint)[0]
+        return facts
+
+    def log_probs(self, shards: Sequence[Sequence[Shard]]) -> list[list[list[np.ndarray]]]:
+        return self._call_each("log_probs", [(part,) for part in shards])
+
+    def update(self, step: int, shards: Sequence[Sequence[Shard]]) -> list[RankUpdate]:
+        return self._call_each("update", [(step, part) for part in shards])
+
+    def weights(self) -> Any:
+        """A reference to rank 0's weights; they travel to the inference servers without passing through here."""
+        references = {name: actor.weights.remote() for name, actor in self._actors.items()}
+        return references["policy/0"]
+
+    def save(self, folder: Path, step: int) -> None:
+        self._call("save", folder, step)
+
+    def close(self) -> None:
+        """Lets every rank write its recording to the end, then ends them."""
+        try:
+            self._call("close")
+        finally:
+            for name in self._actors:
+                self._cluster.kill(name)
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        return self._call_each(method, [arguments] * len(self._actors))
+
+    def _call_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        calls = {
+            name: getattr(actor, method).remote(*given)
+            for (name, actor), given in zip(self._actors.items(), arguments, strict=True)
+        }
+        return list(self._cluster.results(calls).values())
+
+
+class RayRollouts:
+    """Rollout workers and inference servers. One that is lost is replaced, and its samples are made again: their
+    random numbers belong to them, so they come out the same."""
+
+    def __init__(self, cluster: Cluster, recipe: Recipe, *, on_loss: Callable[[str], None] = _log.warning) -> None:
+        self._cluster = cluster
+        self._recipe = recipe
+        self._on_loss = on_loss
+        self._restarts: dict[str, int] = {}
+        self._weights: Any = None
+        self._policy_version = 0
+        self._servers = {
+            f"inference/{number}": self._spawn_server(number) for number in range(recipe.inference.servers)
+        }
+        self._workers = {
+            f"rollout/{number}": self._spawn_worker(number) for number in range(recipe.rollout_worker.workers)
+        }
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        self._weights, self._policy_version = weights, policy_version
+        for name in list(self._servers):
+            try:
+                self._load_weights(name)
+            except WorkerLostError as lost:
+                self._replace(lost)
+
+    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+        made: dict[int, list[Trajectory]] = {}
+        chunks = dict(enumerate(self._chunks(tasks)))
+        while chunks:
+            made |= self._dispatch(step, chunks)
+            chunks = {number: chunk for number, chunk in chunks.items() if number not in made}
+        return [trajectory for number in sorted(made) for trajectory in made[number]]
+
+    def close(self) -> None:
+        for name in (*self._workers, *self._servers):
+            self._cluster.kill(name)
+
+    def _chunks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+        """Inference batches by sample order: one a worker, or several that go to whoever is free."""
+        count = len(self._workers) * (1 if self._recipe.deterministic else _CHUNKS_PER_WORKER)
+        size = -(-len(tasks) // count)
+        return [tasks[start : start + size] for start in range(0, len(tasks), size)]
+
+    def _dispatch(self, step: int, chunks: dict[int, Sequence[Task]]) -> dict[int, list[Trajectory]]:
+        """Hands chunks to workers until all are done or one is lost; what was done by then."""
+        import ray
+
+        queue, idle = list(chunks), list(self._workers)
+        running: dict[Any, tuple[int, str]] = {}
+        made: dict[int, list[Trajectory]] = {}
+        while queue or running:
+            while queue and idle:
+                number, worker = queue.pop(0), idle.pop(0)
+                server = list(self._servers)[number % len(self._servers)]
+                call = self._workers[worker].run.remote(step, chunks[number], server, self._servers[server])
+                running[call] = (number, worker)
+            (call,), _ = ray.wait(list(running), num_returns=1)
+            number, worker = running.pop(call)
+            try:
+                made[number] = self._cluster.results({worker: call})[worker]
+            except WorkerLostError as lost:
+                self._replace(lost)
+                return made
+            idle.append(worker)
+        return made
+
+    def _replace(self, lost: WorkerLostError) -> None:
+        """A new worker in the place of a lost one, unless that has happened too often."""
+        name = lost.worker
+        self._restarts[name] = self._restarts.get(name, 0) + 1
+        if name not in (*self._servers, *self._workers) or self._restarts[name] > self._recipe.cluster.max_restarts:
+            raise lost
+        self._on_loss(f"{lost.message}; replaced ({self._restarts[name]} of {self._recipe.cluster.max_restarts})")
+        self._cluster.kill(name)
+        number = int(name.rpartition("/")[2])
+        if name in self._workers:
+            self._workers[name] = self._spawn_worker(number)
+        else:
+            self._servers[name] = self._spawn_server(number)
+            self._load_weights(name)
+
+    def _load_weights(self, name: str) -> None:
+        call = self._servers[name].load_weights.remote(self._weights, self._policy_version)
+        self._cluster.results({name: call})
+
+    def _spawn_server(self, number: int) -> Any:
+        share = gpu_share(self._cluster, self._recipe, self._recipe.inference.device)
+        return self._cluster.spawn(
+            f"inference/{number}", InferenceServer, gpus=share, recipe=self._recipe, number=number
+        )
+
+    def _spawn_worker(self, number: int) -> Any:
+        return self._cluster.spawn(f"rollout/{number}", RolloutActor, recipe=self._recipe, number=number)
+
+
+def gpu_share(cluster: Cluster, recipe: Recipe, device: str) -> float:
+    """How much of a GPU each rank and inference server gets: one, or an equal part when there are fewer."""
+    if device == "cpu":
+        return 0.0
+    return min(1.0, cluster.gpus() / (recipe.policy.ranks + recipe.inference.servers))

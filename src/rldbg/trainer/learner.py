@@ -1,0 +1,133 @@
+"""The self-hosted half of a step: record what came, compute advantages and old log probs, let the policy update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rldbg.replay import Trajectory
+from rldbg.trainer.observer import Observer
+from rldbg.trainer.policy import PolicyWorker, RankUpdate
+from rldbg.trainer.settings import Recipe
+from rldbg.trainer.shards import Shard, cut, places, prepare
+
+
+class Policy(Protocol):
+    """All ranks of the policy at once; lists are by rank."""
+
+    def log_probs(self, shards: Sequence[Sequence[Shard]]) -> list[list[list[np.ndarray]]]: ...
+
+    def update(self, step: int, shards: Sequence[Sequence[Shard]]) -> list[RankUpdate]: ...
+
+    def weights(self) -> Any:
+        """Rank 0's weights, or a handle that stands for them."""
+
+    def save(self, folder: Path, step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LocalPolicy:
+    """A policy of one rank in this process."""
+
+    def __init__(self, worker: PolicyWorker) -> None:
+        self._worker = worker
+
+    def log_probs(self, shards: Sequence[Sequence[Shard]]) -> list[list[list[np.ndarray]]]:
+        return [self._worker.log_probs(shards[0])]
+
+    def update(self, step: int, shards: Sequence[Sequence[Shard]]) -> list[RankUpdate]:
+        return [self._worker.update(step, shards[0])]
+
+    def weights(self) -> Any:
+        return self._worker.weights()
+
+    def save(self, folder: Path, step: int) -> None:
+        self._worker.save(folder, step)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+class SelfHostedLearner:
+    """Trains the policy of this run on trajectories, step by step."""
+
+    def __init__(self, *, recipe: Recipe, policy: Policy, observer: Observer) -> None:
+        self._recipe = recipe
+        self._policy = policy
+        self._observer = observer
+
+    def train(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """One step; the metrics it gives are sums or means over all ranks and micro-batches."""
+        self._observer.trajectories("trajectory", step, trajectories)
+        batch = prepare(trajectories, self._recipe.algorithm, max_length=self._recipe.max_response_length)
+        if self._recipe.algorithm.old_log_probs == "policy":
+            rows = self._policy.log_probs(cut(batch, self._recipe))
+            batch = batch.with_old_log_probs(self._in_sample_order(rows, len(batch)))
+        else:
+            batch = batch.with_old_log_probs([_response_log_probs(item) for item in trajectories])
+        self._observer.old_log_probs(step, batch)
+        updates = self._policy.update(step, cut(batch, self._recipe))
+        self._observer.end_step(step)
+        return merge_updates(updates)
+
+    def weights(self) -> Any:
+        return self._policy.weights()
+
+    def save(self, folder: Path, step: int) -> None:
+        self._policy.save(folder, step)
+
+    def close(self) -> None:
+        self._policy.close()
+        self._observer.close()
+
+    def _in_sample_order(self, rows: list[list[list[np.ndarray]]], samples: int) -> list[np.ndarray]:
+        """rows[rank][mini_batch] put back where the samples stand."""
+        ordered: list[np.ndarray] = [np.empty(0)] * samples
+        layout = places(samples, ranks=self._recipe.policy.ranks, mini_batches=self._recipe.policy.mini_batches)
+        for rank_rows, rank_places in zip(rows, layout, strict=True):
+            for mini_rows, place in zip(rank_rows, rank_places, strict=True):
+                ordered[place.start : place.stop] = mini_rows
+        return ordered
+
+
+def _response_log_probs(trajectory: Trajectory) -> np.ndarray:
+    if trajectory.logprobs is None:
+        raise _no_log_probs(trajectory)
+    return trajectory.logprobs[trajectory.prompt_length :]
+
+
+def _no_log_probs(trajectory: Trajectory) -> Exception:
+    from rldbg.core import IncompleteDataError
+
+    return IncompleteDataError(
+        f"the trajectory {trajectory.sample} has no rollout log probs", "set algorithm.old_log_probs=policy"
+    )
+
+
+def merge_updates(updates: Sequence[RankUpdate]) -> dict[str, float]:
+    """One number a metric: losses add up over ranks and micro-batches, means are weighted by tokens."""
+    micros = [metrics for update in updates for metrics in update.micro_batches]
+    optimizer_steps = len(updates[0].grad_norms)
+    merged = {
+        name: sum(metrics[name] for metrics in micros) / optimizer_steps
+        for name in ("loss", "pg_loss", "entropy", "kl_loss")
+    }
+    full = [metrics for metrics in micros if metrics["tokens"]]
+    for name in sorted({name for metrics in full for name in metrics} - merged.keys() - {"tokens"}):
+        merged[name] = _merge(name, full)
+    merged["grad_norm"] = float(np.mean(updates[0].grad_norms))
+    merged["learning_rate"] = updates[0].learning_rate
+    return merged
+
+
+def _merge(name: str, metrics: Sequence[Mapping[str, float]]) -> float:
+    values = [item[name] for item in metrics]
+    if name.endswith("/max"):
+        return max(values)
+    if name.endswith("/min"):
+        return min(values)
+    return float(np.average(values, weights=[item["tokens"] for item in metrics]))

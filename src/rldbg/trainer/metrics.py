@@ -1,0 +1,105 @@
+"""What a run reports per step: RUN/metrics.jsonl always, and experiment trackers where the recipe names them."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rldbg.core import PrerequisiteError
+from rldbg.replay import Trajectory
+from rldbg.trainer.settings import LoggingSettings
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What can be said of a step's samples alone; success is the score where the rollout gave one."""
+    rewards = np.asarray([item.reward for item in trajectories], dtype=np.float64)
+    success = [float(item.extra_fields.get("score", item.reward > 0)) for item in trajectories]
+    return {
+        "success_rate": float(np.mean(success)),
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "response_length/mean": float(np.mean([item.response_length for item in trajectories])),
+        "samples": float(len(trajectories)),
+    }
+
+
+class Tracker(Protocol):
+    """An experiment tracker."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MetricsFile:
+    """metrics.jsonl: one object a step, written whole, NaN as null."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._file.write(json.dumps({"step": step, **row}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_trackers(
+    settings: LoggingSettings, run_folder: Path, *, name: str, config: Mapping[str, Any]
+) -> list[Tracker]:
+    """metrics.jsonl and every tracker asked for; one whose library is missing is an error before the run starts."""
+    makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+    trackers: list[Tracker] = [MetricsFile(run_folder / "metrics.jsonl")]
+    for tracker in settings.trackers:
+        try:
+            trackers.append(makers[tracker](run_folder, settings.project, name, config))
+        except ImportError as error:
+            raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
+    return trackers
+
+
+class _Wrapped:
+    """A library's own writer behind our two methods."""
+
+    def __init__(self, log: Any, close: Any) -> None:
+        self._log = log
+        self._close = close
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._log(step, dict(metrics))
+
+    def close(self) -> None:
+        self._close()
+
+
+def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[str, Any]) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(run_folder / "logs" / "tensorboard"))
+
+    def log(step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+
+    return _Wrapped(log, writer.close)
+
+
+def _wandb(run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
+    import wandb
+
+    run = wandb.init(project=project, name=name, config=dict(config), dir=str(run_folder))
+    return _Wrapped(lambda step, metrics: run.log(metrics, step=step), run.finish)
+
+
+def _mlflow(_run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
+    import mlflow
+
+    mlflow.set_experiment(project)
+    mlflow.start_run(run_name=name)
+    mlflow.log_dict(dict(config), "recipe.json")
+    return _Wrapped(lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run)

@@ -1,0 +1,172 @@
+"""What the trainer records, at the place where it happens. The one module that knows the fields of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rldbg.core import Identity
+from rldbg.recording import Ragged, Recorder, RecorderSettings
+from rldbg.replay import Trajectory
+from rldbg.trainer.settings import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from rldbg.trainer.shards import StepBatch
+    from rldbg.trainer.steps import Forward, LossTerms, MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPlan:
+    """What the processes of a run record: the kinds of the `debug:` block, and capsules with the code's version."""
+
+    records: RecorderSettings
+    capsules: RecorderSettings
+    code: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the loop a record is made."""
+
+    step: int
+    epoch: int = 0
+    mini_batch: int = 0
+    micro: int = 0
+
+
+class Observer:
+    """Turns what the loop has at hand into records."""
+
+    def __init__(self, settings: RecorderSettings, identity: Identity) -> None:
+        self.recorder = Recorder.from_settings(settings, identity)
+
+    def trajectories(self, kind: str, step: int, trajectories: Sequence[Trajectory], **fields: Any) -> None:
+        """`trajectory` or `prepared_trajectories`, as the rollout gave them."""
+        if self.recorder.wants(kind, step):
+            self.recorder.record(
+                kind, step=step, policy_version=step, **_identity(trajectories), **columns(trajectories), **fields
+            )
+
+    def old_log_probs(self, step: int, batch: StepBatch) -> None:
+        if not self.recorder.wants("old_log_probs", step):
+            return
+        width = max(len(row) for row in batch.old_log_probs)
+        padded = np.zeros((len(batch), width), dtype=np.float32)
+        for number, row in enumerate(batch.old_log_probs):
+            padded[number, : len(row)] = row
+        self.recorder.record(
+            "old_log_probs",
+            step=step,
+            policy_version=step,
+            **_identity(batch.trajectories),
+            old_log_probs=padded,
+            batch_info={"batch_size": len(batch)},
+        )
+
+    def micro_batch(
+        self,
+        place: Place,
+        micro: MicroBatch,
+        result: Forward,
+        terms: LossTerms,
+        metrics: dict[str, float],
+        algorithm: AlgorithmSettings,
+        denominator: float,
+    ) -> None:
+        """`batch_inputs`, `forward_data`, `loss` and `is_loss_debug` of one forward and backward pass."""
+        batch = micro.batch
+        where: dict[str, Any] = {
+            "step": place.step,
+            "epoch": place.epoch,
+            "mini_batch": place.mini_batch,
+            "micro": place.micro,
+            "samples": batch.samples,
+            "prompt_hashes": batch.prompt_hashes,
+            "policy_version": place.step,
+        }
+        wants = self.recorder.wants
+        if wants("batch_inputs", place.step):
+            self.recorder.record(
+                "batch_inputs",
+                **where,
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+            )
+        if wants("forward_data", place.step):
+            self.recorder.record(
+                "forward_data",
+                **where,
+                log_probs=result.log_probs.detach(),
+                entropy=result.entropy.detach(),
+                response_mask=batch.response_mask,
+                input_ids=batch.input_ids,
+            )
+        if wants("loss", place.step):
+            self.recorder.record(
+                "loss",
+                **where,
+                loss=metrics["loss"],
+                pg_loss=metrics["pg_loss"],
+                entropy_loss=metrics["entropy"],
+                kl_loss=metrics["kl_loss"],
+                metrics=metrics,
+                extra_info={
+                    "epoch": place.epoch,
+                    "batch_idx": place.mini_batch,
+                    "aggregation": algorithm.aggregation,
+                    "denominator": denominator,
+                },
+            )
+        if wants("is_loss_debug", place.step):
+            self.recorder.record(
+                "is_loss_debug",
+                **where,
+                log_probs=result.log_probs.detach(),
+                old_log_probs=micro.old_log_probs,
+                advantages=micro.advantages,
+                prob_ratio=terms.tokens.ratio.detach(),
+                elementwise_loss=terms.tokens.values.detach(),
+                effective_valid=batch.response_mask,
+                loss=metrics["loss"],
+            )
+
+    def gradients(self, place: Place, model: Any) -> None:
+        self.recorder.record_gradients(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)
+
+    def parameters(self, place: Place, model: Any) -> None:
+        self.recorder.record_parameters(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)
+
+    def end_step(self, step: int) -> None:
+        self.recorder.end_step(step)
+
+    def close(self) -> None:
+        self.recorder.close()
+
+
+def columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Trajectories as the columns of their record; what a rollout did not know is left out."""
+    fields: dict[str, Any] = {
+        "tokens": Ragged.from_rows([item.tokens for item in trajectories], np.int64),
+        "loss_mask": Ragged.from_rows([item.loss_mask for item in trajectories], np.int64),
+        "reward": np.asarray([item.reward for item in trajectories], dtype=np.float32),
+        "is_val": np.asarray([item.is_val for item in trajectories]),
+        "extra_fields": [dict(item.extra_fields) for item in trajectories],
+    }
+    logprobs = [item.logprobs for item in trajectories if item.logprobs is not None]
+    versions = [item.policy_versions for item in trajectories if item.policy_versions is not None]
+    if len(logprobs) == len(trajectories):
+        fields["logprobs"] = Ragged.from_rows(logprobs, np.float32)
+    if len(versions) == len(trajectories):
+        fields["policy_versions"] = Ragged.from_rows(versions, np.int64)
+    return fields
+
+
+def _identity(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    return {
+        "samples": [item.sample for item in trajectories],
+        "prompt_hashes": [item.prompt_hash for item in trajectories],
+    }

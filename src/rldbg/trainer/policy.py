@@ -1,0 +1,190 @@
+"""One rank of the policy: model, optimizer, and the two things asked of them each step. A plain class; Ray wraps it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import Identity
+from rldbg.trainer import distributed
+from rldbg.trainer.capsule import CapsuleWriter
+from rldbg.trainer.checkpoint import load_checkpoint, save_checkpoint
+from rldbg.trainer.determinism import fix_threads
+from rldbg.trainer.model import build_model, choose_device
+from rldbg.trainer.observer import Observer, Place, RecordingPlan
+from rldbg.trainer.settings import Recipe
+from rldbg.trainer.shards import Shard, micro_batches
+from rldbg.trainer.steps import (
+    MicroBatch,
+    apply_gradients,
+    forward,
+    learning_rate,
+    make_optimizer,
+    micro_batch_metrics,
+    train_micro_batch,
+)
+from rldbg.trainer.tasks import load_problems
+from rldbg.trainer.tokenizer import load_tokenizer
+from rldbg.trainer.warm_start import warm_start
+
+
+@dataclass(frozen=True, slots=True)
+class RankUpdate:
+    """What one rank says of its update: one mapping of metrics a micro-batch, and one gradient norm a mini-batch."""
+
+    micro_batches: list[dict[str, float]]
+    grad_norms: list[float]
+    learning_rate: float
+
+
+class PolicyWorker:
+    """One rank. All ranks get the same calls in the same order; between calls their parameters are equal."""
+
+    def __init__(self, *, recipe: Recipe, rank: int, recording: RecordingPlan) -> None:
+        self._recipe = recipe
+        self._rank = rank
+        self._threads = fix_threads(recipe.threads, deterministic=recipe.deterministic)
+        self._device = choose_device(recipe.policy.device, local_rank=rank)
+        self._tokenizer = load_tokenizer(recipe.model.path)
+        self._model = build_model(recipe.model, vocabulary_size=self._tokenizer.vocabulary_size, seed=recipe.seed)
+        self._reference: Any = None
+        identity = Identity(role="policy", rank=rank, world_size=recipe.policy.ranks, coordinates={"dp": rank})
+        self._observer = Observer(recording.records, identity)
+        self._capsules = CapsuleWriter(recording, identity, recipe)
+
+    def __repr__(self) -> str:
+        return f"policy/{self._rank}"
+
+    def listen(self, host: str) -> int:
+        """Rank 0's port for the others."""
+        return distributed.free_port(host, self._recipe.policy.port)
+
+    def start(self, rendezvous: distributed.Rendezvous, checkpoint: Path | None = None) -> dict[str, Any]:
+        """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's."""
+        facts: dict[str, Any] = {"threads": self._threads}
+        if self._rank == 0 and checkpoint is None:
+            facts["warm_start"] = self._warm_start()
+        self._model.to(self._device)
+        distributed.join(rendezvous, self._rank, self._device)
+        distributed.broadcast_parameters(self._model)
+        if self._recipe.algorithm.kl_coeff:
+            self._reference = copy.deepcopy(self._model).requires_grad_(False)
+        if self._recipe.policy.fsdp:
+            distributed.shard(self._model)
+        self._optimizer = make_optimizer(self._model.parameters(), self._recipe.optimizer)
+        if checkpoint is not None:
+            load_checkpoint(checkpoint, self._model, self._optimizer)
+        return facts
+
+    def _warm_start(self) -> dict[str, Any]:
+        started = time.monotonic()
+        problems = load_problems(self._recipe.data)
+        steps, success = warm_start(
+            self._model, self._tokenizer, problems, self._recipe.warm_start, seed=self._recipe.seed
+        )
+        return {"steps": steps, "expected_success": success, "seconds": time.monotonic() - started}
+
+    def log_probs(self, shards: Sequence[Shard]) -> list[list[np.ndarray]]:
+        """Log probs of every response token under the policy as it is, by the micro-batches of the update to come."""
+        import torch
+
+        with torch.no_grad():
+            return [
+                [
+                    row[:length].cpu().numpy()
+                    for micro in self._micro_batches(shard)
+                    for row, length in zip(
+                        forward(self._model, micro.batch, temperature=self._recipe.inference.temperature).log_probs,
+                        micro.batch.response_lengths.tolist(),
+                        strict=True,
+                    )
+                ]
+                for shard in shards
+            ]
+
+    def update(self, step: int, shards: Sequence[Shard]) -> RankUpdate:
+        """Trains on this rank's shards: each of them one optimizer step with the other ranks, once an epoch."""
+        rate = learning_rate(self._recipe.optimizer, step, self._recipe.steps)
+        self._capsules.before(step, self._model, self._optimizer, shards)
+        metrics, norms = [], []
+        for epoch in range(self._recipe.policy.epochs):
+            for number, shard in enumerate(shards):
+                place = Place(step, epoch, number)
+                metrics += self._accumulate(place, shard)
+                self._capsules.local_gradient(place, self._model)
+                if not self._recipe.policy.fsdp:
+                    distributed.sum_gradients(self._model)
+                self._observer.gradients(place, self._model)
+                self._capsules.reduced_gradient(place, self._model)
+                norms.append(
+                    apply_gradients(
+                        self._model, self._optimizer, rate=rate, max_grad_norm=self._recipe.optimizer.max_grad_norm
+                    )
+                )
+                self._observer.parameters(place, self._model)
+                self._capsules.after(place, self._model)
+        self._observer.end_step(step)
+        self._capsules.end_step(step)
+        return RankUpdate(metrics, norms, rate)
+
+    def _accumulate(self, place: Place, shard: Shard) -> list[dict[str, float]]:
+        """Forward and backward over the shard's micro-batches; their gradients add up in the model."""
+        recipe, collected = self._recipe, []
+        micros = list(self._micro_batches(shard))
+        for number, plain in enumerate(micros):
+            micro = self._with_reference(plain)
+            if recipe.policy.fsdp:
+                self._model.set_requires_gradient_sync(number == len(micros) - 1)
+            result, terms = train_micro_batch(
+                self._model,
+                micro,
+                recipe.algorithm,
+                denominator=shard.denominator,
+                temperature=recipe.inference.temperature,
+                # FSDP averages over ranks where everything else here adds up.
+                loss_scale=recipe.policy.ranks if recipe.policy.fsdp else 1,
+            )
+            metrics = micro_batch_metrics(result, terms, micro)
+            here = replace(place, micro=number)
+            self._observer.micro_batch(here, micro, result, terms, metrics, recipe.algorithm, shard.denominator)
+            self._capsules.micro_batch(here, micro, result, terms)
+            collected.append(metrics)
+        return collected
+
+    def _micro_batches(self, shard: Shard) -> Iterator[MicroBatch]:
+        return micro_batches(
+            shard.batch,
+            size=self._recipe.policy.micro_batch_size,
+            pad_id=self._tokenizer.pad_id,
+            device=self._device,
+        )
+
+    def _with_reference(self, micro: MicroBatch) -> MicroBatch:
+        import torch
+
+        if self._reference is None:
+            return micro
+        with torch.no_grad():
+            result = forward(self._reference, micro.batch, temperature=self._recipe.inference.temperature)
+        return replace(micro, reference_log_probs=result.log_probs)
+
+    def weights(self) -> dict[str, Any]:
+        """All weights on CPU, from rank 0; the other ranks give nothing but must be asked too."""
+        if self._recipe.policy.fsdp:
+            return distributed.whole_state(self._model)
+        return {name: tensor.cpu() for name, tensor in self._model.state_dict().items()} if self._rank == 0 else {}
+
+    def save(self, folder: Path, step: int) -> None:
+        save_checkpoint(folder, self._model, self._optimizer, step=step, is_writer=self._rank == 0)
+
+    def close(self) -> None:
+        """Writes what is recorded to the end and leaves the other ranks."""
+        self._observer.close()
+        self._capsules.close()
+        distributed.leave()

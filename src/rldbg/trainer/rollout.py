@@ -1,0 +1,119 @@
+"""A rollout worker: takes tasks, lets the model answer, scores the answers, gives trajectories back.
+
+All samples of a call take their turns together, in the order they were given: the batches that reach the inference
+server depend on the tasks, never on timing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.inference import Generation, GenerationRequest, sample_key
+from rldbg.replay import Trajectory
+from rldbg.trainer.tasks import FEEDBACK, Problem, is_right, score
+from rldbg.trainer.tokenizer import Tokenizer
+
+Generate = Callable[[list[GenerationRequest]], list[Generation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One sample to be made."""
+
+    sample: SampleId
+    problem: Problem
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A sample while it grows."""
+
+    task: Task
+    tokens: list[int]
+    key: int
+    loss_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    policy_versions: list[int] = field(default_factory=list)
+    turns: int = 0
+    right: bool = False
+
+    def __post_init__(self) -> None:
+        self._not_trained(len(self.tokens))
+
+    def hear(self, tokens: list[int]) -> None:
+        """Tokens of the environment."""
+        self.tokens += tokens
+        self._not_trained(len(tokens))
+
+    def say(self, generation: Generation) -> None:
+        """Tokens of the model."""
+        self.tokens += generation.tokens
+        self.loss_mask += [1] * len(generation.tokens)
+        self.logprobs += generation.logprobs
+        self.policy_versions += [generation.policy_version] * len(generation.tokens)
+        self.turns += 1
+
+    def _not_trained(self, count: int) -> None:
+        self.loss_mask += [0] * count
+        self.logprobs += [0.0] * count
+        self.policy_versions += [-1] * count
+
+
+class RolloutWorker:
+    """Makes trajectories with whatever `generate` asks: an actor, a server over HTTP, a sampler in this process."""
+
+    def __init__(
+        self, *, tokenizer: Tokenizer, generate: Generate, seed: int, max_turns: int, temperature: float
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._generate = generate
+        self._seed = seed
+        self._max_turns = max_turns
+        self._temperature = temperature
+
+    def run(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+        conversations = [
+            _Conversation(
+                task,
+                self._tokenizer.encode(task.problem.prompt),
+                sample_key(self._seed, step, task.sample),
+            )
+            for task in tasks
+        ]
+        waiting = conversations
+        for turn in range(self._max_turns):
+            if turn:
+                for conversation in waiting:
+                    conversation.hear(self._tokenizer.encode(FEEDBACK))
+            self._take_turn(waiting)
+            waiting = [conversation for conversation in waiting if not conversation.right]
+        return [self._finish(conversation) for conversation in conversations]
+
+    def _take_turn(self, conversations: list[_Conversation]) -> None:
+        requests = [
+            GenerationRequest(tuple(item.tokens), item.key, position=sum(item.loss_mask)) for item in conversations
+        ]
+        for conversation, generation in zip(conversations, self._generate(requests), strict=True):
+            conversation.say(generation)
+            answer = self._tokenizer.decode(generation.tokens)
+            conversation.right = generation.finished and is_right(conversation.task.problem, answer)
+
+    def _finish(self, conversation: _Conversation) -> Trajectory:
+        sample = conversation.task.sample
+        return Trajectory(
+            sample=sample,
+            tokens=np.asarray(conversation.tokens, dtype=np.int64),
+            loss_mask=np.asarray(conversation.loss_mask, dtype=np.int64),
+            reward=score(conversation.turns - 1, conversation.right),
+            logprobs=np.asarray(conversation.logprobs, dtype=np.float32),
+            policy_versions=np.asarray(conversation.policy_versions, dtype=np.int64),
+            extra_fields={
+                "group_id": sample.group_id,
+                "run_id": sample.run_id,
+                "task_id": conversation.task.problem.task_id,
+                "score": float(conversation.right),
+                "temperature": self._temperature,
+            },
+        )

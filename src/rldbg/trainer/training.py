@@ -1,0 +1,157 @@
+"""`train`: one run from a recipe, in its run folder. What the command line, the tour and the tests call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import ExitCode, Identity, RldbgError, Run
+from rldbg.trainer.checkpoint import find_checkpoint
+from rldbg.trainer.controller import Controller, Learner, OnStep, Rollouts
+from rldbg.trainer.metrics import open_trackers
+from rldbg.trainer.model import check_model
+from rldbg.trainer.observer import Observer, RecordingPlan
+from rldbg.trainer.recipe import LoadedRecipe
+from rldbg.trainer.replayed import ReplayedRollouts
+from rldbg.trainer.settings import Recipe
+from rldbg.trainer.shards import check_divisible
+from rldbg.trainer.tasks import load_problems
+from rldbg.trainer.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from rldbg.trainer.cluster import Cluster
+
+OnNote = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a finished run has to say."""
+
+    run: Path
+    steps: int
+    metrics: Mapping[str, float]
+    recording: Path | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "steps": self.steps,
+            "metrics": dict(self.metrics),
+            "recording": str(self.recording) if self.recording else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """Where a run says how it goes: after each step, and when something happens beside the steps."""
+
+    on_step: OnStep = lambda _step, _metrics: None
+    on_note: OnNote = lambda _text: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a run starts from."""
+
+    checkpoint: Path | None
+    first_step: int
+    replay: ReplayedRollouts | None
+
+
+def train(
+    loaded: LoadedRecipe,
+    run: Run,
+    *,
+    resume: Path | None = None,
+    cluster: Cluster | None = None,
+    reporting: Reporting | None = None,
+) -> TrainResult:
+    """Trains to the end, on the cluster given or on one of its own that ends with it."""
+    reporting = reporting or Reporting()
+    recipe = loaded.recipe
+    check_model(recipe.model)
+    problems = load_problems(recipe.data)
+    check_divisible(recipe.data.samples_per_step, recipe)
+    beginning = _beginning(recipe, resume)
+    run.start(command=sys.argv, config=loaded.data, name=recipe.name, threads=recipe.threads, seed=recipe.seed)
+    facts = run.read()
+    plan = loaded.recording_plan(run.path, {key: facts[key] for key in ("git_commit", "versions")})
+    recording = plan.records.directory.resolve() if plan.records.enabled or plan.capsules.enabled else None
+    if recording is not None:
+        recording.mkdir(parents=True, exist_ok=True)
+        run.update(recording=str(recording))
+    with _exit_code_kept(run), ExitStack() as stack:
+        trackers = open_trackers(recipe.logging, run.path, name=recipe.name, config=loaded.data)
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        learner, rollouts = _parts(recipe, run, plan, beginning, cluster, reporting, stack)
+        metrics = Controller(
+            recipe=recipe,
+            problems=problems,
+            rollouts=rollouts,
+            learner=learner,
+            trackers=trackers,
+            checkpoints=run.path / "checkpoints",
+            on_step=reporting.on_step,
+        ).train(beginning.first_step)
+    return TrainResult(run.path, recipe.steps - beginning.first_step, metrics, recording)
+
+
+def _beginning(recipe: Recipe, resume: Path | None) -> _Beginning:
+    """Finds the checkpoint and the recording to replay before anything is started."""
+    checkpoint, first_step = find_checkpoint(resume) if resume else (None, 0)
+    replay = None
+    if recipe.rollout_worker.replay_from:
+        tokenizer = load_tokenizer(recipe.model.path)
+        replay = ReplayedRollouts(recipe.rollout_worker, tokenizer, steps=range(first_step, recipe.steps))
+    return _Beginning(checkpoint, first_step, replay)
+
+
+def _parts(
+    recipe: Recipe,
+    run: Run,
+    plan: RecordingPlan,
+    beginning: _Beginning,
+    cluster: Cluster | None,
+    reporting: Reporting,
+    stack: ExitStack,
+) -> tuple[Learner, Rollouts]:
+    """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
+    from rldbg.trainer.actors import RayPolicy, RayRollouts
+    from rldbg.trainer.cluster import Cluster
+    from rldbg.trainer.learner import SelfHostedLearner
+
+    observer = Observer(plan.records, Identity(role="controller"))
+    stack.callback(observer.close)
+    if cluster is None:
+        cluster = stack.enter_context(Cluster(recipe.cluster, name=recipe.name))
+    run.update(ray=cluster.facts)
+    policy = RayPolicy(cluster, recipe, plan)
+    stack.callback(policy.close)
+    rollouts = beginning.replay or RayRollouts(cluster, recipe, on_loss=reporting.on_note)
+    stack.callback(rollouts.close)
+    started = policy.start(beginning.checkpoint)
+    run.update(process_threads=started["threads"], warm_start=started.get("warm_start"))
+    return SelfHostedLearner(recipe=recipe, policy=policy, observer=observer), rollouts
+
+
+@contextmanager
+def _exit_code_kept(run: Run) -> Iterator[None]:
+    """run.json says how the run ended, however it ended."""
+    code = int(ExitCode.INTERNAL)
+    try:
+        yield
+        code = int(ExitCode.OK)
+    except RldbgError as error:
+        code = int(error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        code = int(ExitCode.INTERRUPTED)
+        raise
+    finally:
+        run.finish(code)
