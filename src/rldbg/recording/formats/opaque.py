@@ -170,7 +170,7 @@ def refuse_hostile(module: str, name: str) -> None:
     root = module.partition(".")[0]
     parts = name.split(".")
     if (
-        (root in sys.stdlib_module_names and parts[0] not in _HARMLESS.get(module, ()))
+        (root in sys.stdlib_module_names and name not in _HARMLESS.get(module, ()))
         or root in _HOSTILE_PACKAGES
         or f"{module}.{name}".startswith(_HOSTILE_PREFIXES)
         or any(_reaches_through(part) for part in (*module.split(".")[1:], *parts[:-1]))

@@ -182,6 +182,7 @@ class PickleScan:
         return position + 1
 
     def _frame(self, position: int) -> int:
+        self._skip(position + 9, struct.unpack_from("<Q", self._data, position + 1)[0])
         if self._take_arrays:  # frames state lengths, which change when lists are taken out; they are optional
             self._cuts.append((position, position + 9, b""))
         return position + 9
@@ -253,7 +254,10 @@ class PickleScan:
 
     def _put(self, index: int) -> None:
         if index > len(self._memo) + _MAX_MEMO_SKIP:
-            raise Malformed(f"the pickle asks for memo entry {index} after {len(self._memo)}: a memory bomb")
+            raise Malformed(
+                f"the pickle asks for memo entry {index} after {len(self._memo)}: a memory bomb",
+                "do not trust this file; no pickler writes such an index",
+            )
         self._memo[index] = self._stack[-1]
 
     def _put_of(self, index: struct.Struct) -> _Handler:
