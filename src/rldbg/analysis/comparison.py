@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rldbg.analysis.explain import Explanation, explain
 from rldbg.analysis.fields import FieldDifference, Place, compare_field, shared_fields
 from rldbg.analysis.measure import Measured
 from rldbg.analysis.pairing import Block, Pairing, kinds_to_pair, pair_kind
@@ -108,6 +109,7 @@ class Comparison:
     fields: list[FieldResult]
     findings: list[Finding]
     steps: list[int]
+    explanations: list[Explanation] = dataclasses.field(default_factory=list)
 
     @property
     def compared(self) -> int:
@@ -157,7 +159,7 @@ class Comparison:
             "first_difference": None if first is None else first.to_dict(),
             "steps": self.steps,
             "stages": self.stages(),
-            "explanations": [],
+            "explanations": [item.to_dict() for item in self.explanations],
             "findings": [finding.to_dict() for finding in self.findings],
         }
 
@@ -195,6 +197,9 @@ def _compare_sides(
             for block in pairing.blocks:
                 _compare_block(results, step, block, tolerances)
     comparison = Comparison(list(results.values()), _once(findings), chosen)
+    first = comparison.first_difference
+    if first is not None:
+        comparison.explanations = explain(a, b, first.stage, first.step)
     if not comparison.compared:
         raise IncompleteDataError(
             f"nothing to compare between {a.title} and {b.title}",

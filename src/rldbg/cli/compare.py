@@ -139,6 +139,10 @@ def _show(result: "Comparison") -> None:
     else:
         print_line(f"different, first at stage {first.stage.value}:")
         print_line(f"  {_place_text(first)}")
+        for item in result.explanations:
+            print_line(f"because {item.explains} (residual {item.residual:.2g})")
+        if not result.explanations:
+            print_line("no known hypothesis accounts for it")
     table = Table("stage", "verdict", "compared", "beyond", "max abs", "mean abs", "max rel", "NaN a/b", box=None)
     for row in result.stages():
         mark = "[green]✓ equal[/]" if row["verdict"] == "equal" else "[bold red]✗ different[/]"

@@ -17,7 +17,7 @@ _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4
 
 
-def _normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The ways in use to turn rewards into advantages."""
     scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
     size = (groups[:, None] == groups[None, :]).sum(1)
@@ -45,7 +45,7 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
     groups = np.asarray([numbers[sample.group_id] for sample in names])
     have, reward = np.asarray(recorded), np.asarray(rewards, dtype=np.float64)
     best: tuple[float, str, int] | None = None
-    for how, expected in _normalisations(reward, groups):
+    for how, expected in normalisations(reward, groups):
         gap = np.abs(have - expected)
         worst = int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap)))
         if gap[worst] <= _ADVANTAGE_SLACK * max(1.0, float(np.abs(expected).max())):
