@@ -1,0 +1,97 @@
+"""Literal texts by which a signature is found in raw bytes before any regular expression runs.
+
+Every line a signature matches contains one of its anchors. Where the words allow it there are two from different
+places, so that a line broken by a terminal in the middle of one is still found by the other.
+"""
+
+import re._constants as sre  # type: ignore[import-not-found]
+import re._parser as sre_parser  # type: ignore[import-not-found]
+from typing import Any
+
+SHORTEST = 8
+"""The engines compare eight bytes at once; shorter anchors would also be found everywhere."""
+_LONGEST = 20
+_TWO_FROM = 24
+
+
+class NoAnchorError(ValueError):
+    """The expression has no literal text long enough to search for."""
+
+
+def long_enough(anchor: str) -> str:
+    """The anchor itself, or ValueError when it has too few bytes."""
+    if len(anchor.encode()) < SHORTEST:
+        raise ValueError(f"an anchor needs {SHORTEST} bytes")
+    return anchor
+
+
+def anchors_of(expression: str) -> tuple[str, ...]:
+    """The anchors of an expression; NoAnchorError when it has none."""
+    found = _alternatives(sre_parser.parse(expression))
+    if not found:
+        raise NoAnchorError(f"no literal text of {SHORTEST} characters in every match of {expression!r}")
+    return tuple(dict.fromkeys(found))
+
+
+def _alternatives(tree: Any) -> list[str]:
+    """Anchors one of which must occur in a match of this sequence; empty when that cannot be promised."""
+    runs, branches = _runs_and_branches(tree)
+    if runs:
+        return _pieces(runs)
+    for choices in branches:
+        per_choice = [_alternatives(choice) for choice in choices]
+        if all(per_choice):
+            return [anchor for anchors in per_choice for anchor in anchors]
+    return []
+
+
+def _runs_and_branches(tree: Any) -> tuple[list[str], list[Any]]:
+    """Literal runs that every match contains, and the choices that every match passes through."""
+    runs: list[str] = []
+    branches: list[Any] = []
+    current = ""
+
+    def close() -> None:
+        nonlocal current
+        if len(current.strip().encode()) >= SHORTEST:
+            runs.append(current)
+        current = ""
+
+    for op, argument in tree:
+        if op is sre.LITERAL:
+            current += chr(argument)
+            continue
+        if op is sre.SUBPATTERN and not _is_choice(argument[3]):
+            inner_runs, inner_branches = _runs_and_branches(argument[3])
+            close()
+            runs += inner_runs
+            branches += inner_branches
+            continue
+        close()
+        if op is sre.SUBPATTERN and _is_choice(argument[3]):
+            branches.append(argument[3][0][1][1])
+        elif op is sre.BRANCH:
+            branches.append(argument[1])
+        elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and argument[0] > 0:
+            inner_runs, inner_branches = _runs_and_branches(argument[2])
+            runs += inner_runs
+            branches += inner_branches
+    close()
+    return runs, branches
+
+
+def _is_choice(body: Any) -> bool:
+    return len(body) == 1 and body[0][0] is sre.BRANCH
+
+
+def _pieces(runs: list[str]) -> list[str]:
+    """One piece of the longest run, and a second one from elsewhere when there is room for it."""
+    ordered = sorted(runs, key=len, reverse=True)
+    longest = ordered[0]
+    if len(longest) >= _TWO_FROM:
+        half = min(_LONGEST, len(longest) // 2)
+        return [longest[:half].strip() or longest[:half], longest[-half:].strip() or longest[-half:]]
+    pieces = [longest.strip()[:_LONGEST]]
+    if len(ordered) > 1:
+        pieces.append(ordered[1].strip()[:_LONGEST])
+    return pieces

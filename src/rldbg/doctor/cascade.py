@@ -1,0 +1,235 @@
+"""From everything seen to one answer: which failure came first, which ones it dragged along, and when to say unknown.
+
+The rules, in order. A hit whose context is missing does not count. A warning or a harmless look-alike is a note. A
+failure that training visibly survived is a note. A failure that another one present can have caused, and that did not
+come before it, is fallout. Symptoms are never the answer. What is left is the root cause; if nothing is left, and
+something failed, the cause is not in the logs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rldbg.doctor.clock import Stamp
+from rldbg.doctor.entries import Entry, Role
+from rldbg.doctor.evidence import Evidence, Failure, Hit
+from rldbg.doctor.library import Library
+
+_SKEW_S = 60.0
+"""How far the clocks of two nodes may differ before the order of their lines is believed."""
+_RIGHT_BEFORE_S = 90.0
+_RIGHT_BEFORE_LINES = 15
+_MESSAGE_LINES = 8
+
+WRAPPERS = (
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "WorkerCrashedError",
+    "ChildFailedError",
+    "CalledProcessError",
+    "BrokenProcessPool",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "exited with code",
+    "core dumped",
+    "Unhandled error",
+    "Error executing job",
+)
+"""Exceptions that only say that something else failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """An entry, and the places where it was seen, earliest first."""
+
+    entry: Entry
+    hits: tuple[Hit, ...]
+    survived: bool
+
+    @property
+    def first(self) -> Hit:
+        return self.hits[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Who did it."""
+
+    causes: tuple[Sighting, ...]
+    """The root cause first, then independent ones."""
+    fallout: tuple[Sighting, ...]
+    notes: tuple[Sighting, ...]
+    first_error: Failure | None
+    failed: bool
+    """Whether anything failed at all."""
+
+
+def judge(evidence: Evidence, library: Library) -> Judgement:
+    """The root causes among everything seen."""
+    seen = sightings(evidence, library)
+    notes = [s for s in seen.values() if s.entry.role is Role.BENIGN or s.survived]
+    live = [s for s in seen.values() if s not in notes]
+    warnings = [s for s in live if s.entry.severity == "warning"]
+    errors = [s for s in live if s.entry.severity == "error"]
+    candidates = [s for s in errors if s.entry.can_be_cause]
+    unknown = _first_unknown(evidence, library)
+    causes = _causes(candidates, errors, library)
+    if causes and all(s.entry.role is Role.EITHER for s in causes) and _came_before(unknown, causes[0]):
+        causes = []
+    symptoms = [s for s in errors if s not in causes]
+    if not causes:
+        causes = _warned_causes(warnings, symptoms, unknown, library)
+    notes += [s for s in warnings if s not in causes]
+    return Judgement(
+        causes=tuple(_ordered(causes, symptoms, library)),
+        fallout=tuple(_by_time(s for s in symptoms if s not in causes)),
+        notes=tuple(notes),
+        first_error=unknown,
+        failed=bool(errors or causes or unknown),
+    )
+
+
+def sightings(evidence: Evidence, library: Library) -> Mapping[str, Sighting]:
+    """The entries whose hits count in their context."""
+    by_entry: dict[str, list[Hit]] = {}
+    for hit in evidence.hits:
+        by_entry.setdefault(hit.entry, []).append(hit)
+    found: dict[str, Sighting] = {}
+    for name, hits in by_entry.items():
+        entry = library.entries[name]
+        if entry.needs and not evidence.clues.intersection(entry.needs):
+            continue
+        if evidence.clues.intersection(entry.excluded_by):
+            continue
+        counted = [hit for hit in hits if not hit.last_before or _right_before(hit, by_entry.get(hit.last_before, []))]
+        if counted:
+            counted = _earliest_first(counted)
+            survived = all(evidence.survived(hit.place) for hit in counted)
+            found[name] = Sighting(entry, tuple(counted), survived)
+    return found
+
+
+def _right_before(hit: Hit, troubles: Sequence[Hit]) -> bool:
+    """Whether some trouble began just after a line, by the clock or, without one, by the lines between."""
+    for trouble in troubles:
+        begin, stamp = trouble.since, hit.place.stamp
+        if begin and stamp and begin.comparable(stamp) and trouble.timeout_s is not None:
+            latest = max(_RIGHT_BEFORE_S, 0.1 * trouble.timeout_s)
+            follows = -_RIGHT_BEFORE_S <= begin.seconds - stamp.seconds <= latest
+        else:
+            same_file = trouble.place.file == hit.place.file
+            follows = same_file and 0 < trouble.place.line - hit.place.line <= _RIGHT_BEFORE_LINES
+        if follows:
+            return True
+    return False
+
+
+def _earliest_first(hits: list[Hit]) -> list[Hit]:
+    stamps = [hit.place.stamp for hit in hits]
+    if all(stamp is not None and stamp.comparable(stamps[0]) for stamp in stamps if stamps[0] is not None):
+        return sorted(hits, key=lambda hit: (hit.place.stamp.seconds if hit.place.stamp else 0.0, hit.place.order))
+    return sorted(hits, key=lambda hit: hit.place.order)
+
+
+def _causes(candidates: Sequence[Sighting], seen: Sequence[Sighting], library: Library) -> list[Sighting]:
+    """Candidates that nothing seen explains; roots before those that may be either."""
+    alive = [s for s in candidates if not any(explains(o, s, library) for o in seen if o is not s)]
+    roots = [s for s in alive if s.entry.role is Role.ROOT]
+    return roots or alive
+
+
+def explains(cause: Sighting, effect: Sighting, library: Library) -> bool:
+    """Whether one failure can have caused another, by what is known of them and by the order of their lines.
+
+    A root explains what does not clearly come before it. A symptom explains only what it is directly said to cause and
+    clearly precedes; so do two failures that can each cause the other.
+    """
+    if effect.entry.id not in library.effects[cause.entry.id]:
+        return False
+    mutual = cause.entry.id in library.effects[effect.entry.id]
+    if cause.entry.role is Role.SYMPTOM or mutual:
+        direct = effect.entry.id in library.direct_effects[cause.entry.id]
+        return direct and effect.entry.role is not Role.ROOT and _precedes(cause.first, effect.first)
+    return not _clearly_after(cause.first.place.stamp, effect.first.place.stamp)
+
+
+def _clearly_after(one: Stamp | None, other: Stamp | None) -> bool:
+    return bool(one and other and one.comparable(other) and one.seconds > other.seconds + _SKEW_S)
+
+
+def _precedes(one: Hit, other: Hit) -> bool:
+    """Whether a line came before another: by the clock, or in the same log by its place."""
+    first, second = one.place.stamp, other.since
+    if first and second and first.comparable(second) and abs(first.seconds - second.seconds) > 1.0:
+        return first.seconds < second.seconds
+    return one.place.file == other.place.file and one.place.offset < other.place.offset
+
+
+def _warned_causes(
+    warnings: Sequence[Sighting], symptoms: Sequence[Sighting], unknown: Failure | None, library: Library
+) -> list[Sighting]:
+    """A warning is the answer when it explains a symptom, or when nothing else went wrong."""
+    explaining = [s for s in warnings if any(explains(s, symptom, library) for symptom in symptoms)]
+    if explaining:
+        return explaining
+    return [] if symptoms or unknown else list(warnings)
+
+
+def _ordered(causes: Sequence[Sighting], symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
+    """The cause that explains what was seen first; among equals the earliest."""
+    timed = _by_time(causes)
+    return sorted(timed, key=lambda s: bool(symptoms) and not any(explains(s, other, library) for other in symptoms))
+
+
+def _by_time(found: Iterable[Sighting]) -> list[Sighting]:
+    listed = list(found)
+    stamps = [s.first.since for s in listed]
+    if stamps and all(stamp is not None and stamps[0] is not None and stamp.comparable(stamps[0]) for stamp in stamps):
+        return sorted(listed, key=lambda s: s.first.since.seconds if s.first.since else 0.0)
+    return sorted(listed, key=lambda s: s.first.place.order)
+
+
+def _first_unknown(evidence: Evidence, library: Library) -> Failure | None:
+    """The first exception without an entry that was not survived; wrappers and chained ones only if nothing else is."""
+    open_ones = [
+        failure
+        for failure in evidence.failures
+        if not failure.known_as
+        and not evidence.survived(failure.last or failure.place)
+        and not any(_belongs_to(hit, failure, library) for hit in evidence.hits)
+    ]
+    if not open_ones:
+        return None
+    stamps = [failure.place.stamp for failure in open_ones]
+    timed = all(stamp is not None and stamps[0] is not None and stamp.comparable(stamps[0]) for stamp in stamps)
+
+    def order(failure: Failure) -> tuple[bool, bool, bool, float, tuple[str, int]]:
+        stamp = failure.place.stamp
+        return (
+            failure.kind.rpartition(".")[2].startswith(WRAPPERS),
+            evidence.survived(failure.place),
+            failure.chained,
+            stamp.seconds if timed and stamp else 0.0,
+            failure.place.order,
+        )
+
+    return min(open_ones, key=order)
+
+
+def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
+    """Whether a known line stands in a failure, or right under it as the second line of its message does."""
+    below = hit.place.line - failure.place.line
+    reach = failure.lines + (_MESSAGE_LINES if library.entries[hit.entry].can_be_cause else 0)
+    return hit.place.file == failure.place.file and 0 <= below < reach
+
+
+def _came_before(failure: Failure | None, cause: Sighting) -> bool:
+    """Whether an unknown failure came clearly before a failure that may be only fallout."""
+    if failure is None or failure.kind.rpartition(".")[2].startswith(WRAPPERS):
+        return False
+    one, other = failure.place.stamp, cause.first.since
+    if one and other and one.comparable(other):
+        return one.seconds < other.seconds - 1.0
+    same_file = failure.place.file == cause.first.place.file
+    return same_file and failure.place.offset < cause.first.place.offset and bool(failure.frames)

@@ -1,0 +1,108 @@
+"""The whole way from paths to a diagnosis; `rldbg doctor PATH...` and `rldbg run` both come through here."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rldbg.core import Finding
+from rldbg.doctor.cascade import Judgement, Sighting, judge
+from rldbg.doctor.confidence import confidence_of
+from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
+from rldbg.doctor.evidence import Evidence, Hit
+from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
+from rldbg.doctor.guidance import next_steps
+from rldbg.doctor.library import Library
+from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.scan import Scanner
+from rldbg.doctor.sources import find_sources
+
+_QUOTES_KEPT = 5
+
+
+def diagnose(
+    paths: Sequence[str | Path],
+    *,
+    index: SearchIndex | None = None,
+    probes: Sequence[ProbeResult] = (),
+    environment: dict[str, str] | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+    on_hit: Callable[[Hit], None] | None = None,
+) -> Diagnosis:
+    """Reads all logs under the paths as one story and names the root cause, or says that it is not there.
+
+    An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
+    `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
+    """
+    index = index or SearchIndex(Library.load())
+    found = find_sources(paths)
+    scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
+    evidence = scanner.read_all(found.sources)
+    extra: list[Finding] = [*found.findings, *evidence.findings]
+    flights = [read_dumps(folder) for folder in found.dump_folders]
+    extra += [finding for report in flights for finding in findings_of(report)]
+    return conclude(
+        evidence,
+        index.library,
+        probes=probes,
+        environment=environment,
+        findings=extra,
+        flights=flights,
+        engine=index.engine.name,
+    )
+
+
+def conclude(
+    evidence: Evidence,
+    library: Library,
+    *,
+    probes: Sequence[ProbeResult] = (),
+    environment: dict[str, str] | None = None,
+    findings: Sequence[Finding] = (),
+    flights: Sequence[FlightReport] = (),
+    engine: str = "",
+) -> Diagnosis:
+    """The diagnosis of evidence already gathered."""
+    judgement = judge(evidence, library)
+    environment = environment or {}
+
+    def cause_of(sighting: Sighting) -> Cause:
+        return _cause(sighting, judgement, evidence, probes, environment)
+
+    found = bool(judgement.causes)
+    failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
+    return Diagnosis(
+        verdict="found" if found else "unknown" if failed else "healthy",
+        root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
+        fallout=tuple(cause_of(sighting) for sighting in judgement.fallout),
+        first_error=None if found else judgement.first_error,
+        next=() if found or not failed else tuple(next_steps(judgement, evidence, flights)),
+        probes=tuple(probes),
+        notes=tuple(cause_of(sighting) for sighting in judgement.notes),
+        findings=tuple(findings),
+        flights=tuple(flights),
+        read_files=len(evidence.ends),
+        read_bytes=sum(end.bytes for end in evidence.ends),
+        engine=engine,
+    )
+
+
+def _cause(
+    sighting: Sighting,
+    judgement: Judgement,
+    evidence: Evidence,
+    probes: Sequence[ProbeResult],
+    environment: dict[str, str],
+) -> Cause:
+    entry = sighting.entry
+    confidence, why = confidence_of(sighting, judgement, probes, environment)
+    return Cause(
+        id=entry.id,
+        title=entry.title,
+        title_zh=entry.title_zh,
+        confidence=confidence,
+        why=tuple(why),
+        evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
+        count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
+        cause=entry.cause,
+        fix=tuple(entry.fix),
+        sources=tuple(entry.sources),
+    )

@@ -1,0 +1,150 @@
+"""The answer: the root cause first, what it dragged along under it, and where to look when it is not there."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal
+
+from rldbg.core import Finding
+from rldbg.doctor.evidence import Failure, Hit
+from rldbg.doctor.flight_recorder import FlightReport
+
+Verdict = Literal["found", "unknown", "healthy"]
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A line of a log, as evidence."""
+
+    file: str
+    line: int
+    text: str
+    speaker: str = ""
+    time: str = ""
+
+    @classmethod
+    def of(cls, hit: Hit) -> "Quote":
+        stamp = hit.place.stamp
+        return cls(hit.place.file, hit.place.line, hit.text[:600], str(hit.place.speaker), str(stamp) if stamp else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"file": self.file, "line": self.line, "text": self.text}
+        return body | {key: value for key, value in (("process", self.speaker), ("time", self.time)) if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A known failure seen in the logs, as root cause or as fallout."""
+
+    id: str
+    title: str
+    title_zh: str
+    confidence: Confidence
+    why: tuple[str, ...]
+    """What makes us sure, or unsure."""
+    evidence: tuple[Quote, ...]
+    count: int
+    cause: str
+    fix: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "title_zh": self.title_zh,
+            "confidence": self.confidence,
+            "why": list(self.why),
+            "evidence": [quote.to_dict() for quote in self.evidence],
+            "count": self.count,
+            "cause": self.cause,
+            "fix": list(self.fix),
+            "sources": list(self.sources),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One look at a machine."""
+
+    id: str
+    title: str
+    status: Literal["pass", "warn", "fail", "skip"]
+    reason: str
+    fix: tuple[str, ...] = ()
+    node: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        body = {"id": self.id, "title": self.title, "status": self.status, "reason": self.reason, "fix": list(self.fix)}
+        return body | ({"node": self.node} if self.node else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the logs, the machine and the flight recorder say together."""
+
+    verdict: Verdict
+    root_causes: tuple[Cause, ...] = ()
+    fallout: tuple[Cause, ...] = ()
+    first_error: Failure | None = None
+    """The first unknown exception of the earliest failing process."""
+    next: tuple[str, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()
+    notes: tuple[Cause, ...] = ()
+    """Warnings and harmless look-alikes seen on the way."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with the logs themselves, and what the flight recorder shows."""
+    flights: tuple[FlightReport, ...] = ()
+    """What torch's flight recorder says about the collectives."""
+    read_files: int = 0
+    read_bytes: int = 0
+    engine: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "verdict": self.verdict,
+            "root_causes": [cause.to_dict() for cause in self.root_causes],
+            "fallout": [cause.to_dict() for cause in self.fallout],
+            "first_error": failure_to_dict(self.first_error) if self.first_error else None,
+            "probes": [probe.to_dict() for probe in self.probes],
+            "next": list(self.next),
+            "notes": [cause.to_dict() for cause in self.notes],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "flight_recorder": [report.to_dict() for report in self.flights],
+            "read": {"files": self.read_files, "bytes": self.read_bytes, "engine": self.engine},
+        }
+
+    def _repr_html_(self) -> str:
+        """The diagnosis for a notebook; everything in it is escaped."""
+        parts = [f"<h3>{escape(self.headline)}</h3>"]
+        for cause in self.root_causes:
+            lines = "".join(
+                f"<li><code>{escape(f'{q.file}:{q.line}')}</code> {escape(q.text)}</li>" for q in cause.evidence
+            )
+            steps = "".join(f"<li>{escape(step)}</li>" for step in cause.fix)
+            parts.append(f"<p><b>{escape(cause.title)}</b> {escape(cause.cause)}</p><ul>{lines}</ul><ol>{steps}</ol>")
+        parts += [f"<p>{escape(step)}</p>" for step in self.next]
+        return "".join(parts)
+
+    @property
+    def headline(self) -> str:
+        if self.verdict == "found":
+            return f"root cause: {self.root_causes[0].title} ({self.root_causes[0].id})"
+        if self.verdict == "healthy":
+            return "no failure found"
+        held_up = sorted({rank for report in self.flights for rank in report.culprits})
+        return "the cause is not in these logs" + (f"; ranks {held_up} held the others up" if held_up else "")
+
+
+def failure_to_dict(failure: Failure) -> dict[str, Any]:
+    return {
+        "type": failure.kind,
+        "message": failure.message,
+        "file": failure.place.file,
+        "line": failure.place.line,
+        "process": str(failure.place.speaker),
+        "time": str(failure.place.stamp) if failure.place.stamp else "",
+        "traceback": list(failure.frames),
+        "count": failure.count,
+    }

@@ -1,0 +1,157 @@
+"""One known failure as data: how it looks in a log, what it means, what to do, what it drags along.
+
+Entries are written in YAML (`knowledge/<category>.yaml`) and are closed: an unknown key is an error. A signature is a
+regular expression for one line as a person reads it: colours, Ray's prefixes and terminal wrapping are gone, and a
+space in it stands for any white space or none (a wrapped line may have lost it).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from rldbg.doctor.anchors import long_enough
+from rldbg.doctor.expressions import Expression
+
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Regex = Annotated[str, AfterValidator(Expression.checked)]
+
+
+class Role(StrEnum):
+    """What an entry means when it is seen."""
+
+    ROOT = "root"
+    """It is a cause."""
+    SYMPTOM = "symptom"
+    """It is fallout of something else; alone it explains nothing."""
+    EITHER = "either"
+    """Fallout when a known cause of it is there too, else a cause."""
+    BENIGN = "benign"
+    """It looks like a failure and is none."""
+
+
+class Category(StrEnum):
+    """The topics, one knowledge file each."""
+
+    RAY = "ray"
+    ENGINE = "inference-engine"
+    VARIABLES = "env-vars"
+    MEMORY = "cuda-memory"
+    NCCL = "nccl"
+    GLOO = "gloo"
+    NETWORK = "network"
+    CONTAINER = "container"
+    NUMERICS = "numerics"
+    DATA = "data"
+    CHECKPOINT = "checkpoint"
+    RENDERING = "rendering"
+    DRIVER = "driver"
+    PROFILING = "profiling"
+    SLURM = "slurm"
+    PACKAGES = "packages"
+    DEBUGGER = "debugger"
+    RLDBG = "rldbg"
+    LOCAL = "local"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Comparison(_Model):
+    """A numeric condition on two named groups of the match, each a number with an optional unit of bytes."""
+
+    left: str
+    right: str
+    factor: float = 1.0
+    """The match counts only when left > factor * right."""
+
+
+class Signature(_Model):
+    """One wording of a failure."""
+
+    match: Regex
+    examples: Annotated[list[str], Field(min_length=1)]
+    """Lines as they are printed; every one is a test."""
+    unless: Regex | None = None
+    """The line is no evidence when this also matches it."""
+    near: Regex | None = None
+    """The line counts only when this occurs within a few dozen lines of it."""
+    not_near: Regex | None = None
+    last_before: Slug | None = None
+    """The line counts only when it is the last thing that happened before that entry's trouble began."""
+    when: Comparison | None = None
+    anchors: list[Annotated[str, AfterValidator(long_enough)]] = []
+    """Literal texts, one of which is in every matching line; derived from `match` when not given."""
+    in_code: bool = False
+    """Also counts in a line of source code that a traceback shows."""
+    as_advice: bool = False
+    """Also counts after words such as "may be caused by"."""
+    rendered: bool = False
+    """The example was filled in from the program's format string instead of being seen."""
+
+
+class Probe(_Model):
+    """A look at the machine that would confirm the entry; exactly one kind of it."""
+
+    check: str | None = None
+    """A check of `rldbg doctor` by its id: the entry is confirmed when that check fails or warns."""
+    env: str | None = None
+    """An environment variable of the job."""
+    is_set: bool | None = None
+    contains: str | None = None
+    file: str | None = None
+    exists: bool | None = None
+    command: str | None = None
+    """A command for a person to run; rldbg never runs it."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Probe":
+        kinds = [kind for kind in (self.check, self.env, self.file, self.command) if kind is not None]
+        if len(kinds) != 1:
+            raise ValueError("a probe has exactly one of check, env, file, command")
+        return self
+
+
+class Entry(_Model):
+    """A known failure."""
+
+    id: Slug
+    title: str
+    title_zh: str
+    category: Category
+    role: Role
+    severity: Literal["error", "warning"] = "error"
+    """A warning is named as the cause only when nothing else in the log failed for an unknown reason."""
+    signatures: list[Signature] = []
+    not_examples: list[str] = []
+    """Lines that look similar and must not match."""
+    needs: list[Regex] = []
+    """At least one of these occurs somewhere in the logs, or the entry does not count."""
+    excluded_by: list[Regex] = []
+    """If one of these occurs anywhere in the logs, the entry does not count."""
+    cause: str
+    fix: Annotated[list[str], Field(min_length=1)]
+    look: list[str] = []
+    """Where the true cause is to be found when this entry is only fallout."""
+    probes: list[Probe] = []
+    remedy: str | None = None
+    """The id of an automatic fix (`rldbg doctor --fix`)."""
+    downstream_of: list[Slug] = []
+    leads_to: list[Slug] = []
+    sources: list[str] = []
+    versions: str = ""
+    evidence: Literal["maintainer", "documentation", "source", "reporter", "measured"] = "reporter"
+
+    @property
+    def can_be_cause(self) -> bool:
+        return self.role in (Role.ROOT, Role.EITHER)
+
+
+def matching_signature(entry: Entry, line: str) -> Signature | None:
+    """The signature that matches a clean line on its own, by words only (context rules are the scanner's)."""
+    for signature in entry.signatures:
+        expression = Expression(signature.match)
+        if expression.search(line) and not (signature.unless and Expression(signature.unless).search(line)):
+            return signature
+    return None

@@ -1,0 +1,102 @@
+"""What a scan brings home: places where an entry matches, failures nobody knows, and how each log ends."""
+
+from dataclasses import dataclass, field
+
+from rldbg.core import Finding
+from rldbg.doctor.cleaning import Speaker
+from rldbg.doctor.clock import Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in the logs, who wrote it and when."""
+
+    file: str
+    line: int
+    offset: int
+    speaker: Speaker
+    stamp: Stamp | None
+
+    @property
+    def order(self) -> tuple[str, int]:
+        return self.file, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line that matches a signature of an entry."""
+
+    entry: str
+    place: Place
+    text: str
+    matched: str
+    """The part of the line that matched."""
+    last_before: str = ""
+    """The entry whose trouble must begin right after this line for it to count."""
+    timeout_s: float | None = None
+    """How long the process says it had waited: its culprit went silent that long before."""
+
+    @property
+    def since(self) -> Stamp | None:
+        """When the trouble began, as far as the line tells."""
+        if self.place.stamp is None or self.timeout_s is None:
+            return self.place.stamp
+        return self.place.stamp.minus(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A traceback or another sign of a crash, known or not."""
+
+    kind: str
+    """The exception's type, or the words of the crash."""
+    message: str
+    place: Place
+    frames: tuple[str, ...] = ()
+    lines: int = 1
+    """How many lines of the log it takes up."""
+    chained: bool = False
+    """It was raised while another one was handled: that one is nearer to the cause."""
+    known_as: tuple[str, ...] = ()
+    """The entries whose signature its own lines match."""
+    count: int = 1
+    last: Place | None = None
+    """Where it was seen for the last time, if more than once."""
+
+    @property
+    def headline(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How one log ends, to tell which process fell silent first."""
+
+    file: str
+    speaker: Speaker
+    last: Stamp | None
+    lines: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything found in all logs."""
+
+    hits: list[Hit] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    """How often each entry was seen, including lines beyond those kept."""
+    failures: list[Failure] = field(default_factory=list)
+    clues: set[str] = field(default_factory=set)
+    """Those `needs` and `excluded_by` expressions that occur."""
+    ends: list[LogEnd] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    progress: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """For each log places (offset, step) where training visibly went on."""
+
+    def survived(self, place: Place) -> bool:
+        """Whether training went on for at least two steps after a place in its log."""
+        samples = self.progress.get(place.file, [])
+        before = next((step for offset, step in reversed(samples) if offset < place.offset), None)
+        after = max((step for offset, step in samples if offset > place.offset), default=None)
+        return before is not None and after is not None and after >= before + 2

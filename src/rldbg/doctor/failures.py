@@ -1,0 +1,139 @@
+"""Failures nobody has an entry for: tracebacks and the last words of crashed processes."""
+
+import re
+from collections.abc import Sequence
+
+from rldbg.doctor.cleaning import Line
+from rldbg.doctor.evidence import Failure, Place
+from rldbg.doctor.window import Window
+
+TRACEBACK = "Traceback (most recent call last)"
+CRASH_WORDS = (
+    "Segmentation fault",
+    "Fatal Python error",
+    "terminate called after throwing",
+    "core dumped",
+    "Floating point exception",
+    "Illegal instruction",
+    "SIGABRT received",
+    "SIGSEGV received",
+    "panicked at",
+    "Check failed: ",
+    "Aborted (core",
+    "stack smashing detected",
+    "double free or corruption",
+    "ChildFailedError",
+    "exited with code 1",
+    "CalledProcessError",
+    "Unhandled error (suppress",
+    "Error executing job with overrides",
+)
+EXCEPTION_WORDS = (
+    "RuntimeError: ",
+    "ValueError: ",
+    "AssertionError",
+    "TypeError: ",
+    "AttributeError: ",
+    "KeyError: ",
+    "IndexError: ",
+    "ImportError: ",
+    "ModuleNotFoundError: ",
+    "FileNotFoundError: ",
+    "PermissionError: ",
+    "NotImplementedError",
+    "ConnectionError: ",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "TimeoutError",
+    "MemoryError",
+    "ZeroDivisionError: ",
+    "UnicodeDecodeError: ",
+    "RecursionError: ",
+    "BrokenPipeError",
+    "EOFError: ",
+    "OSError: ",
+    "Exception: ",
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+)
+ANCHORS = (TRACEBACK, *CRASH_WORDS, *EXCEPTION_WORDS)
+
+_EXCEPTION = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort)\w*"
+    r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
+)
+_LEVELLED = re.compile(r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b[^A-Za-z]{0,40}|^\[[^\]]{0,80}\] *")
+_CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_WARNING_TYPES = re.compile(r"Warning$")
+_MAX_LINES = 160
+
+
+def failure_at(window: Window, anchor: str, place: Place) -> Failure | None:
+    """The failure that begins at an anchor, or None when the words there are none."""
+    if anchor == TRACEBACK:
+        return _traceback(window, place)
+    if window.is_code:
+        return None
+    if anchor in CRASH_WORDS:
+        return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place)
+    return _lone_exception(window, place)
+
+
+def _after(text: str, word: str) -> str:
+    return text.partition(word)[2].strip(" :")[:300]
+
+
+def _lone_exception(window: Window, place: Place) -> Failure | None:
+    """An exception line that stands by itself, as in excerpts and in logs of one-line messages."""
+    found = _as_exception(window.line.text)
+    if found is None or any("Traceback (" in line.text or _FRAME.search(line.text) for line in window.before(4)):
+        return None
+    return Failure(found[0], found[1], place)
+
+
+def _as_exception(text: str) -> tuple[str, str] | None:
+    stripped = text.strip()
+    match = _EXCEPTION.match(stripped) or _EXCEPTION.match(_LEVELLED.sub("", stripped, count=1))
+    if match is None or _WARNING_TYPES.search(match["type"]):
+        return None
+    return match["type"], (match["message"] or "").strip()[:300]
+
+
+def _traceback(window: Window, place: Place) -> Failure | None:
+    """Frames and exception of a traceback; lines of other processes in between are left out."""
+    lines = [line for line in window.after(_MAX_LINES) if _same_voice(line, window.line)]
+    frames: list[str] = []
+    for number, line in enumerate(lines):
+        if frame := _FRAME.search(line.text):
+            frames.append(f"{frame['file']}:{frame['line']} in {frame['function'] or '?'}")
+            continue
+        found = _as_exception(line.text)
+        if found and frames and not _is_shown_code(lines, number):
+            return Failure(found[0], found[1], place, tuple(frames), number + 2, chained=_is_chained(window))
+        if TRACEBACK in line.text:
+            break
+    if frames:
+        kind = "traceback without its last line"
+        return Failure(kind, "", place, tuple(frames), len(lines), chained=_is_chained(window))
+    return None
+
+
+def _is_shown_code(lines: Sequence[Line], number: int) -> bool:
+    text = lines[number].text
+    return number > 0 and bool(_FRAME.search(lines[number - 1].text)) and text[:1].isspace()
+
+
+def _is_chained(window: Window) -> bool:
+    return any(_CHAIN.search(line.text) for line in window.before(3))
+
+
+def _same_voice(line: Line, other: Line) -> bool:
+    return not line.speaker.known or not other.speaker.known or line.speaker.pid == other.speaker.pid
+
+
+def skeleton(failure: Failure) -> str:
+    """The failure without its numbers, addresses and paths: equal for repetitions of the same one."""
+    return re.sub(r"0x[0-9a-f]+|\d+|/[^\s:]+", "#", failure.headline)

@@ -1,0 +1,63 @@
+"""Where to look next when the cause is not in the logs: which file, which node, which moment, which variable."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rldbg.doctor.cascade import Judgement
+from rldbg.doctor.clock import Stamp
+from rldbg.doctor.evidence import Evidence, Hit, LogEnd
+from rldbg.doctor.flight_recorder import FlightReport
+
+_FACTS = {
+    "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),
+    "node": re.compile(r"(?:Worker IP address: |\bip: |Owner Ip address: |\bIP: |ip=)(?P<v>\d+\.\d+\.\d+\.\d+)"),
+    "pid": re.compile(r"(?:Worker PID: |\bpid: |pid=)(?P<v>\d+)"),
+}
+_UNSAID = {"worker": "<id>", "node": "that node", "pid": "<pid>", "since": "the moment the waiting began", "rank": "?"}
+_SILENT_S = 120.0
+
+
+def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[FlightReport] = ()) -> Iterator[str]:
+    """Steps in the order in which they are worth trying."""
+    for report in flights:
+        for rank in report.culprits:
+            yield f"read the log of rank {rank}: by the flight recorder it held the others up"
+    if judgement.first_error is not None:
+        failure = judgement.first_error
+        who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
+        yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
+    yield from _silence(judgement, evidence)
+    seen: set[str] = set()
+    for sighting in judgement.fallout:
+        for template in sighting.entry.look:
+            step = _filled(template, sighting.first)
+            if step not in seen:
+                seen.add(step)
+                yield step
+
+
+def _filled(template: str, hit: Hit) -> str:
+    """A step with the ids, addresses and times that the line itself states."""
+    facts = {name: found["v"] for name, pattern in _FACTS.items() if (found := pattern.search(hit.text))}
+    speaker = hit.place.speaker
+    own = {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank, "since": str(hit.since or "")}
+    values = _UNSAID | {key: value for key, value in own.items() if value} | facts
+    return re.sub(r"\{(worker|node|pid|since|rank)\}", lambda match: values[match[1]], template)
+
+
+def _silence(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
+    """When the waiting began, and whose log ends there while the others go on."""
+    waits = [s.first for s in judgement.fallout if s.first.timeout_s is not None and s.first.since is not None]
+    if not waits:
+        return
+    begin = min((hit.since for hit in waits if hit.since), key=lambda stamp: stamp.seconds)
+    yield f"look at what every rank logged at {begin}: the culprit went silent then, the timeout came later"
+    for end in _silent_since(begin, evidence.ends):
+        who = str(end.speaker) or end.file
+        yield f"{who} wrote its last line at {end.last}, before the others began to wait: read the end of {end.file}"
+
+
+def _silent_since(begin: Stamp, ends: list[LogEnd]) -> list[LogEnd]:
+    timed = [end for end in ends if end.last and end.last.comparable(begin)]
+    silent = [end for end in timed if end.last and end.last.seconds <= begin.seconds + _SILENT_S]
+    return silent if len(silent) < len(timed) else []

@@ -1,0 +1,119 @@
+"""All known failures: loaded from YAML, checked as a whole, with the relations between them.
+
+The packaged knowledge comes first; folders of the user (RLDBG_KNOWLEDGE, `--knowledge`) add to it or replace an entry
+of the same id.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rldbg.core import Environment, UsageError
+from rldbg.doctor.anchors import NoAnchorError, anchors_of
+from rldbg.doctor.entries import Entry
+
+PACKAGED = Path(__file__).parent / "knowledge"
+
+
+class Library:
+    """The entries by id, and who can cause whom."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: Mapping[str, Entry] = {entry.id: entry for entry in entries}
+        for entry in self.entries.values():
+            for other in (*entry.leads_to, *entry.downstream_of):
+                if other not in self.entries:
+                    raise UsageError(
+                        f"{entry.id} refers to {other}, which is no entry", "correct leads_to, downstream_of"
+                    )
+
+    @classmethod
+    def load(cls, folders: Sequence[Path | str] = (), environment: Environment | None = None) -> "Library":
+        """The packaged knowledge and that of the given folders, or of RLDBG_KNOWLEDGE (separated by colons)."""
+        named = [Path(item) for item in (environment or Environment()).text("RLDBG_KNOWLEDGE").split(":") if item]
+        entries: dict[str, Entry] = {}
+        for folder in (PACKAGED, *named, *map(Path, folders)):
+            for entry in read_folder(folder):
+                entries[entry.id] = entry
+        return cls(entries.values())
+
+    @cached_property
+    def direct_effects(self) -> Mapping[str, frozenset[str]]:
+        """For each entry what it is stated to cause, from either side of the relation."""
+        direct: dict[str, set[str]] = {name: set(entry.leads_to) for name, entry in self.entries.items()}
+        for name, entry in self.entries.items():
+            for cause in entry.downstream_of:
+                direct[cause].add(name)
+        return {name: frozenset(others - {name}) for name, others in direct.items()}
+
+    @cached_property
+    def effects(self) -> Mapping[str, frozenset[str]]:
+        """For each entry everything it can cause, directly or through others."""
+        return {name: frozenset(_reach(name, self.direct_effects) - {name}) for name in self.direct_effects}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise UsageError(f"no entry {name!r}", f"`rldbg doctor --list` shows all; nearest: {self._nearest(name)}")
+        return self.entries[name]
+
+    def _nearest(self, name: str) -> str:
+        from difflib import get_close_matches
+
+        return ", ".join(get_close_matches(name, self.entries, n=3, cutoff=0.3)) or "none"
+
+
+def _reach(start: str, direct: Mapping[str, frozenset[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(direct[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(direct[name])
+    return seen
+
+
+def read_folder(folder: Path) -> list[Entry]:
+    """Every entry of the YAML files in a folder (or of one file); errors name file, entry and what is wrong."""
+    files = [folder] if folder.is_file() else sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
+    if not files:
+        raise UsageError(f"no knowledge in {folder}", "give a folder with *.yaml files, or unset RLDBG_KNOWLEDGE")
+    return [entry for file in files for entry in _read_file(file)]
+
+
+def _read_file(file: Path) -> list[Entry]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"cannot read {file}: {error}", "mend the file; `rldbg doctor --new-entry LOG` drafts one"
+        ) from None
+    if not isinstance(raw, list):
+        raise UsageError(f"{file} is not a list of entries", "begin each entry with `- id: ...`")
+    entries = []
+    for item in raw:
+        name = item.get("id", "?") if isinstance(item, dict) else "?"
+        try:
+            entry = Entry.model_validate(item)
+            for expression in _searched(entry):
+                anchors_of(expression)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(
+                f"{file}: entry {name}: {where}: {first['msg']}", "see docs/doctor.md for the keys"
+            ) from None
+        except NoAnchorError as error:
+            raise UsageError(f"{file}: entry {name}: {error}", "add `anchors:` or more literal text") from None
+        entries.append(entry)
+    return entries
+
+
+def _searched(entry: Entry) -> list[str]:
+    """The expressions that must be findable by literal text."""
+    return [s.match for s in entry.signatures if not s.anchors] + entry.needs + entry.excluded_by

@@ -1,0 +1,93 @@
+"""The library as something to search with: all anchors, an engine that finds them, and what each may stand for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rldbg.doctor import failures
+from rldbg.doctor.anchors import anchors_of
+from rldbg.doctor.engines import Engine, EngineName, engine_for
+from rldbg.doctor.entries import Entry, Signature
+from rldbg.doctor.expressions import Expression
+from rldbg.doctor.library import Library
+
+
+@dataclass(frozen=True, slots=True)
+class SignaturePattern:
+    """A signature, ready to be tried at a place."""
+
+    entry: Entry
+    signature: Signature
+    match: Expression
+    unless: Expression | None
+    near: Expression | None
+    not_near: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
+class CluePattern:
+    """An expression of which only matters whether it occurs."""
+
+    match: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPattern:
+    """A traceback, an exception line or a crash word."""
+
+    anchor: str
+
+
+Pattern = SignaturePattern | CluePattern | CrashPattern
+
+
+class SearchIndex:
+    """All anchors of a library, the engine that finds them, and for each one the patterns it may be part of."""
+
+    def __init__(self, library: Library, engine: EngineName = "auto") -> None:
+        by_anchor: dict[str, list[Pattern]] = {}
+        for anchor, pattern in _all(library):
+            by_anchor.setdefault(anchor, []).append(pattern)
+        self.library = library
+        self.patterns: tuple[tuple[Pattern, ...], ...] = tuple(tuple(found) for found in by_anchor.values())
+        self.engine: Engine = engine_for([anchor.encode() for anchor in by_anchor], engine)
+
+    def known(self, text: str) -> Iterator[str]:
+        """The entries whose words a text contains, whatever its context."""
+        seen: set[str] = set()
+        for patterns in self.patterns:
+            for pattern in patterns:
+                if not isinstance(pattern, SignaturePattern) or pattern.entry.id in seen:
+                    continue
+                if pattern.match.search(text):
+                    seen.add(pattern.entry.id)
+                    yield pattern.entry.id
+
+
+def _all(library: Library) -> Iterator[tuple[str, Pattern]]:
+    clues: dict[str, CluePattern] = {}
+    for entry in library.entries.values():
+        for signature in entry.signatures:
+            pattern = _signature_pattern(entry, signature)
+            for anchor in signature.anchors or anchors_of(signature.match):
+                yield anchor, pattern
+        for source in (*entry.needs, *entry.excluded_by):
+            clues.setdefault(source, CluePattern(Expression(source)))
+    for source, clue in clues.items():
+        for anchor in anchors_of(source):
+            yield anchor, clue
+    for anchor in failures.ANCHORS:
+        yield anchor, CrashPattern(anchor)
+
+
+def _signature_pattern(entry: Entry, signature: Signature) -> SignaturePattern:
+    def expression(source: str | None) -> Expression | None:
+        return Expression(source) if source else None
+
+    return SignaturePattern(
+        entry,
+        signature,
+        Expression(signature.match),
+        expression(signature.unless),
+        expression(signature.near),
+        expression(signature.not_near),
+    )

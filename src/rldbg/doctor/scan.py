@@ -1,0 +1,228 @@
+"""One pass over all logs: anchors are found in raw bytes, and only around them is anything read as text.
+
+Memory stays flat: of each signature the first lines of each log are kept, the others counted. Time stays bounded: what
+a signature may cost in one log has a limit, and a signature that exceeds it is named in a finding.
+"""
+
+import re
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rldbg.core import Finding, Severity
+from rldbg.doctor.cleaning import Line, clean
+from rldbg.doctor.clock import Stamp, stamp_in
+from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place
+from rldbg.doctor.failures import failure_at, skeleton
+from rldbg.doctor.folds import FOLDED_UP_TO_BYTES, straddling
+from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
+from rldbg.doctor.signatures import Match, match_at
+from rldbg.doctor.sources import Chunk, Source, chunks, unreadable
+from rldbg.doctor.window import Window
+
+KEPT_PER_SIGNATURE = 64
+BUDGET_S = 5.0
+_CRASHES_PER_CHUNK = 40
+_KEPT_FAILURES = 200
+_SAMPLE_BYTES = 8192
+_WHOLE_BYTES = 1 << 18
+_PROGRESS = re.compile(
+    rb"(?:\bsteps?|global_step|[Ii]teration|Training Progress)[\"']?[ :=/]{1,3}"
+    rb"(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9})"
+)
+_TIMEOUT = re.compile(
+    r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
+    r"|ran for (?P<ms3>\d+) milliseconds|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b|within (?P<s2>\d+) seconds"
+)
+
+Progress = Callable[[int], None]
+OnHit = Callable[[Hit], None]
+
+
+class Scanner:
+    """Reads logs one after another into one body of evidence."""
+
+    def __init__(
+        self,
+        index: SearchIndex,
+        *,
+        on_bytes: Progress | None = None,
+        on_hit: OnHit | None = None,
+        budget_s: float = BUDGET_S,
+    ) -> None:
+        self.index = index
+        self.on_bytes = on_bytes or (lambda _count: None)
+        self.on_hit = on_hit or (lambda _hit: None)
+        self.budget_s = budget_s
+        self.evidence = Evidence()
+
+    def read_all(self, sources: Sequence[Source]) -> Evidence:
+        for source in sources:
+            self.read(source)
+        return self.evidence
+
+    def read(self, source: Source) -> None:
+        """One log. What is wrong with it becomes a finding; what could be read before that counts."""
+        reader = LogReader(self, source)
+        try:
+            with source.open() as stream:
+                for chunk in chunks(stream):
+                    reader.take(chunk)
+                    self.on_bytes(chunk.end - chunk.begin)
+        except (OSError, EOFError, zlib.error) as error:
+            self.evidence.findings.append(unreadable(source.name, error))
+        reader.finish()
+
+
+class LogReader:
+    """The state of reading one log: what was kept, what was spent, where the last line stood."""
+
+    def __init__(self, scanner: Scanner, source: Source) -> None:
+        self._scanner = scanner
+        self._source = source
+        self._evidence = scanner.evidence
+        self._kept: Counter[int] = Counter()
+        self._spent_s: Counter[int] = Counter()
+        self._seen_lines: set[tuple[int, int]] = set()
+        self._failures: dict[str, Failure] = {}
+        self._tail: Chunk | None = None
+        self._bytes = 0
+        self._year = 1970
+
+    def take(self, chunk: Chunk) -> None:
+        if self._tail is None:
+            self._year = self._source.year
+        self._tail = chunk
+        self._bytes = chunk.offset + len(chunk.data)
+        found = self._scanner.index.engine.find(chunk.data)
+        if chunk.offset + len(chunk.data) <= FOLDED_UP_TO_BYTES:
+            found = sorted(found + straddling(chunk, self._scanner.index.engine))
+        crashes = 0
+        last = sum(1 for at, _anchor in found if chunk.begin <= at < chunk.end)
+        for number, (at, anchor) in enumerate(item for item in found if chunk.begin <= item[0] < chunk.end):
+            for pattern in self._scanner.index.patterns[anchor]:
+                if isinstance(pattern, SignaturePattern):
+                    self._try_signature(pattern, chunk, at)
+                elif isinstance(pattern, CluePattern):
+                    self._try_clue(pattern, chunk, at)
+                else:
+                    crashes += 1
+                    if crashes <= _CRASHES_PER_CHUNK or last - number <= _CRASHES_PER_CHUNK:
+                        self._try_crash(pattern, chunk, at)
+        self._seen_lines = {key for key in self._seen_lines if key[1] >= chunk.offset}
+        self._sample_progress(chunk)
+
+    def finish(self) -> None:
+        for failure in self._failures.values():
+            known = tuple(self._scanner.index.known(failure.headline))
+            self._evidence.failures.append(replace(failure, known_as=known))
+        last, lines = self._last_stamp()
+        self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes))
+
+    def _try_signature(self, pattern: SignaturePattern, chunk: Chunk, at: int) -> None:
+        key = id(pattern)
+        if self._kept[key] >= KEPT_PER_SIGNATURE:
+            self._evidence.counts[pattern.entry.id] = self._evidence.counts.get(pattern.entry.id, 0) + 1
+            return
+        if self._spent_s[key] > self._scanner.budget_s:
+            return
+        window = Window(chunk, at)
+        if (key, window.offset) in self._seen_lines:
+            return
+        began = time.perf_counter()
+        match = match_at(pattern, window)
+        self._spend(key, pattern, time.perf_counter() - began)
+        if match is None:
+            return
+        self._seen_lines.add((key, window.offset))
+        self._kept[key] += 1
+        self._keep(pattern, window, match)
+
+    def _spend(self, key: int, pattern: SignaturePattern, seconds: float) -> None:
+        before = self._spent_s[key]
+        self._spent_s[key] += seconds  # type: ignore[assignment]
+        if before <= self._scanner.budget_s < self._spent_s[key]:
+            self._evidence.findings.append(
+                Finding(
+                    "signature-too-slow",
+                    Severity.WARNING,
+                    f"{pattern.entry.id} in {self._source.name}",
+                    (pattern.signature.match,),
+                    "this signature used up its time in this log and was skipped from there on",
+                    ("make the expression more specific, or give it `anchors:`",),
+                )
+            )
+
+    def _keep(self, pattern: SignaturePattern, window: Window, match: Match) -> None:
+        timeout = _TIMEOUT.search(match.text)
+        hit = Hit(
+            pattern.entry.id,
+            self._place(window),
+            match.text[:2000],
+            match.matched,
+            last_before=pattern.signature.last_before or "",
+            timeout_s=_seconds(timeout) if timeout else None,
+        )
+        self._evidence.hits.append(hit)
+        self._evidence.counts[hit.entry] = self._evidence.counts.get(hit.entry, 0) + window.line.repeated
+        self._scanner.on_hit(hit)
+
+    def _try_clue(self, pattern: CluePattern, chunk: Chunk, at: int) -> None:
+        if pattern.match.source not in self._evidence.clues:
+            window = Window(chunk, at)
+            if pattern.match.search(window.line.text) or pattern.match.search(window.joined.text):
+                self._evidence.clues.add(pattern.match.source)
+
+    def _try_crash(self, pattern: CrashPattern, chunk: Chunk, at: int) -> None:
+        window = Window(chunk, at)
+        failure = failure_at(window, pattern.anchor, self._place(window))
+        if failure is None:
+            return
+        key = f"{failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure)}"
+        if key in self._failures:
+            first = self._failures[key]
+            self._failures[key] = replace(first, count=first.count + 1, last=failure.place)
+        elif len(self._failures) < _KEPT_FAILURES:
+            self._failures[key] = failure
+
+    def _place(self, window: Window) -> Place:
+        return Place(
+            self._source.name,
+            window.line_number,
+            window.offset,
+            window.line.speaker.filled_from(self._source.speaker),
+            self._stamp(window),
+        )
+
+    def _stamp(self, window: Window) -> Stamp | None:
+        if own := stamp_in(window.line.text, year=self._year):
+            return own
+        near: list[Line] = [*reversed(window.before(25)), *window.after(8)]
+        ours = [line for line in near if line.speaker.pid == window.line.speaker.pid]
+        return next((stamp for line in ours if (stamp := stamp_in(line.text, year=self._year))), None)
+
+    def _sample_progress(self, chunk: Chunk) -> None:
+        """Where training visibly went on: everywhere in a small log, at the beginning of each chunk in a large one."""
+        small = chunk.is_last and chunk.offset + len(chunk.data) <= _WHOLE_BYTES
+        end = len(chunk.data) if small or chunk.is_last else chunk.begin + _SAMPLE_BYTES
+        begin = chunk.begin if small else max(chunk.begin, end - _WHOLE_BYTES)
+        samples = self._evidence.progress.setdefault(self._source.name, [])
+        for match in _PROGRESS.finditer(chunk.data, begin, end):
+            samples.append((chunk.offset + match.start(), int(match[1])))
+
+    def _last_stamp(self) -> tuple[Stamp | None, int]:
+        if self._tail is None:
+            return None, 0
+        data = self._tail.data
+        lines = self._tail.first_line + data.count(b"\n")
+        for raw in reversed(data[-65536:].splitlines()[-400:]):
+            if stamp := stamp_in(clean(raw[:600]).text, year=self._year):
+                return stamp, lines
+        return None, lines
+
+
+def _seconds(match: re.Match[str]) -> float:
+    milliseconds = match["ms"] or match["ms2"] or match["ms3"]
+    return int(milliseconds) / 1000 if milliseconds else float(match["s"] or match["s2"])

@@ -1,0 +1,88 @@
+"""Whether a signature holds at a place: its words, its neighbourhood, and that the words are no mere advice."""
+
+import re
+from typing import NamedTuple
+
+from rldbg.doctor.entries import Comparison
+from rldbg.doctor.patterns import SignaturePattern
+from rldbg.doctor.window import Window
+
+NEAR_LINES = 60
+
+_ADVICE = re.compile(
+    r"\b(?:may|might|could|can|possibl[ey]|potential(?:ly)?|likely|usually|often|sometimes|perhaps|maybe)\b"
+    r"|\b(?:common (?:causes?|reasons?)|for (?:example|instance)|such as|in case|instead of|refer to|unless)\b"
+    r"|\b(?:if (?:you|the|exit|this|it|there|your)|when (?:you|the)|check (?:that|if|whether)|make sure|ensure)\b"
+    r"|\b(?:please (?:try|check|make|consider|see)|try (?:to|setting|using)|consider|hint|tip)\b"
+    r"|\bto (?:avoid|fix|debug|resolve|prevent)\b|\be\.g\.|\(\d\) ",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.;!?] |: \(1\)|\n")
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "kb": 10**3, "mib": 2**20, "mb": 10**6, "gib": 2**30, "gb": 10**9, "tib": 2**40}
+_QUANTITY = re.compile(r"([\d.]+)\s*([A-Za-z]*)")
+
+
+class Match(NamedTuple):
+    """A signature that holds: the line (put together again if it was wrapped) and the words that matched."""
+
+    text: str
+    matched: str
+
+
+def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
+    """The match of a signature at a place, or None when its words or its context do not hold."""
+    text, found = window.line.text, pattern.match.search(window.line.text)
+    if found is None:
+        text, found = window.joined.text, _across_fold(pattern, window)
+    if found is None:
+        return None
+    signature = pattern.signature
+    if pattern.unless is not None and pattern.unless.search(text):
+        return None
+    if not signature.in_code and window.is_code:
+        return None
+    if not signature.as_advice and _is_advice(text, found.start()):
+        return None
+    if signature.when is not None and not _holds(signature.when, found):
+        return None
+    if not _neighbourhood_fits(pattern, window):
+        return None
+    return Match(text, found[0])
+
+
+def _across_fold(pattern: SignaturePattern, window: Window) -> re.Match[str] | None:
+    """A match that begins or ends in the place's own line; one inside a neighbour is the neighbour's."""
+    text, begin, end = window.joined
+    return next((m for m in pattern.match.finditer(text) if m.start() < end and m.end() > begin), None)
+
+
+def _neighbourhood_fits(pattern: SignaturePattern, window: Window) -> bool:
+    if pattern.near is None and pattern.not_near is None:
+        return True
+    lines = window.around(NEAR_LINES).split("\n")
+    if pattern.near is not None and not any(pattern.near.search(line) for line in lines):
+        return False
+    return pattern.not_near is None or not any(pattern.not_near.search(line) for line in lines)
+
+
+def _is_advice(text: str, start: int) -> bool:
+    """Whether the sentence had turned into a supposition or a hint before the matching words came."""
+    before = text[max(0, start - 400) : start]
+    ends = [match.end() for match in _SENTENCE_END.finditer(before)]
+    sentence = before[ends[-1] :] if ends else before
+    return bool(_ADVICE.search(sentence))
+
+
+def _holds(condition: Comparison, match: re.Match[str]) -> bool:
+    left, right = _quantity(match[condition.left]), _quantity(match[condition.right])
+    return left is not None and right is not None and left > condition.factor * right
+
+
+def _quantity(text: str | None) -> float | None:
+    found = _QUANTITY.search(text or "")
+    if found is None or found[2].lower() not in _UNITS:
+        return None
+    try:
+        return float(found[1]) * _UNITS[found[2].lower()]
+    except ValueError:
+        return None

@@ -1,0 +1,234 @@
+"""What to read: files, folders, globs, a run folder, a Ray session directory, `-` for a pipe, `.gz`.
+
+Anything that cannot be read becomes a finding with the reason; it never stops the others.
+"""
+
+import glob
+import gzip
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from rldbg.core import Finding, IncompleteDataError, Severity
+from rldbg.doctor.cleaning import Speaker
+
+CHUNK_BYTES = 1 << 20
+MARGIN_BYTES = 1 << 16
+"""Every place that is looked at has at least this much text on both sides, or the file's end."""
+
+_NO_LOG = frozenset(
+    (
+        *(
+            ".pt",
+            ".pth",
+            ".bin",
+            ".safetensors",
+            ".npy",
+            ".npz",
+            ".parquet",
+            ".arrow",
+            ".onnx",
+            ".gguf",
+            ".pkl",
+            ".pickle",
+        ),
+        *(".png", ".jpg", ".jpeg", ".gif", ".pdf", ".mp4", ".so", ".o", ".a", ".pyc", ".whl", ".zip", ".tar", ".tgz"),
+        *(".zst", ".xz", ".bz2", ".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".db", ".lock", ".pid", ".sock"),
+        *(".yaml", ".yml", ".toml", ".py", ".md", ".sh", ".cfg", ".ini", ".rst", ".html"),
+    )
+)
+_RAY_WORKER = re.compile(r"(?:python-core-)?worker-(?P<id>[0-9a-f]{20,})-[0-9a-f]*-?(?P<pid>\d+)\.")
+_RANK_NAME = re.compile(r"(?:^|[._/-])rank[_-]?(\d+)(?=[._/-]|$)")
+_NODE_NAME = re.compile(r"(?:^|/)(?:node[_-]?)?(\d{1,3}(?:\.\d{1,3}){3}|node[_-]?\w+|host[_-]?\w+)(?=/|$|[._-])")
+_DUMP_NAME = re.compile(r"^(?:_dump_|nccl_trace_rank_|comm_lib_trace_rank_)\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log: where it is, and what its name says about its writer."""
+
+    path: Path | None
+    """None is standard input."""
+    speaker: Speaker = field(default_factory=Speaker)
+
+    @property
+    def name(self) -> str:
+        return "<stdin>" if self.path is None else str(self.path)
+
+    @property
+    def year(self) -> int:
+        """The year of stamps that have none: that of the file's last change."""
+        moment = datetime.now(UTC) if self.path is None else datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        return moment.year
+
+    @property
+    def size(self) -> int:
+        return 0 if self.path is None else self.path.stat().st_size
+
+    def open(self) -> BinaryIO:
+        if self.path is None:
+            return sys.stdin.buffer
+        raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+        head = raw.read(2)
+        raw.seek(0)
+        if head == b"\x1f\x8b":
+            return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        return raw  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a log. Places in [begin, end) belong to it; the rest is margin shared with its neighbours."""
+
+    data: bytes
+    offset: int
+    """Where `data` begins in the log."""
+    begin: int
+    end: int
+    first_line: int
+    """The number of the line in which `data` begins, counted from 1."""
+    is_last: bool
+
+
+def chunks(stream: BinaryIO) -> Iterator[Chunk]:
+    """The log in overlapping pieces, in flat memory. A damaged gzip gives what could be unpacked, then raises."""
+    carried, offset, begin, first_line = b"", 0, 0, 1
+    utf16: str | None = None
+    started = False
+    while True:
+        fresh = _read_fully(stream)
+        if not started:
+            utf16 = _utf16(fresh)
+            started = True
+        if utf16:
+            fresh = fresh.decode(utf16, "replace").encode()
+        data = carried + fresh
+        is_last = not fresh
+        end = len(data) if is_last else max(begin, len(data) - MARGIN_BYTES)
+        if end > begin or is_last:
+            yield Chunk(data, offset, begin, end, first_line, is_last)
+        if is_last:
+            return
+        keep = max(0, end - MARGIN_BYTES)
+        first_line += data.count(b"\n", 0, keep) if keep < 1 << 14 else _newlines(data, keep)
+        carried, offset, begin = data[keep:], offset + keep, end - keep
+
+
+def _read_fully(stream: BinaryIO) -> bytes:
+    """One chunk, or less only at the end: pipes deliver in small pieces."""
+    parts: list[bytes] = []
+    missing = CHUNK_BYTES
+    while missing:
+        piece = stream.read(missing)
+        if not piece:
+            break
+        parts.append(piece)
+        missing -= len(piece)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _newlines(data: bytes, end: int) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8, count=end) == 10))
+
+
+def _utf16(head: bytes) -> str | None:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16-le" if head[0] == 0xFF else "utf-16-be"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of looking for logs."""
+
+    sources: tuple[Source, ...]
+    dump_folders: tuple[Path, ...]
+    """Folders with flight-recorder dumps of torch."""
+    findings: tuple[Finding, ...]
+
+
+def find_sources(paths: Sequence[str | Path]) -> Found:
+    """Every log under the given paths; IncompleteDataError when there is none at all."""
+    sources: list[Source] = []
+    dumps: list[Path] = []
+    findings: list[Finding] = []
+    for path in paths:
+        if str(path) == "-":
+            sources.append(Source(None))
+            continue
+        matches = [Path(path)] if os.path.lexists(path) else _expanded(str(path))
+        if not matches:
+            raise IncompleteDataError(f"{path} does not exist", "check the path; quote globs, or give a folder")
+        for match in matches:
+            _collect(match, sources, dumps, findings)
+    unique = {(source.path.resolve() if source.path else None): source for source in sources}
+    if not unique and not dumps and not findings:
+        raise IncompleteDataError(
+            f"no log files under {', '.join(map(str, paths))}", "name the files themselves: rldbg doctor FILE..."
+        )
+    return Found(tuple(unique.values()), tuple(dict.fromkeys(dumps)), tuple(findings))
+
+
+def _expanded(pattern: str) -> list[Path]:
+    return [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - absolute patterns too
+
+
+def _collect(path: Path, sources: list[Source], dumps: list[Path], findings: list[Finding]) -> None:
+    if not path.is_dir():
+        sources.append(_source(path, path.name))
+        return
+
+    def refuse(error: OSError) -> None:
+        findings.append(unreadable(str(error.filename), error))
+
+    for folder, subfolders, names in os.walk(path, onerror=refuse):
+        subfolders.sort()
+        subfolders[:] = [
+            name for name in subfolders if name not in ("recording", ".git", "__pycache__", "runtime_resources")
+        ]
+        if sum(1 for name in names if _DUMP_NAME.match(name)) >= 1:
+            dumps.append(Path(folder))
+        for name in sorted(names):
+            file = Path(folder, name)
+            if not _DUMP_NAME.match(name) and _looks_like_log(file):
+                sources.append(_source(file, str(file.relative_to(path.parent))))
+
+
+def _looks_like_log(file: Path) -> bool:
+    suffix = Path(file.name[:-3]).suffix if file.name.endswith(".gz") else file.suffix
+    return suffix.lower() not in _NO_LOG and file.is_file()
+
+
+def _source(path: Path, shown: str) -> Source:
+    worker = _RAY_WORKER.search(path.name)
+    rank = _RANK_NAME.search(shown)
+    node = _NODE_NAME.search(str(Path(shown).parent) if "/" in shown else "")
+    return Source(
+        path,
+        Speaker(
+            name=path.name.split(".")[0] if path.name.startswith(("raylet", "gcs_server", "dashboard")) else "",
+            pid=worker["pid"] if worker else "",
+            node=node[1] if node else "",
+            rank=rank[1] if rank else "",
+        ),
+    )
+
+
+def unreadable(name: str, error: Exception) -> Finding:
+    """The finding for a log that could not be read, or not to its end."""
+    if isinstance(error, PermissionError):
+        fix = f"run as the user who owns it, or: sudo chmod a+r {name}"
+    elif isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+        fix = "copy the file again from its node; what could be unpacked was read"
+    else:
+        fix = "check the file and give it again"
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Finding("log-unreadable", Severity.WARNING, name, (reason,), "this log was not read to its end", (fix,))

@@ -1,0 +1,126 @@
+"""The lines around a place in a chunk, cleaned, and joined again where a terminal or a logger had wrapped them."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from rldbg.doctor.cleaning import Line, clean
+from rldbg.doctor.sources import MARGIN_BYTES, Chunk
+
+_LINE_BYTES = 4096
+"""Longer physical lines are looked at around the place only."""
+_WRAPPED_FROM = 48
+"""A line shorter than this was not wrapped by anything."""
+_RECORD_START = re.compile(
+    r"\[?[\d-]{4,10}[ T]\d\d:|\s*(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)\b|\[[IWEF]\d{4} |Traceback \(most|"
+    r"File \"|[\w.]+(?:Error|Exception): |[\w.-]+:\d+:\d+ \[)"
+)
+_CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
+_CARETS = re.compile(r"^[\s^~]+$")
+
+
+class Joined(NamedTuple):
+    """Lines put together again, and which part of the text is the place's own line."""
+
+    text: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A place in a chunk, and the text around it."""
+
+    chunk: Chunk
+    at: int
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The physical line of the place (a carriage return ends a line too), cut when it is very long."""
+        data = self.chunk.data
+        low, high = max(0, self.at - _LINE_BYTES), min(len(data), self.at + _LINE_BYTES)
+        start = max(data.rfind(b"\n", low, self.at), data.rfind(b"\r", low, self.at)) + 1 or low
+        ends = [end for end in (data.find(b"\n", self.at, high), data.find(b"\r", self.at, high)) if end >= 0]
+        return start, min(ends, default=high)
+
+    @cached_property
+    def line(self) -> Line:
+        start, end = self.bounds
+        return clean(self.chunk.data[start:end])
+
+    def before(self, count: int) -> list[Line]:
+        """Up to `count` lines above, the nearest last."""
+        data, end = self.chunk.data, self.bounds[0] - 1
+        low = max(0, end - MARGIN_BYTES)
+        found: list[Line] = []
+        while len(found) < count and end > low:
+            start = max(data.rfind(b"\n", low, end), data.rfind(b"\r", max(low, end - _LINE_BYTES), end)) + 1
+            if start <= low and low > 0:
+                break
+            raw = data[max(start, end - _LINE_BYTES) : end]
+            if raw.strip():
+                found.append(clean(raw))
+            end = start - 1
+        return found[::-1]
+
+    def after(self, count: int) -> list[Line]:
+        """Up to `count` lines below, the nearest first."""
+        data, start = self.chunk.data, self.bounds[1] + 1
+        high = min(len(data), start + MARGIN_BYTES // 2)
+        found: list[Line] = []
+        while len(found) < count and start < high:
+            ends = [
+                at for at in (data.find(b"\n", start, high), data.find(b"\r", start, start + _LINE_BYTES)) if at >= 0
+            ]
+            end = min(ends, default=high)
+            if data[start:end].strip():
+                found.append(clean(data[start : min(end, start + _LINE_BYTES)]))
+            start = end + 1
+        return found
+
+    @cached_property
+    def joined(self) -> "Joined":
+        """The place's line with the lines it was wrapped over, put together again without a separator.
+
+        The expressions take a missing space for a space, so a blank lost at the fold does no harm.
+        """
+        before, current = "", self.line.text
+        for previous in reversed(self.before(4)):
+            if not _folds(previous, current, self.line):
+                break
+            before, current = previous.text + before.lstrip(), previous.text
+        after, current = "", self.line.text
+        for following in self.after(6):
+            if not _folds(Line(current, self.line.speaker), following.text, self.line, following):
+                break
+            after, current = after + following.text.lstrip(), following.text
+        own = self.line.text.lstrip() if before else self.line.text
+        return Joined(before + own + after, len(before), len(before) + len(own))
+
+    def around(self, lines: int) -> str:
+        """The text of some lines above and below, for rules about the neighbourhood."""
+        pieces = [line.text for line in self.before(lines)] + [self.line.text]
+        return "\n".join(pieces + [line.text for line in self.after(lines)])
+
+    @cached_property
+    def is_code(self) -> bool:
+        """Whether the line is source code that a traceback shows, not something that happened."""
+        above = [line for line in self.before(3) if not _CARETS.match(line.text)]
+        return bool(above and _CODE_ABOVE.match(above[-1].text)) and not _RECORD_START.match(self.line.text)
+
+    @property
+    def line_number(self) -> int:
+        return self.chunk.first_line + self.chunk.data.count(b"\n", 0, self.bounds[0])
+
+    @property
+    def offset(self) -> int:
+        return self.chunk.offset + self.bounds[0]
+
+
+def _folds(upper: Line, lower: str, place: Line, lower_line: Line | None = None) -> bool:
+    """Whether a line break between two lines was made by wrapping."""
+    if len(upper.text) < _WRAPPED_FROM or _RECORD_START.match(lower) or _CODE_ABOVE.match(upper.text):
+        return False
+    other = lower_line.speaker if lower_line else upper.speaker
+    return not other.known or not place.speaker.known or other == place.speaker

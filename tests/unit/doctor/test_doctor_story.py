@@ -1,0 +1,219 @@
+"""Many processes, one story: order, cascades, context, survival, long logs, and when to say unknown."""
+
+import random
+from zlib import crc32
+
+import pytest
+
+from rldbg.doctor import Library, SearchIndex, diagnose
+
+from .logs import healthy_lines
+
+
+@pytest.fixture(scope="module")
+def index():
+    return SearchIndex(Library.load())
+
+
+@pytest.fixture
+def verdict(tmp_path, index):
+    """Diagnoses texts, each one a log of its own."""
+
+    def run(*texts, **options):
+        folder = tmp_path / f"case{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        for number, text in enumerate(texts):
+            (folder / f"log{number}.txt").write_text(text if isinstance(text, str) else "\n".join(text))
+        return diagnose([folder], index=index, **options)
+
+    return run
+
+
+def ids(found):
+    return [cause.id for cause in found.root_causes]
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
+WATCHDOG = (
+    "[rank{rank}]:[E1115 {time}.000000000 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=26, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600007 ms."
+)
+DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+
+
+def test_fallout_is_folded_under_its_cause_across_files(verdict):
+    found = verdict(
+        [WATCHDOG.format(rank=rank, time="10:20:00") for rank in range(3)],
+        ["2026-11-15 10:09:58,000 ERROR " + OOM],
+        [DIED],
+    )
+    assert ids(found) == ["torch-cuda-oom"]
+    assert [cause.id for cause in found.fallout] == ["nccl-watchdog-timeout", "ray-actor-died"]
+    assert found.root_causes[0].evidence[0].file.endswith("log1.txt")
+
+
+def test_a_cause_that_came_after_the_trouble_is_not_its_cause(verdict):
+    found = verdict(
+        ["[2026-11-15 10:00:00,000 E 1 1] " + WATCHDOG.format(rank=0, time="10:00:00")],
+        ["2026-11-15 11:30:00,000 ERROR Message: port: 6379, name: EADDRINUSE, message: address already in use"],
+    )
+    assert ids(found) == ["port-in-use"]
+    assert "nccl-watchdog-timeout" in [cause.id for cause in found.fallout]
+
+
+def test_only_symptoms_means_unknown_with_places_to_look(verdict):
+    found = verdict([WATCHDOG.format(rank=3, time="10:20:00"), DIED])
+    assert found.verdict == "unknown"
+    assert ids(found) == []
+    assert any("2026-11-15 10:10:00" in step for step in found.next), found.next
+
+
+def test_the_rank_that_fell_silent_is_named(verdict):
+    talk = [f"2026-11-15 10:{minute:02d}:00,000 INFO working" for minute in range(20)]
+    found = verdict(
+        [*talk, WATCHDOG.format(rank=0, time="10:20:00")],
+        talk[:11],
+        [*talk, WATCHDOG.format(rank=2, time="10:20:00")],
+    )
+    assert any("log1.txt" in step and "10:10:00" in step for step in found.next), found.next
+
+
+def test_an_unknown_exception_is_shown_with_its_traceback_and_not_renamed(verdict):
+    found = verdict(
+        [
+            "(WorkerDict pid=11, ip=10.0.0.3) Traceback (most recent call last):",
+            '(WorkerDict pid=11, ip=10.0.0.3)   File "/app/reward.py", line 12, in score',
+            "(WorkerDict pid=12, ip=10.0.0.4) INFO still here",
+            "(WorkerDict pid=11, ip=10.0.0.3)     return table[answer]",
+            "(WorkerDict pid=11, ip=10.0.0.3) KeyError: 'forty-two'",
+            DIED,
+        ]
+    )
+    assert found.verdict == "unknown"
+    assert found.first_error.headline == "KeyError: 'forty-two'"
+    assert found.first_error.frames == ("/app/reward.py:12 in score",)
+    assert found.first_error.place.speaker.pid == "11"
+
+
+def test_what_may_be_either_is_fallout_of_an_earlier_unknown_exception(verdict):
+    traceback = [
+        "Traceback (most recent call last):",
+        '  File "/app/env.py", line 3, in step',
+        "ZeroDivisionError: division",
+    ]
+    illegal = ["RuntimeError: CUDA error: an illegal memory access was encountered"]
+    assert ids(verdict(illegal)) == ["illegal-memory-access"]
+    assert verdict(["... lines ..."] * 30 + illegal).root_causes[0].confidence == "medium"
+    found = verdict([*traceback, *["filler"] * 30, *illegal])
+    assert found.verdict == "unknown"
+    assert found.first_error.kind == "ZeroDivisionError"
+
+
+def test_advice_is_not_evidence(verdict):
+    found = verdict(
+        [
+            DIED,
+            "Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, "
+            "(2) ray stop --force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another error.",
+            "If you see `CUDA out of memory. Tried to allocate` please lower the batch size.",
+            "This may be caused by: Address already in use",
+        ]
+    )
+    assert found.verdict == "unknown"
+    assert ids(found) == []
+
+
+def test_source_code_in_a_traceback_is_not_evidence(verdict):
+    found = verdict(
+        [
+            "Traceback (most recent call last):",
+            '  File "/app/a.py", line 3, in run',
+            '    raise RuntimeError("CUDA out of memory. Tried to allocate " + size)',
+            "ValueError: bad size",
+        ]
+    )
+    assert ids(found) == []
+    assert found.first_error.headline == "ValueError: bad size"
+
+
+def test_what_training_survived_is_not_the_cause(verdict):
+    before = [f"(TaskRunner pid=1) step:{step} - actor/loss:0.1" for step in range(1, 6)]
+    after = [f"(TaskRunner pid=1) step:{step} - actor/loss:0.1" for step in range(6, 30)]
+    assert verdict([*before, OOM, *after]).verdict == "healthy"
+    found = verdict(
+        [*before, OOM, *after, "ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda", DIED]
+    )
+    assert ids(found) == ["compiled-extension-abi-mismatch"]
+    assert [note.id for note in found.notes] == ["torch-cuda-oom"]
+
+
+@pytest.mark.parametrize(
+    ("line", "context", "expected"),
+    [
+        ("transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'", "", ["nccl-nvls-invalid-argument"]),
+        (
+            "NCCL WARN Cuda failure 'invalid argument'",
+            "worker.recv_tensor(src) P2P transfer",
+            ["nccl-invalid-arg-stale-ray"],
+        ),
+        (
+            "NCCL WARN Cuda failure 'invalid argument'",
+            "engine.update_weights_from_tensor()",
+            ["nccl-invalid-arg-placement"],
+        ),
+        ("NCCL WARN Cuda failure 'invalid argument'", "", []),
+        (
+            "misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",
+            "misc/shmutils.cc:114 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Nz (size 9637888)",
+            ["nccl-shm-too-small"],
+        ),
+    ],
+)
+def test_invalid_argument_is_told_apart_by_its_context(verdict, line, context, expected):
+    found = verdict([context, line])
+    assert ids(found) == expected
+    assert found.verdict == ("found" if expected else "unknown")
+
+
+def test_a_checkpoint_is_blamed_only_when_the_waiting_began_with_it(verdict):
+    wait = WATCHDOG.format(rank=1, time="10:30:00")
+    assert ids(verdict(["2026-11-15 10:19:40,000 INFO Saving latest checkpoint model", wait])) == [
+        "nccl-slow-checkpoint"
+    ]
+    assert ids(verdict(["2026-11-15 08:00:00,000 INFO Saving latest checkpoint model", wait])) == []
+
+
+def test_memory_is_called_fragmented_only_when_the_numbers_say_so(verdict):
+    line = (
+        "CUDA out of memory. Tried to allocate {} GiB. 60 GiB is in use, and {} is reserved by PyTorch but unallocated."
+    )
+    assert ids(verdict([line.format(1, "12.1 GiB")])) == ["cuda-fragmentation"]
+    assert ids(verdict([line.format(8, "700 MiB")])) == ["torch-cuda-oom"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_noisy_log_keeps_its_verdict(tmp_path, index, seed):
+    rng = random.Random(seed)
+    lines = healthy_lines(100_000 // 8, seed=seed)
+    lines += ["(WorkerDict pid=4003, ip=10.0.0.3) [2026-11-15 10:59:00,000 E 1 1] " + OOM]
+    lines += [line for line in healthy_lines(400, seed=seed + 9) if "step:" not in line and "Progress" not in line]
+    lines += [WATCHDOG.format(rank=rank, time="11:10:00") for rank in range(64)] + [DIED] * 20
+    files = [[] for _ in range(8)]
+    for line in lines:
+        files[rng.randrange(8) if rng.random() < 0.01 else crc32(line[:30].encode()) % 8].append(line)
+    rng.shuffle(files)
+    for number, content in enumerate(files):
+        raw = "\n".join(content).encode()
+        if number == 2:
+            raw = raw[: len(raw) - 7]
+        if number == 3:
+            raw += bytes(rng.randrange(256) for _ in range(5000))
+        (tmp_path / f"worker{number}.log").write_bytes(raw)
+    found = diagnose([tmp_path], index=index)
+    assert ids(found) == ["torch-cuda-oom"]
+
+
+def test_healthy_logs_give_no_finding(tmp_path, index):
+    (tmp_path / "run.log").write_text("\n".join(healthy_lines(20_000, seed=5)))
+    found = diagnose([tmp_path], index=index)
+    assert (found.verdict, ids(found), found.fallout, found.notes) == ("healthy", [], (), ())
