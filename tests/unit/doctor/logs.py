@@ -5,7 +5,7 @@ import random
 TEMPLATES = (
     "\x1b[36m(WorkerDict pid={pid}, ip=10.0.0.{node})\x1b[0m [rank{rank}]: INFO:{time},123:batch {number} done",
     "(RolloutWorker pid={pid}) [{time} TP{node}] Decode batch. #req: {node}, #token: {number}, use: 0.4",
-    "INFO {short} [loggers.py:118] Engine 000: Avg prompt throughput: 1.0 tokens/s, GPU KV cache usage: {fraction:.1f}%",
+    "INFO {short} [loggers.py:118] Engine 000: Avg prompt throughput: 1.0 tokens/s, KV cache usage: {fraction:.1f}%",
     "node{node}:{pid}:{pid}1 [{node}] NCCL INFO Channel 0{node}/0 : 1[1] -> 2[2] via P2P/CUMEM/read",
     "(TaskRunner pid=152) step:{step} - actor/pg_loss:{fraction:.3f} - actor/grad_norm:{fraction:.3f} - perf/mfu:0.3",
     "[{time},014 I 812 812] (raylet) node_manager.cc:312: Sending heartbeat {number}",
