@@ -137,6 +137,37 @@ def train_on_a_full_disk(directory: str, limit: str) -> None:
         say("trained", 50, "stopped" if recorder.stopped else "complete")
 
 
+def train_sharded(directory: str) -> None:
+    """Two ranks share a model by FSDP2; one parameter is so small that the second rank has nothing of it."""
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_train_shard, args=(directory, rank)) for rank in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+
+
+def _train_shard(directory: str, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+    np.savez(f"{directory}/whole{rank}.npz", **{name: value.numpy() for name, value in model.state_dict().items()})
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    model(torch.ones(2, 4)).sum().backward()
+    # Only rank 0 records what is gathered, but gathering needs both.
+    for place, settings in (("shards", {}), ("gathered", {"gather_shards": True, "ranks": [0]})):
+        identity = Identity(rank=rank, world_size=2)
+        with Recorder(f"{directory}/{place}", identity=identity, parameter_patterns=["weight"], **settings) as recorder:
+            recorder.record_gradients(0, model)
+            recorder.record_parameters(0, model)
+    dist.destroy_process_group()
+
+
 PROGRAMS: dict[str, Callable[..., None]] = {
     name: program for name, program in list(globals().items()) if callable(program) and not name.startswith("_")
 }

@@ -70,7 +70,7 @@ def fields_of(field: str, item: Selected) -> dict[str, Any]:
     fields: dict[str, Any] = {"param_name": item.name}
     if is_sharded(item.tensor):
         fields["global_shape"] = list(item.tensor.shape)
-        fields["placements"] = [str(placement) for placement in item.tensor.placements]
+        fields["placements"] = [repr(placement) for placement in item.tensor.placements]
     local = plain_tensor(item.tensor)
     return fields | {field: local, "shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"}
 
