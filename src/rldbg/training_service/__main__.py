@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    listener = _listen(options.port)
+
     import uvicorn
 
     from rldbg.trainer import fix_threads
@@ -51,15 +53,11 @@ def _serve(options: argparse.Namespace) -> None:
     from rldbg.training_service.service import TrainingService
     from rldbg.training_service.step_recorder import recorders_from_environment
 
+    recorder_for = recorders_from_environment(Environment())
     threads = options.threads or (1 if options.deterministic else os.cpu_count() or 1)
     fix_threads(threads, deterministic=options.deterministic)
-    listener = _listen(options.port)
-    service = TrainingService(
-        BaseModels(options.model, options.folder, aliases=options.alias, dtype=options.dtype, device=options.device),
-        options.folder,
-        recorder_for=recorders_from_environment(Environment()),
-        deterministic=options.deterministic,
-    )
+    bases = BaseModels(options.model, options.folder, aliases=options.alias, dtype=options.dtype, device=options.device)
+    service = TrainingService(bases, options.folder, recorder_for=recorder_for, deterministic=options.deterministic)
     host, port = listener.getsockname()[:2]
     _announce(options.announce, {"pid": os.getpid(), "address": f"{host}:{port}"})
     configuration = uvicorn.Config(

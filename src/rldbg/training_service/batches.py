@@ -1,4 +1,9 @@
-"""Datums as padded tensors, in micro-batches that fit. Shapes in comments: b datums, t positions."""
+"""Datums as padded tensors, in micro-batches that fit, laid out as the trainer lays out its trajectories: prompts end
+in the same column (padded on the left), responses begin in the next. So the same numbers come out of the same
+operations, and a remote step agrees with a self-hosted one bit for bit.
+
+Shapes in comments: b datums, t = p + r columns, p of them for prompts and r for responses.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +18,33 @@ from rldbg.training_service.datums import Datum
 if TYPE_CHECKING:
     import torch
 
-# One request is one micro-batch, unless its padded size would be more positions than this.
+# Without a micro_batch_size a request is one micro-batch, unless that would have more padded positions than this.
 MICRO_BATCH_POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Datums as padded tensors: right padding, inputs 0 wherever the mask is."""
+    """Datums as padded tensors. Values of a token stand where it is predicted; inputs are 0 wherever the mask is."""
 
     datums: tuple[Datum, ...]
-    input_ids: torch.Tensor  # [b, t]
-    attention_mask: torch.Tensor
-    targets: torch.Tensor
-    mask: torch.Tensor
-    trained: torch.Tensor
-    inputs: Mapping[str, torch.Tensor]
+    prompts: tuple[int, ...]  # how many tokens of each datum stand in the prompt's columns
+    input_ids: torch.Tensor  # [b, t], the last target included
+    attention_mask: torch.Tensor  # [b, t]
+    position_ids: torch.Tensor  # [b, t]
+    targets: torch.Tensor  # [b, t - 1]
+    mask: torch.Tensor  # [b, r]
+    trained: torch.Tensor  # [b, r]
+    inputs: Mapping[str, torch.Tensor]  # [b, r] each
+
+    @property
+    def prompt_width(self) -> int:
+        return max(self.prompts)
 
 
-def cut(datums: Sequence[Datum]) -> list[Sequence[Datum]]:
-    """Micro-batches in order, each as many datums as fit."""
+def cut(datums: Sequence[Datum], micro_batch_size: int | None) -> list[Sequence[Datum]]:
+    """Micro-batches in order: of the size asked for, else as many datums as fit."""
+    if micro_batch_size is not None:
+        return [datums[start : start + micro_batch_size] for start in range(0, len(datums), micro_batch_size)]
     parts: list[list[Datum]] = [[]]
     width = 0
     for datum in datums:
@@ -46,25 +59,35 @@ def cut(datums: Sequence[Datum]) -> list[Sequence[Datum]]:
 def pad(datums: Sequence[Datum], device: Any) -> Batch:
     import torch
 
-    width = max(len(datum.tokens) for datum in datums)
+    prompts = tuple(datum.leading for datum in datums)
+    prompt_width = max(prompts)
+    response_width = max(len(datum.tokens) + 1 - prompt for datum, prompt in zip(datums, prompts, strict=True))
 
-    def padded(rows: Sequence[np.ndarray], dtype: type) -> torch.Tensor:
+    def padded(rows: Sequence[np.ndarray], width: int, dtype: type, *, response: bool = False) -> torch.Tensor:
+        """Rows with their first value under the datum's first token, or the response part of them alone."""
         array: np.ndarray = np.zeros((len(rows), width), dtype=dtype)
-        for number, row in enumerate(rows):
-            array[number, : len(row)] = row
+        for number, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
+            values, start = (row[prompt - 1 :], 0) if response else (row, prompt_width - prompt)
+            array[number, start : start + len(values)] = values
         return torch.from_numpy(array).to(device)
 
+    def of_response(rows: Sequence[np.ndarray]) -> torch.Tensor:
+        return padded(rows, response_width, np.float32, response=True)
+
+    width = prompt_width + response_width
+    attention_mask = padded([np.ones(len(datum.tokens) + 1) for datum in datums], width, np.int64)
     names = set.intersection(*(set(datum.inputs) for datum in datums)) - {"target_tokens", "loss_mask", "mask"}
     return Batch(
         datums=tuple(datums),
-        input_ids=padded([datum.tokens for datum in datums], np.int64),
-        attention_mask=padded([np.ones(len(datum.tokens)) for datum in datums], np.int64),
-        targets=padded([datum.targets for datum in datums], np.int64),
-        mask=padded([datum.mask != 0 for datum in datums], np.float32),
-        trained=padded([datum.trained for datum in datums], np.float32),
+        prompts=prompts,
+        input_ids=padded([datum.sequence for datum in datums], width, np.int64),
+        attention_mask=attention_mask,
+        position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0),
+        targets=padded([datum.targets for datum in datums], width - 1, np.int64),
+        mask=of_response([datum.mask != 0 for datum in datums]),
+        trained=of_response([datum.trained for datum in datums]),
         # What a masked position holds must not reach the loss: even 0 times NaN is NaN in its gradient.
         inputs={
-            name: padded([np.where(datum.mask != 0, datum.inputs[name], 0) for datum in datums], np.float32)
-            for name in names
+            name: of_response([np.where(datum.mask != 0, datum.inputs[name], 0) for datum in datums]) for name in names
         },
     )

@@ -42,6 +42,10 @@ class Datum:
         return self.inputs["target_tokens"]
 
     @property
+    def has_mask(self) -> bool:
+        return not self.inputs.keys().isdisjoint(("loss_mask", "mask"))
+
+    @property
     def mask(self) -> np.ndarray:
         """1 where a position counts: the client's mask, else every position."""
         given = self.inputs.get("loss_mask", self.inputs.get("mask"))
@@ -51,7 +55,7 @@ class Datum:
     def trained(self) -> np.ndarray:
         """Where a position is trained on: the client's mask, else where its advantage or weight is not 0."""
         trained: np.ndarray = self.mask != 0
-        if not {"loss_mask", "mask"} & set(self.inputs):
+        if not self.has_mask:
             for name in ("advantages", "weights"):
                 if name in self.inputs:
                     trained = trained & (self.inputs[name] != 0)
@@ -61,6 +65,11 @@ class Datum:
     def prompt_length(self) -> int:
         """How many tokens stand before the first one that is trained on; 1 when nothing says which that is."""
         return int(np.argmax(self.trained)) + 1
+
+    @property
+    def leading(self) -> int:
+        """How many tokens stand before the first that can count in a loss: without a mask all but the first can."""
+        return self.prompt_length if self.has_mask else 1
 
     @property
     def sequence(self) -> np.ndarray:
@@ -81,8 +90,8 @@ def make_datum(
     """A checked datum; an error names the datum (`where`) and the input."""
     if len(tokens) == 0:
         raise RequestError(f"{where}: model_input has no tokens")
-    if len(tokens) > max_length:
-        raise RequestError(f"{where}: {len(tokens)} tokens, where the model takes {max_length}")
+    if len(tokens) >= max_length:
+        raise RequestError(f"{where}: {len(tokens)} tokens and a target, where the model takes {max_length} in all")
     check_tokens(f"{where}: model_input", tokens, vocabulary_size)
     if "target_tokens" not in inputs:
         raise RequestError(f"{where}: loss_fn_inputs has no target_tokens")

@@ -39,6 +39,7 @@ class LossSettings:
     kl_coeff: float = 0.0
     kl_estimator: KlEstimator = "k3"
     temperature: float = 1.0
+    micro_batch_size: int | None = None
 
     @classmethod
     def parse(cls, name: Any, config: Any) -> "LossSettings":
@@ -56,10 +57,7 @@ class LossSettings:
                 raise RequestError(f"loss_fn_config has no {key!r}; there are {', '.join(sorted(known))}")
             if key in known:
                 values[key] = _setting(key, value)
-        settings = cls(name=name, **values)
-        if settings.denominator is not None and settings.denominator <= 0:
-            raise RequestError(f"loss_fn_config.denominator is {settings.denominator}; it divides the sum")
-        return settings
+        return cls(name=name, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +135,7 @@ LOSSES: Mapping[str, Loss] = {
 
 # What the NexRL trainer adds for a service that dumps; ours is told by WEAVER_DEBUG_DUMP_* instead.
 _IGNORED_KEYS = frozenset({"enable_debug_dump"})
+_POSITIVE = frozenset({"denominator", "temperature", "micro_batch_size"})
 _CHOICES: Mapping[str, tuple[str, ...]] = {"aggregation": AGGREGATIONS, "kl_estimator": get_args(KlEstimator)}
 
 
@@ -147,4 +146,6 @@ def _setting(key: str, value: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"loss_fn_config.{key} is {value!r}, not a number")
-    return float(value)
+    if key in _POSITIVE and not value > 0:
+        raise RequestError(f"loss_fn_config.{key} is {value!r}, not greater than 0")
+    return int(value) if key == "micro_batch_size" else float(value)

@@ -67,8 +67,9 @@ class PassTerms:
 
     batch: Batch
     settings: LossSettings
-    log_probs: torch.Tensor  # [b, t]
-    entropy: torch.Tensor  # [b, t]
+    log_probs: torch.Tensor  # [b, r]
+    prompt_log_probs: torch.Tensor  # [b, p - 1], only to be reported
+    entropy: torch.Tensor  # [b, r]
     tokens: TokenLoss
     policy_loss: torch.Tensor
     entropy_loss: torch.Tensor
@@ -111,7 +112,7 @@ class TrainedModel:
                 self._recorder.begin_pass(self.step, datums, settings)
             terms = []
             with torch.set_grad_enabled(backward):
-                for part in cut(datums):
+                for part in cut(datums, settings.micro_batch_size):
                     terms.append(self._run_micro_batch(part, settings, backward=backward))
         except BaseException:
             for parameter, gradient in earlier:
@@ -203,11 +204,22 @@ def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
     """Log probs, entropy and the loss with its parts; gradients flow where they are enabled."""
     import torch
 
-    logits = module(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
-    log_probs_btv = log_softmax(logits.float() / settings.temperature)
-    log_probs = token_log_probs(log_probs_btv, batch.targets)
+    logits = module(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+    ).logits
+    # The logits at a column predict the next column's token; the last prompt token predicts the first of the response.
+    first = batch.prompt_width - 1
+    log_probs_brv = log_softmax(logits[:, first:-1].float() / settings.temperature)
+    # In the trainer's order: that of the operations decides in which order their gradients are added.
     with torch.set_grad_enabled(torch.is_grad_enabled() and settings.entropy_coeff != 0):
-        entropies = entropy(log_probs_btv)
+        entropies = entropy(log_probs_brv)
+    log_probs = token_log_probs(log_probs_brv, batch.targets[:, first:])
+    with torch.no_grad():
+        prompt_log_probs_bpv = log_softmax(logits[:, :first].float() / settings.temperature)
+        prompt_log_probs = token_log_probs(prompt_log_probs_bpv, batch.targets[:, :first])
     tokens = LOSSES[settings.name].tokens(log_probs, batch.inputs, settings)
 
     def total(values: torch.Tensor) -> torch.Tensor:
@@ -220,7 +232,7 @@ def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
     if settings.kl_coeff:
         kl = total(kl_divergence(log_probs, batch.inputs["ref_logprobs"], settings.kl_estimator))
     loss = combine_losses(policy, entropy_loss, kl, entropy_coeff=settings.entropy_coeff, kl_coeff=settings.kl_coeff)
-    return PassTerms(batch, settings, log_probs, entropies, tokens, policy, entropy_loss, kl, loss)
+    return PassTerms(batch, settings, log_probs, prompt_log_probs, entropies, tokens, policy, entropy_loss, kl, loss)
 
 
 def _new_optimizer(module: Any) -> Any:
@@ -247,9 +259,16 @@ def _pass_result(terms: Sequence[PassTerms]) -> PassResult:
         if all("logprobs" in term.batch.inputs for term in terms):
             old = torch.cat([term.batch.inputs["logprobs"].flatten() for term in terms])
             metrics |= ratio_metrics(log_probs, old, masks)
-    rows = [
-        row[: len(datum.tokens)].cpu().numpy()
-        for term in terms
-        for row, datum in zip(term.log_probs.detach(), term.batch.datums, strict=True)
+    return PassResult(metrics, tuple(row for term in terms for row in _log_prob_rows(term)))
+
+
+def _log_prob_rows(term: PassTerms) -> list[np.ndarray]:
+    """One log prob a position of each datum, prompt and response."""
+    import torch
+
+    rows = torch.cat([term.prompt_log_probs, term.log_probs.detach()], dim=1).cpu().numpy()
+    width = term.batch.prompt_width
+    return [
+        row[width - prompt : width - prompt + len(datum.tokens)]
+        for row, datum, prompt in zip(rows, term.batch.datums, term.batch.prompts, strict=True)
     ]
-    return PassResult(metrics, tuple(rows))

@@ -21,6 +21,7 @@ from rldbg.training_service.datums import Datum
 if TYPE_CHECKING:
     import torch
 
+    from rldbg.training_service.batches import Batch
     from rldbg.training_service.losses import LossSettings
     from rldbg.training_service.models import PassTerms
 
@@ -87,6 +88,7 @@ class StepRecorder:
                 **place,
                 input_ids=batch.input_ids,
                 attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
                 loss_mask=batch.mask,
             )
         if "loss" in wants:
@@ -125,7 +127,7 @@ class StepRecorder:
         )
 
     def _record_tokens(self, place: Mapping[str, Any], terms: PassTerms, wants: set[str]) -> None:
-        cut = _ResponseCut(terms.batch.datums, terms.log_probs)
+        cut = _ResponseCut(terms.batch)
         valid = cut(terms.batch.trained)
         if "forward_data" in wants:
             self._recorder.record(
@@ -160,27 +162,32 @@ class StepRecorder:
 
 
 class _ResponseCut:
-    """Cuts [b, t] values to the response: column 0 is each datum's first trained token, 0 beyond its end."""
+    """Moves values so that column 0 is each datum's first trained token; 0 beyond its end.
 
-    def __init__(self, datums: Sequence[Datum], like: torch.Tensor) -> None:
+    With a mask from the client they stand so already; without, the response begins where advantages or weights do.
+    """
+
+    def __init__(self, batch: Batch) -> None:
         import torch
 
-        self._datums = datums
-        self.prompts = [datum.prompt_length for datum in datums]
-        self.lengths = [len(datum.tokens) + 1 - prompt for datum, prompt in zip(datums, self.prompts, strict=True)]
-        columns = torch.arange(max(self.lengths), device=like.device)[None]
-        starts = torch.tensor(self.prompts, device=like.device)[:, None] - 1
-        self._inside = columns < torch.tensor(self.lengths, device=like.device)[:, None]
-        self._places = (starts + columns).clamp(max=like.shape[1] - 1)
+        device, columns = batch.mask.device, batch.mask.shape[1]
+        self._datums = batch.datums
+        self._prompts = [datum.prompt_length for datum in batch.datums]
+        lengths = [len(datum.tokens) + 1 - prompt for datum, prompt in zip(batch.datums, self._prompts, strict=True)]
+        self._width = max(lengths)
+        starts = [prompt - held for prompt, held in zip(self._prompts, batch.prompts, strict=True)]
+        places = torch.arange(self._width, device=device)[None]
+        self._inside = places < torch.tensor(lengths, device=device)[:, None]
+        self._places = (torch.tensor(starts, device=device)[:, None] + places).clamp(max=columns - 1)
 
-    def __call__(self, values_bt: torch.Tensor) -> torch.Tensor:
-        return values_bt.detach().gather(1, self._places) * self._inside
+    def __call__(self, values_br: torch.Tensor) -> torch.Tensor:
+        return values_br.detach().gather(1, self._places) * self._inside
 
     def sequences(self) -> np.ndarray:
         """Whole sequences, prompts padded on the left and responses on the right, int64 [b, p + r]."""
-        widest = max(self.prompts)
-        padded = np.zeros((len(self._datums), widest + max(self.lengths)), dtype=np.int64)
-        for row, (datum, prompt) in enumerate(zip(self._datums, self.prompts, strict=True)):
+        widest = max(self._prompts)
+        padded = np.zeros((len(self._datums), widest + self._width), dtype=np.int64)
+        for row, (datum, prompt) in enumerate(zip(self._datums, self._prompts, strict=True)):
             sequence = datum.sequence
             padded[row, widest - prompt : widest - prompt + len(sequence)] = sequence
         return padded

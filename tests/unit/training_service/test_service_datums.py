@@ -31,7 +31,7 @@ def test_the_prompt_ends_before_the_first_trained_token():
     ("tokens", "inputs", "message"),
     [
         ([], {}, "no tokens"),
-        ([1] * 9, {}, "9 tokens, where the model takes 8"),
+        ([1] * 8, {}, "8 tokens and a target, where the model takes 8"),
         ([1, 2, 50], {}, r"model_input\[2\] is 50, outside the vocabulary of 50"),
         ([1, 2, -1], {}, "outside the vocabulary"),
         ([1, 2, 3], {"weights": [1, 1]}, r"weights has shape \[2\], model_input has 3"),
@@ -106,7 +106,8 @@ def test_a_loss_says_what_it_needs_and_what_it_would_ignore():
         ("ppo", {"clip_lo": 0.1}, "no 'clip_lo'"),
         ("ppo", {"clip_low_threshold": "x"}, "not a number"),
         ("ppo", {"aggregation": "mean"}, "one of token_mean, sequence_mean, sum"),
-        ("ppo", {"denominator": 0}, "it divides the sum"),
+        ("ppo", {"denominator": 0}, "denominator is 0, not greater than 0"),
+        ("ppo", {"micro_batch_size": -1}, "not greater than 0"),
     ],
 )
 def test_a_wrong_loss_is_refused_by_name(name, config, message):

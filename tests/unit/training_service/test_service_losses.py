@@ -20,7 +20,7 @@ class Bigram(torch.nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.table = torch.nn.Parameter(torch.randn(VOCABULARY, VOCABULARY, generator=generator))
 
-    def forward(self, input_ids, attention_mask=None, use_cache=False):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, use_cache=False):
         return type("Output", (), {"logits": self.table[input_ids]})()
 
 
