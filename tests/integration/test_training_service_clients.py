@@ -1,0 +1,139 @@
+"""The real tinker and nex-weaver clients, as published, against the service: create, train, sample; the loss falls.
+
+Each client is installed once into an environment of its own under .venvs/, which later runs use again.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "training_clients"
+RLDBG = Path(sys.executable).with_name("rldbg")
+
+# Installing nex-weaver brings torch with it, which takes minutes the first time.
+pytestmark = pytest.mark.timeout(900)
+
+
+def environment_with(package, *, first=()):
+    """The interpreter of an environment that has a package; made when it is not there yet."""
+    folder = ROOT / ".venvs" / package
+    done = folder / ".installed"
+    python = folder / "bin" / "python"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for packages in filter(None, (first, [package])):
+            command = [*install, "--constraint", str(ROOT / "constraints.txt"), *packages]
+            made = subprocess.run(command, capture_output=True, text=True)
+            if made.returncode:
+                pytest.skip(f"{package} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
+        done.touch()
+    return python
+
+
+@pytest.fixture(scope="module")
+def tinker_python():
+    return environment_with("tinker")
+
+
+@pytest.fixture(scope="module")
+def weaver_python():
+    return environment_with("nex-weaver", first=["torch"])
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    environment = os.environ | {"RLDBG_HOME": str(home)}
+    command = [RLDBG, "serve", "up", "--backend", "train", "--model", "tiny", "--json"]
+    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert up.returncode == 0, up.stdout + up.stderr
+    server = json.loads(up.stdout)["server"]
+    yield server
+    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+
+
+def drive(python, script, server):
+    command = [str(python), str(SCRIPTS / script), f"http://{server['addresses'][0]}"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_the_tinker_client_trains_and_samples(tinker_python, service):
+    report = drive(tinker_python, "drive_tinker.py", service)
+    assert report["models"] == ["tiny"]
+    assert report["tokenized"] == [5, 12, 6, 16]
+    assert report["losses"][-1] < report["losses"][0] / 50
+    assert report["sampled"] == [[11, 1]] * 4 and report["stop_reason"] == "stop"
+    assert report["sample_logprobs"] == pytest.approx(report["scored_logprobs"][-2:], abs=1e-5)
+    assert report["scored_logprobs"][0] is None
+    # On the weights that made them the samples have ratio 1, so the loss is minus their advantages.
+    assert report["importance_sampling"]["loss:sum"] == pytest.approx(-2.0, abs=1e-5)
+    assert report["importance_sampling"]["ratio/max:max"] == pytest.approx(1.0, abs=1e-5)
+    assert report["returned_logprobs"][-2:] == pytest.approx(report["sample_logprobs"], abs=1e-5)
+    assert report["ppo"]["loss:sum"] == pytest.approx(-2.0, abs=1e-5)
+    assert report["cispo"]["loss:sum"] == pytest.approx(-sum(report["sample_logprobs"]), abs=1e-5)
+    assert report["dro"]["loss:sum"] > report["cispo"]["loss:sum"], "its quadratic pull counts prompt positions too"
+    assert report["grad_norm"] > 0
+    weights = sum((number + 1) / 3000 for number in range(3000))
+    assert report["many"]["loss:sum"] == pytest.approx(report["one"]["loss:sum"] * weights, rel=1e-4)
+    assert report["many"]["tokens:sum"] == 6000
+    assert report["restored"]["loss:sum"] == pytest.approx(report["one"]["loss:sum"], rel=1e-5)
+    assert report["named"] == [11, 1]
+    assert report["unknown_loss"].startswith("BadRequestError") and "no loss 'gspo'" in report["unknown_loss"]
+    assert "outside the vocabulary" in report["outside"]
+    assert report["no_snapshot"].startswith("NotFoundError")
+    assert report["after_errors"] == 12, "refused requests do not stop the next"
+
+
+def test_the_weaver_client_trains_and_samples(weaver_python, service):
+    report = drive(weaver_python, "drive_weaver.py", service)
+    assert report["models"] == ["tiny"]
+    assert report["decoded"] == "3+4=9"
+    assert report["losses"][-1] < report["losses"][0] / 50
+    assert report["binary_losses"] == pytest.approx(report["losses"], rel=1e-5), "tensors as JSON or binary are one"
+    assert report["sampled"] == [[11, 1]] * 4 and report["text"] == "9"
+    assert report["sample_logprobs"] == pytest.approx(report["scored_logprobs"][-2:], abs=1e-5)
+    assert report["importance_sampling"]["loss"] == pytest.approx(-2 * 1.0 + 2 * 0.5, abs=1e-5)
+    assert report["ppo"]["tokens"] == 4 and report["outputs"] == 2
+    assert report["custom"] == pytest.approx(-sum(report["sample_logprobs"]), abs=1e-4)
+    assert report["grad_norm"] > 0
+    assert report["checkpoints"] == [True]
+    assert math.isclose(*report["restored"], rel_tol=1e-5)
+    assert report["unknown_loss"].startswith("WeaverAPIError: [400] invalid_request: no loss 'nope'")
+    assert report["no_snapshot"].startswith("WeaverAPIError: [404] not_found")
+    assert report["after_errors"] == 14
+
+
+def test_the_weaver_client_is_told_soon_when_the_service_is_killed(weaver_python, tmp_path):
+    environment = os.environ | {"RLDBG_HOME": str(tmp_path)}
+    command = [RLDBG, "serve", "up", "--backend", "train", "--model", "tiny", "--json"]
+    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    server = json.loads(up.stdout)["server"]
+    url = f"http://{server['addresses'][0]}"
+    client = subprocess.Popen(
+        [str(weaver_python), str(SCRIPTS / "drive_weaver.py"), url, "killed"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert client.stdout.readline() == "ready\n"
+        os.kill(server["processes"][0]["pid"], signal.SIGKILL)
+        report = json.loads(client.communicate("go\n", timeout=60)[0])
+    finally:
+        client.kill()
+    assert "transport_unavailable" in report["error"]
+    assert report["seconds"] < 15
+    ls = subprocess.run([RLDBG, "serve", "ls", "--json"], capture_output=True, text=True, env=environment, timeout=60)
+    assert ls.returncode == 1
+    assert json.loads(ls.stdout)["servers"][0]["state"] == "crashed"
+    subprocess.run([RLDBG, "serve", "down", "train"], env=environment, check=True, timeout=60, capture_output=True)
