@@ -97,7 +97,7 @@ class LiveJob:
         return until(lambda: len(self.stopped()) >= count and self.stopped(), f"{count} stopped: {self.ps()}")
 
     def rldbg(self, *arguments, **options):
-        return rldbg(*arguments, run=self.run.path, **options)
+        return rldbg(*arguments, **({"run": self.run.path} | options))
 
     def broker_pid(self):
         import json

@@ -93,6 +93,7 @@ class Agent:
             self._stops += 1
             number = self._stops
         facts |= {
+            "function": frame.f_code.co_name,
             "stop": number,
             "thread": threading.current_thread().name,
             "notes": blocked_loop_note(),

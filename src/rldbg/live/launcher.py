@@ -4,8 +4,10 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import rldbg.agent
 from rldbg.agent import PATIENCE_S, BrokerAddress
 from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
 from rldbg.live.client import BrokerClient
+from rldbg.live.foreign_ray.dashboard import Dashboard
 
 _START_S = 20.0
 
@@ -29,7 +32,9 @@ class Arming:
     collective_timeout_s: float = PATIENCE_S
 
 
-def start_broker(run: Run, *, host: str = "127.0.0.1", port: int = 0, owner_pid: int = 0) -> BrokerAddress:
+def start_broker(
+    run: Run, *, host: str = "127.0.0.1", port: int = 0, owner_pid: int = 0, ray_url: str = ""
+) -> BrokerAddress:
     """Starts the run's broker as a process of its own, unless it has one that answers."""
     folder = run.path.resolve()
     if is_alive(folder):
@@ -40,7 +45,7 @@ def start_broker(run: Run, *, host: str = "127.0.0.1", port: int = 0, owner_pid:
     folder.chmod(0o700)
     with contextlib.suppress(FileNotFoundError):
         (folder / "broker.json").unlink()
-    options = {"run": str(folder), "host": host, "port": port, "owner_pid": owner_pid}
+    options = {"run": str(folder), "host": host, "port": port, "owner_pid": owner_pid, "ray_url": ray_url}
     with open(folder / "logs" / "broker.log", "a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "rldbg.live.broker.service", json.dumps(options)],
@@ -144,4 +149,39 @@ def _disarmed(environment: Mapping[str, str]) -> dict[str, str]:
 
 def connect_target(run_dir: Path | None, ray_url: str | None) -> BrokerClient:
     """The broker a live verb means: that of a run, or the one that holds a foreign Ray cluster's paused workers."""
-    return BrokerClient(find_run(run_dir))
+    if ray_url is None and run_dir is None:
+        try:
+            return BrokerClient(find_run(None))
+        except UnreachableError:
+            ray_url = _address_of_ray(Environment().text("RAY_ADDRESS"))
+            if not ray_url:
+                raise
+    return BrokerClient(find_run(run_dir)) if ray_url is None else _client_for_ray(ray_url)
+
+
+def _client_for_ray(url: str) -> BrokerClient:
+    """One broker a user and cluster: whoever looks at the same cluster from another terminal shares the sessions."""
+    dashboard = Dashboard(url)
+    folder = _runtime_folder() / f"ray-{re.sub(r'[^A-Za-z0-9.]+', '-', dashboard.url.partition('://')[2])}"
+    if not is_alive(folder):
+        # Checked here, where the user can read the error, and not in the background.
+        dashboard.version()
+        start_broker(Run.create(name="ray", path=folder), ray_url=dashboard.url)
+    return BrokerClient(folder)
+
+
+def _address_of_ray(address: str) -> str:
+    """The dashboard behind RAY_ADDRESS, which names either it or the cluster's own port."""
+    if not address or address == "auto" or address.startswith("ray://"):
+        return ""
+    return address if address.startswith("http") else f"http://{address.partition(':')[0]}:8265"
+
+
+def _runtime_folder() -> Path:
+    """A folder of this user's alone, outside any project."""
+    folder = Path(tempfile.gettempdir()) / f"rldbg-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if facts.st_uid != os.getuid() or not folder.is_dir() or facts.st_mode & 0o077:
+        raise PrerequisiteError(f"{folder} is not a private folder of yours", f"remove it: rm -r {folder}")
+    return folder

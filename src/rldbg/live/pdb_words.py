@@ -200,6 +200,9 @@ class PdbWords:
     def _print(self, text: str) -> Answer:
         if not text:
             return Answer("*** p EXPRESSION", ok=False)
+        if text == "locals()":
+            # Debuggers evaluate in a scope that holds globals too.
+            return self._locals("")
         found = evaluate(self.debuggee, text, self.frame["id"])
         return Answer(found["text"], value=found.get("data", found["text"]))
 

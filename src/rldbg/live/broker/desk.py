@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.live.broker.processes import Process
+from rldbg.live.foreign_ray.held_workers import ADVICE
 
 if TYPE_CHECKING:
     from rldbg.live.broker.server import Broker
@@ -68,9 +69,11 @@ class Desk:
     async def _ps(self, body: Message) -> Message:
         await self._broker.refresh(timeout_s=0.25)
         everyone = [p for p in self._broker.processes if body.get("all") or _is_of_interest(p)]
-        return {"processes": [process.to_dict() for process in everyone]}
+        advice = list(ADVICE) if self._broker.foreign is not None and not everyone else []
+        return {"processes": [process.to_dict() for process in everyone], "advice": advice}
 
     async def _select(self, body: Message) -> Message:
+        await self._broker.refresh(timeout_s=0.25)
         return {"who": [process.who for process in self._chosen(body)]}
 
     def _chosen(self, body: Message, *, states: tuple[str, ...] = ("running", "stopped")) -> list[Process]:
@@ -176,6 +179,8 @@ class Desk:
         return await self._each(self._chosen(body, states=("running",)), self._broker.sessions.pause)
 
     async def _continue(self, body: Message) -> Message:
+        await self._broker.refresh(timeout_s=0.25)
+
         async def let_go(process: Process) -> None:
             await self._broker.sessions.resume(process, "continue")
 
@@ -223,6 +228,6 @@ class Desk:
 
 def _is_of_interest(process: Process) -> bool:
     """Not pooled workers with nothing to do, nor helpers that have ended as they should."""
-    if process.ended_at is not None:
-        return process.crash is not None or not process.said_goodbye
-    return not process.facts.get("idle")
+    if process.facts.get("idle"):
+        return False
+    return process.ended_at is None or process.crash is not None or not process.said_goodbye

@@ -34,6 +34,7 @@ class Process:
     said_goodbye: bool = False
     paused_by_us: bool = False
     attached: Counter[str] = field(default_factory=Counter)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -19,6 +19,7 @@ from rldbg.live.broker.peer import HANDSHAKE_S, Peer, Stream, greet
 from rldbg.live.broker.processes import Process, ProcessTable
 from rldbg.live.broker.session import Stop
 from rldbg.live.broker.sessions import Sessions
+from rldbg.live.foreign_ray.held_workers import HeldWorkers
 
 _log = logging.getLogger(__name__)
 _STRANGERS = 256
@@ -36,6 +37,7 @@ class Broker:
         self.processes = ProcessTable()
         self.sessions = Sessions(run)
         self.stopping = asyncio.Event()
+        self.foreign: HeldWorkers | None = None
         self.clients = 0
         self.had_agents = False
         self.last_contact = time.monotonic()
@@ -184,7 +186,9 @@ class Broker:
                 process.agent.close()
 
     async def refresh(self, timeout_s: float) -> None:
-        """Asks every agent who it is now; one that is busy in C code keeps the name it had."""
+        """Asks everybody who they are now; an agent that is busy in C code keeps the name it had."""
+        if self.foreign is not None:
+            await self.foreign.refresh()
         await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
 
     async def _ask_identity(self, process: Process, timeout_s: float) -> None:

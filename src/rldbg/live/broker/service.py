@@ -20,9 +20,12 @@ import psutil
 
 from rldbg.agent import PROTOCOL
 from rldbg.live.broker.server import Broker
+from rldbg.live.foreign_ray.dashboard import Dashboard
+from rldbg.live.foreign_ray.held_workers import HeldWorkers
 
 FILE = "broker.json"
 _FAREWELL_S = 600.0
+_CLUSTER_SILENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class ServiceOptions:
     host: str = "127.0.0.1"
     port: int = 0
     owner_pid: int = 0
+    ray_url: str = ""
 
 
 def serve(options: ServiceOptions) -> None:
@@ -51,6 +55,8 @@ def serve(options: ServiceOptions) -> None:
 async def _serve(options: ServiceOptions) -> None:
     token = secrets.token_urlsafe(32)
     broker = Broker(token=token, run=options.run)
+    if options.ray_url:
+        broker.foreign = HeldWorkers(Dashboard(options.ray_url), broker.processes, broker.sessions)
     server = await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, broker.stopping.set)
@@ -73,12 +79,18 @@ async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
     """Ends with the process that owns the run, once its agents are gone; without an owner, after a long silence."""
     while True:
         await asyncio.sleep(1.0)
-        if broker.clients or any(process.is_alive for process in broker.processes):
+        if broker.clients or _is_needed(broker):
             broker.last_contact = time.monotonic()
-        elif (
-            options.owner_pid and not psutil.pid_exists(options.owner_pid)
-        ) or time.monotonic() - broker.last_contact > _FAREWELL_S:
+            continue
+        owner_is_gone = bool(options.owner_pid) and not psutil.pid_exists(options.owner_pid)
+        patience = _CLUSTER_SILENCE_S if options.ray_url else _FAREWELL_S
+        if owner_is_gone or time.monotonic() - broker.last_contact > patience:
             broker.stopping.set()
+
+
+def _is_needed(broker: Broker) -> bool:
+    """Agents are connected, or workers of a foreign cluster are held."""
+    return any(process.agent is not None or process.session is not None for process in broker.processes)
 
 
 def _publish(file: Path, facts: dict[str, object]) -> None:

@@ -8,9 +8,9 @@ debuggee does not know are refused here too: pydevd would never answer them. `te
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
@@ -75,6 +75,14 @@ class Stop:
         }
 
 
+class Translation(Protocol):
+    """Answers some requests of a stop in place of the debuggee."""
+
+    commands: frozenset[str]
+
+    async def forward(self, session: "DebugSession", command: str, arguments: dict[str, Any]) -> Message: ...
+
+
 class DebugSession:
     """`on_change` is called after every stop, resume and end; `on_event` sees each event as it came."""
 
@@ -84,6 +92,8 @@ class DebugSession:
         self.on_output: Callable[[str], None] = lambda _text: None
         self.listeners: list[Callable[[Message], None]] = []
         self.capabilities: Message = {}
+        self.prepare_stop: Callable[[DebugSession, Stop, list[Message]], Awaitable[None]] | None = None
+        self.translation: Translation | None = None
         self.stop: Stop | None = None
         self.stops = 0
         self.ended = asyncio.Event()
@@ -144,6 +154,14 @@ class DebugSession:
 
     async def forward(self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S) -> Message:
         """The whole response, successful or not."""
+        if self.translation is not None and self.stop is not None and command in self.translation.commands:
+            return await self.translation.forward(self, command, dict(arguments))
+        return await self.forward_untranslated(command, arguments, timeout_s)
+
+    async def forward_untranslated(
+        self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S
+    ) -> Message:
+        """To the debuggee itself, whatever stands in front of it."""
         self._permit(command, arguments)
         if command == "disconnect":
             arguments = {"restart": False, "terminateDebuggee": False}
@@ -207,7 +225,10 @@ class DebugSession:
         self.stop = stop
         with contextlib.suppress(UsageError, UnreachableError):
             stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
-            _fill(stop, stack.get("stackFrames") or [])
+            frames = stack.get("stackFrames") or []
+            fill_stop(stop, frames)
+            if self.prepare_stop is not None:
+                await self.prepare_stop(self, stop, frames)
             threads = await self.request("threads", {})
             names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
             stop.thread = str(names.get(stop.thread_id, ""))
@@ -217,6 +238,7 @@ class DebugSession:
 
     def _resumed(self) -> None:
         self.stop = None
+        self.translation = None
         self._stopped_threads.clear()
         self._on_change()
 
@@ -233,7 +255,7 @@ class DebugSession:
         self._stream.close()
 
 
-def _fill(stop: Stop, frames: list[Message]) -> None:
+def fill_stop(stop: Stop, frames: list[Message]) -> None:
     """The user's innermost frame: what a debugger or this tool put on top of it is skipped."""
     for frame in frames:
         path = str((frame.get("source") or {}).get("path", ""))

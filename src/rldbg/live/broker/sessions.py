@@ -5,11 +5,11 @@ A session is needed while its process is stopped, while a client is attached, or
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import WireError
+from rldbg.agent import Message, WireError
 from rldbg.core import RldbgError, UnreachableError, UsageError
 from rldbg.live.broker.breakpoints import BreakTable
 from rldbg.live.broker.peer import Stream
@@ -18,6 +18,7 @@ from rldbg.live.broker.session import DebugSession, Stop
 from rldbg.live.log_points import LogPoints
 
 _log = logging.getLogger(__name__)
+PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]
 _OPEN_S = 30.0
 _STOP_S = 10.0
 
@@ -32,23 +33,31 @@ class Sessions:
 
     async def of(self, process: Process) -> DebugSession:
         """The process's session, opened if need be. Raises UnreachableError."""
-        if process.session is None and process.declared is None and process.open_session is not None:
-            process.failure = ""
-            try:
-                await process.open_session(process)
-            except (WireError, TimeoutError) as error:
-                process.failure = str(error) or "its agent does not answer"
-        await process.wait_until(
-            lambda: process.session is not None or bool(process.failure) or not process.is_alive, _OPEN_S
-        )
+        # One at a time: a debuggee takes one debugger, and a second would wait for an answer that never comes.
+        async with process.opening:
+            # An agent that declared a stop is opening the session by itself.
+            comes_by_itself = process.agent is not None and process.declared is not None
+            if process.session is None and process.open_session is not None and not comes_by_itself:
+                process.failure = ""
+                try:
+                    await process.open_session(process)
+                except (WireError, TimeoutError) as error:
+                    process.failure = str(error) or "its agent does not answer"
+            await process.wait_until(
+                lambda: process.session is not None or bool(process.failure) or not process.is_alive, _OPEN_S
+            )
         if process.session is None:
             reason = process.failure or ("it ended" if not process.is_alive else "no debug session came")
             raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` shows what is left")
         return process.session
 
-    async def hold(self, process: Process, stream: Stream, **attach: Any) -> None:
-        """Attaches to a debuggee and keeps the session until it ends."""
+    async def hold(
+        self, process: Process, stream: Stream, *, prepare_stop: PrepareStop | None = None, **attach: Any
+    ) -> None:
+        """Attaches to a debuggee and keeps the session until it ends; `prepare_stop` runs at each stop, before any
+        client hears of it."""
         session = DebugSession(stream, on_change=lambda: self._changed(process, session))
+        session.prepare_stop = prepare_stop
         session.on_output = lambda text: self.log_points.add(process.who, text)
         before = process.session
         reading = asyncio.ensure_future(session.run())

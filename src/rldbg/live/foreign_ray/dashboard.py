@@ -1,0 +1,142 @@
+"""A Ray cluster that rldbg did not start, as its dashboard shows it over HTTP, with Ray's own token."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Environment, PrerequisiteError, UnreachableError
+
+_OLDEST = (2, 9, 1)
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PausedWorker:
+    """A worker or driver that waits for a debugger, and what it was running."""
+
+    worker_id: str
+    pid: int
+    ip: str
+    port: int
+    kind: str
+    node_id: str
+    task: str = ""
+    actor_name: str = ""
+    actor_class: str = ""
+
+
+class Dashboard:
+    """Reads the state API. Every failure is an error that says what to try."""
+
+    def __init__(self, url: str, environment: Environment | None = None) -> None:
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._environment = environment or Environment()
+        self._headers: dict[str, str] | None = None
+
+    def version(self) -> str:
+        """Ray's version; an error when it is too old for its debugger to be usable."""
+        version = str(self._get("/api/version").get("ray_version", ""))
+        numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+        if numbers and numbers < _OLDEST:
+            raise PrerequisiteError(
+                f"Ray {version} at {self.url} is too old: its debugger needs 2.9.1", "pip install -U 'ray[default]'"
+            )
+        return version
+
+    def paused(self) -> list[PausedWorker]:
+        """Workers and drivers that are paused and have no debugger attached."""
+        rows = self._state("workers", ("num_paused_threads", "!=", "0"), ("is_alive", "=", "True"))
+        waiting = [row for row in rows if (row.get("num_paused_threads") or 0) > 0 and row.get("debugger_port")]
+        if not waiting:
+            return []
+        tasks = {row.get("worker_id"): row for row in self._state("tasks", ("state", "=", "RUNNING"))}
+        actors = {row.get("actor_id"): row for row in self._state("actors", ("state", "=", "ALIVE"))}
+        return [self._worker(row, tasks.get(row["worker_id"]) or {}, actors) for row in waiting]
+
+    def _worker(self, row: dict[str, Any], task: dict[str, Any], actors: dict[Any, dict[str, Any]]) -> PausedWorker:
+        actor = actors.get(task.get("actor_id")) or next(
+            (each for each in actors.values() if each.get("pid") == row.get("pid")), {}
+        )
+        return PausedWorker(
+            worker_id=str(row["worker_id"]),
+            pid=int(row.get("pid") or 0),
+            ip=str(row.get("ip") or "127.0.0.1"),
+            port=int(row["debugger_port"]),
+            kind="driver" if row.get("worker_type") == "DRIVER" else "actor" if actor else "task",
+            node_id=str(row.get("node_id") or ""),
+            task=str(task.get("name") or ""),
+            actor_name=str(actor.get("name") or ""),
+            actor_class=str(actor.get("class_name") or ""),
+        )
+
+    def gcs_address(self) -> str:
+        """Where the cluster's key-value store is, from the command line of a raylet; empty when it is not shown."""
+        summary = (self._get("/nodes?view=summary").get("data") or {}).get("summary") or []
+        for node in summary:
+            for word in (node.get("raylet") or {}).get("cmdline") or node.get("cmdline") or []:
+                if "--gcs-address=" in str(word) or "--gcs_address=" in str(word):
+                    return str(word).partition("=")[2].split()[0]
+        return ""
+
+    def token(self) -> str:
+        """Ray's token, looked for where Ray looks for it; empty when there is none."""
+        if given := self._environment.text("RAY_AUTH_TOKEN"):
+            return given
+        named = self._environment.text("RAY_AUTH_TOKEN_PATH")
+        path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+
+    def _state(self, kind: str, *filters: tuple[str, str, str]) -> list[dict[str, Any]]:
+        query = [("limit", "10000"), ("timeout", "10"), ("detail", "1"), ("exclude_driver", "false")]
+        for key, predicate, value in filters:
+            query += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
+        answer = self._get(f"/api/v0/{kind}?{urllib.parse.urlencode(query)}")
+        rows: list[dict[str, Any]] = ((answer.get("data") or {}).get("result") or {}).get("result") or []
+        return rows
+
+    def _get(self, path: str) -> dict[str, Any]:
+        if self._headers is None:
+            self._headers = self._authorisation()
+        try:
+            return self._fetch(path, self._headers)
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from error
+        except (OSError, ValueError) as error:
+            raise UnreachableError(
+                f"no Ray dashboard answers at {self.url}: {error}",
+                "check the address in the job's log (`Ray cluster started at: ...`); only ray[default] has a dashboard",
+            ) from error
+
+    def _fetch(self, path: str, headers: dict[str, str]) -> dict[str, Any]:
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            body = json.loads(response.read())
+        return body if isinstance(body, dict) else {}
+
+    def _authorisation(self) -> dict[str, str]:
+        """The token is sent only to a cluster that asks for one."""
+        try:
+            mode = self._fetch("/api/authentication_mode", {}).get("authentication_mode")
+        except (OSError, ValueError):
+            # Older Ray has no such page, and no tokens; a dashboard that is not there is noticed by the next request.
+            return {}
+        token = self.token()
+        return {"Authorization": f"Bearer {token}"} if mode == "token" and token else {}
+
+    def _refused(self, error: urllib.error.HTTPError) -> Exception:
+        if error.code in (401, 403):
+            have = "the token found was refused" if self._headers else "no token was found"
+            return PrerequisiteError(
+                f"the Ray cluster at {self.url} asks for a token ({error.code}): {have}",
+                "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the token file (~/.ray/auth_token on the head node)",
+            )
+        return UnreachableError(
+            f"{self.url} answered {error.code} to a state request", "is this the dashboard of Ray 2.9.1 or later?"
+        )

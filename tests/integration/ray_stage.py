@@ -1,0 +1,70 @@
+"""Starts the driver of `ray_scenes` and talks to it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from live_job import PATIENCE_S
+
+SCENES = Path(__file__).with_name("ray_scenes.py")
+
+
+class Stage:
+    """A driver that plays scenes on request. Ray's files go to a folder of its own."""
+
+    def __init__(self, environment: dict[str, str], folder: Path, *, python: str = sys.executable, **ray_options):
+        options = {"include_dashboard": False, "_temp_dir": str(folder), "log_to_driver": False} | ray_options
+        quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        self.process = subprocess.Popen(
+            [python, str(SCENES)],
+            env=environment | quiet | {"SCENE_RAY": json.dumps(options)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.gcs_address = self._wait_for("READY", 120.0)
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("")
+
+    def _wait_for(self, prefix: str, timeout_s: float) -> str:
+        while True:
+            try:
+                line = self._lines.get(timeout=timeout_s)
+            except Empty:
+                raise AssertionError(f"no {prefix!r} from the driver within {timeout_s} s") from None
+            assert line != "" or self.process.poll() is None, f"the driver ended before {prefix!r}"
+            assert not line.startswith("FAILED"), line
+            if line.startswith(prefix):
+                return line.removeprefix(prefix).strip()
+
+    def play(self, scene: str) -> None:
+        self.process.stdin.write(scene + "\n")
+        self.process.stdin.flush()
+
+    def result(self, scene: str, timeout_s: float = PATIENCE_S):
+        return json.loads(self._wait_for(f"RESULT {scene}", timeout_s))
+
+    def end(self) -> None:
+        """Lets the driver end; kills it when it does not."""
+        if self.process.poll() is None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def plain_environment() -> dict[str, str]:
+    """No arming, and nothing of an enclosing run."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RLDBG_")}

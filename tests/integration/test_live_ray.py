@@ -1,0 +1,127 @@
+"""Armed Ray jobs: workers, tasks, the driver, and what lives below them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from live_job import LiveJob, until
+from ray_stage import SCENES, Stage
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    with LiveJob(tmp_path_factory.mktemp("live")) as job:
+        yield job
+
+
+@pytest.fixture(scope="module")
+def stage(job, tmp_path_factory):
+    stage = Stage(job.environment | {"SCENE_HOOK": "1"}, Path(f"/tmp/rldbg-ray-{os.getpid()}"))
+    yield stage
+    stage.end()
+
+
+def _line_of(text):
+    return next(n for n, line in enumerate(SCENES.read_text().splitlines(), 1) if text in line)
+
+
+def test_four_actors_stop_under_their_names_and_go_on(job, stage):
+    stage.play("actors")
+    job.wait_stopped(4)
+    body = json.loads(job.rldbg("ps", "--json").stdout)
+    stopped = {p["who"]: p for p in body["processes"] if p["state"] == "stopped"}
+    assert sorted(stopped) == [f"dtensor_policy_worker/{rank}" for rank in range(4)]
+    assert all(p["line"] in (_line_of("secret = ") + 1, _line_of("return secret")) for p in stopped.values())
+    cast = json.loads(job.rldbg("cast", "*policy*", "p secret", "--json").stdout)
+    assert [answer["value"] for answer in cast["answers"]] == [1, 8, 15, 22] or sorted(
+        answer["value"] for answer in cast["answers"]
+    ) == [1, 8, 15, 22]
+    assert "secret" in job.rldbg("attach", "dtensor_policy_worker/2", "-c", "locals").stdout
+    job.rldbg("continue", "all")
+    assert stage.result("actors") == [1, 8, 15, 22]
+
+
+def test_a_task_and_the_driver_stop_too(job, stage):
+    stage.play("task")
+    assert [p["who"] for p in job.wait_stopped()] == ["reward"]
+    assert "\n10\n" in job.rldbg("attach", "reward", "-c", "p doubled", "-c", "c").stdout
+    assert stage.result("task") == 10
+    stage.play("driver")
+    assert [p["who"] for p in job.wait_stopped()] == ["driver"]
+    assert "'the driver'" in job.rldbg("attach", "driver", "-c", "p here", "-c", "c").stdout
+    assert stage.result("driver") == "the driver"
+
+
+def test_breakpoints_from_outside_reach_actors_by_rank(job, stage):
+    job.client.request("break_set", file=str(SCENES), line=_line_of("return total + i"), ranks="dtensor*/1", once=True)
+    stage.play("loops")
+    job.wait_stopped()
+    assert [p["who"] for p in job.stopped()] == ["dtensor_policy_worker/1"]
+    job.client.request("break_clear")
+    job.client.request("continue", who="all")
+    assert stage.result("loops") == [sum(range(1500))] * 2
+
+
+def test_an_async_actor_says_that_its_loop_is_blocked(job, stage):
+    stage.play("async_actor")
+    (stopped,) = job.wait_stopped()
+    assert stopped["function"] == "step" and any("event loop is blocked" in note for note in stopped["notes"])
+    job.client.request("continue", who="all")
+    assert stage.result("async_actor") == "async"
+
+
+def test_a_threaded_actor_shows_the_thread_that_stopped(job, stage):
+    stage.play("threaded_actor")
+    (stopped,) = job.wait_stopped()
+    assert stopped["function"] == "step"
+    thread = json.loads(job.rldbg("attach", stopped["who"], "-c", "p mine", "--json").stdout)["answers"][0]["value"]
+    assert stopped["thread"] == thread
+    job.client.request("continue", who="all")
+    assert stage.result("threaded_actor") == thread
+
+
+def test_a_subprocess_of_a_worker_stops_where_rays_own_debugger_crashes(job, stage):
+    stage.play("child")
+    (stopped,) = job.wait_stopped()
+    assert stopped["who"].startswith("dtensor_policy_worker.child")
+    assert "'popen'" in job.rldbg("attach", stopped["who"], "-c", "p kind", "-c", "c").stdout
+    assert stage.result("child") == 0
+
+
+def test_a_task_that_fails_leaves_a_crash_file(job, stage):
+    stage.play("crash")
+    assert "RuntimeError" in stage.result("crash")
+    files = until(lambda: list((job.run.path / "crashes").glob("*.json")), "a crash file")
+    text = files[0].read_text()
+    record = json.loads(text)
+    assert [error["type"] for error in record["exceptions"]] == ["RuntimeError", "ZeroDivisionError"]
+    assert (record["who"]["role"], record["who"]["rank"], record["step"]) == ("dtensor_policy_worker", 3, 31)
+    assert "sk-aaaa" not in text
+    shown = job.rldbg("attach", str(files[0]), "-c", "p reason", "-c", "u", "-c", "p global_step", run=None).stdout
+    assert "'a zero in the batch'" in shown and "\n31\n" in shown
+
+
+def test_the_users_own_hook_and_variables_are_kept(job, stage):
+    stage.play("variables")
+    found = stage.result("variables")
+    assert found["USER_HOOK_RAN"] == "yes" and found["USER_VARIABLE"] == "kept"
+    assert found["RLDBG_RUN"] == str(job.run.path) and found["RAY_DEBUG_POST_MORTEM"] == "1"
+
+
+def test_nothing_of_the_token_is_where_others_look(job, stage):
+    token = json.loads((job.run.path / "broker.json").read_text())["token"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            try:
+                assert token.encode() not in (folder / name).read_bytes(), f"{folder}/{name}"
+            except OSError:
+                continue
+    for log in (*job.run.path.rglob("*.log"), *Path(f"/tmp/rldbg-ray-{os.getpid()}").rglob("*.log")):
+        assert token not in log.read_text(errors="replace"), log
+
+
+def test_the_job_ends_and_takes_its_agents_with_it(job, stage):
+    stage.end()
+    assert stage.process.returncode == 0
+    until(lambda: not [p for p in job.ps(all=True) if p["state"] in ("running", "stopped")], "no process left")
