@@ -121,7 +121,7 @@ class Transfer:
         self.ready = _cuda().Event()
         # A blocking event lets the waiting thread sleep instead of spinning on a core.
         self.landed = _cuda().Event(blocking=True)
-        self._lane = lane
+        self.lane = lane
         self._landings = landings
         self._begun = False
 
@@ -130,7 +130,7 @@ class Transfer:
         if self._begun:
             return
         self._begun = True
-        torch, side = _torch(), self._lane.side_stream
+        torch, side = _torch(), self.lane.side_stream
         side.wait_event(self.ready)
         with _cuda().stream(side):
             for landing in self._landings:
@@ -138,7 +138,7 @@ class Transfer:
                     continue
                 source = landing.tensor.reshape(-1).view(torch.uint8)
                 target = torch.frombuffer(landing.target, dtype=torch.uint8)
-                cuts = self._lane.slabs.cuts(landing.target)
+                cuts = self.lane.slabs.cuts(landing.target)
                 for start, end in itertools.pairwise(cuts):
                     target[start:end].copy_(source[start:end], non_blocking=True)
             self.landed.record(side)
@@ -149,7 +149,7 @@ class Transfer:
         self.landed.synchronize()
         for landing in self._landings:
             landing.tensor = None
-        self._lane.free(self.held_bytes)
+        self.lane.free(self.held_bytes)
 
 
 class Devices:
