@@ -1,0 +1,110 @@
+"""`rldbg demo`: the tour. It runs the commands it prints, one after the other, on one Ray session."""
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import ExitCode, RldbgError
+
+_KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "param", "gradient")
+_RECORD = (
+    "++debug.enable_data_dump=true",
+    "++debug.capsule=true",
+    "++debug.capsule_every_n_steps=5",
+    *(f"++debug.dump_options.{kind}=true" for kind in _KINDS),
+)
+
+
+class Stop(NamedTuple):
+    """One stop of the tour: why, and the command line after `rldbg`."""
+
+    title: str
+    arguments: tuple[str, ...]
+    trains: bool = False
+
+
+class Visited(NamedTuple):
+    title: str
+    command: str
+    exit_code: int
+    seconds: float
+
+
+def _stops(run: Path, recipe: str, steps: int) -> tuple[Stop, ...]:
+    first, again = str(run / "first"), str(run / "replayed")
+    replay = (f"++rollout_worker.trajectory_load_path={first}", "++rollout_worker.type=mock")
+    train = ("train", recipe, "--steps", str(steps), "--run")
+    last = str(steps - 1)
+    return (
+        Stop("Train a tiny model, and record what every step knew", (*train, first, *_RECORD), trains=True),
+        Stop("What is in the recording, and is it healthy?", ("show", first)),
+        Stop("Is every file whole?", ("verify", first)),
+        Stop("Does what must hold in any recording hold in this one?", ("check", first)),
+        Stop(
+            "Train again from the recorded trajectories, without inference",
+            (*train, again, *_RECORD, *replay, "++rollout_worker.need_llm_inference=false"),
+            trains=True,
+        ),
+        Stop("Did the replay do the same, token by token?", ("compare", first, again)),
+        Stop("Run one recorded step again, in one process, without Ray", ("rerun", first, "--step", "5")),
+        Stop(
+            "What would another entropy coefficient have done to that step?",
+            ("rerun", first, "--step", "5", "--set", "algorithm.entropy_coeff=0.01"),
+        ),
+        Stop("One sample, token by token", ("show", first, "--step", last, "--sample", "0/0")),
+    )
+
+
+@verb("demo")
+@click.option(
+    "--run", "run_folder", type=click.Path(path_type=Path), help="Where the runs go.  [default: a new folder]"
+)
+@click.option("--steps", type=click.IntRange(6, 40), default=24, show_default=True, help="Steps of each training.")
+@click.option("--recipe", default="recipes/arithmetic.yaml", show_default=True, help="What to train.")
+def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> int:
+    """The tour: train, record, verify, check, replay, compare, rerun; prints the command of each stop."""
+    from rldbg.core import Run
+    from rldbg.trainer.cluster import Cluster
+    from rldbg.trainer.settings import ClusterSettings
+
+    run = Run.create(name="demo", path=run_folder)
+    visited = []
+    started = time.monotonic()
+    with Cluster(ClusterSettings(), name="demo") as cluster:
+        address = cluster.facts["address"]
+        for stop in _stops(run.path, recipe, steps):
+            visited.append(_visit(stop, address, quiet=as_json))
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json({"run": str(run.path), "seconds": seconds, "stops": [stop._asdict() for stop in visited]})
+    else:
+        print_line(f"\nThe tour took {seconds:.0f} s. Its runs are in {run.path}: look around with the commands above.")
+    return ExitCode.OK
+
+
+def _visit(stop: Stop, address: str, *, quiet: bool) -> Visited:
+    """Runs a stop's command as printed, except that trainings share the tour's Ray session."""
+    shown = shlex.join(("rldbg", *stop.arguments))
+    if not quiet:
+        print_line(f"\n── {stop.title}\n$ {shown}")
+        sys.stdout.flush()
+    shared = (f"++cluster.address={address}",) if stop.trains else ()
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "rldbg", *stop.arguments, *shared],
+        stdout=subprocess.DEVNULL if quiet else None,
+        stderr=subprocess.PIPE if quiet else None,
+        text=True,
+    )
+    expected = (ExitCode.OK, ExitCode.FINDING) if "--set" in stop.arguments else (ExitCode.OK,)
+    if done.returncode not in expected:
+        print_note(done.stderr or "")
+        raise RldbgError(f"the tour ended at `{shown}` with exit code {done.returncode}", "run that command by itself")
+    return Visited(stop.title, shown, done.returncode, time.monotonic() - started)
