@@ -83,6 +83,17 @@ def test_a_step_that_goes_on_after_its_file_gets_a_part(tmp_path: Path) -> None:
     assert findings(tmp_path) == set()
 
 
+def test_parts_of_one_file_are_written_at_once(tmp_path: Path) -> None:
+    with Recorder(tmp_path, threads=4) as recorder:
+        for micro in range(8):
+            recorder.record("mine", step=0, micro=micro, x=np.full(2**18, micro))
+            recorder.end_step(0)
+    found = {record.key.micro: record.array("x") for record in rldbg.open(tmp_path).records()}
+    assert len(found) == 8
+    assert all((values == micro).all() for micro, values in found.items())
+    assert findings(tmp_path) == set()
+
+
 def test_waiting_for_the_rest_of_a_step_has_an_end(tmp_path: Path) -> None:
     with Recorder(tmp_path, gather_s=0.0) as recorder:
         recorder.record("forward_data", step=0, micro=0, **FORWARD)

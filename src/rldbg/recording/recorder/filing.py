@@ -60,7 +60,9 @@ class Filing:
             raise OverBudget(f"the budget is reached: {first.key} would add {size} bytes")
         self._make_folder(first.key.kind)
         stem = naming.stem(first.key, first.scope, self._format)
-        temporary = self._path(f"{first.key.kind}/.{stem.rpartition('/')[2]}.{self._journal.writer}.tmp")
+        # Two parts of one name may be written at once, so the temporary name also has the number of a record.
+        own = f"{self._journal.writer}-{batch.records[0].id}"
+        temporary = self._path(f"{first.key.kind}/.{stem.rpartition('/')[2]}.{own}.tmp")
         try:
             size, crc32 = whole_file.write(temporary, buffers, offer)
             part = whole_file.give_name(temporary, lambda number: self._path(naming.part(stem, number, self._format)))
