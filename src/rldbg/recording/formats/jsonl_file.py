@@ -16,7 +16,7 @@ from rldbg.recording.formats.bounded_json import parse_json
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.nexrl_dict import OWN_KEY
-from rldbg.recording.formats.pickle_writer import AsList, ragged_rows
+from rldbg.recording.formats.number_opcodes import AsList
 from rldbg.recording.records import EncodedArray, Ragged
 
 
@@ -66,7 +66,8 @@ def _text(value: Any, path: tuple[str, ...], nan: dict[str, list[int]]) -> str:
     if isinstance(value, AsList):
         value = value.values
     if isinstance(value, Ragged):
-        return _array_text(ragged_rows(value), _flat_values(value), path, nan)
+        flat = _flat_values(value)
+        return _array_text(list(Ragged(flat, value.offsets)), flat, path, nan)
     if isinstance(value, EncodedArray):
         value = value.decode()
     if isinstance(value, np.ndarray):

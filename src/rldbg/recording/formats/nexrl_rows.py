@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.core import SampleId
 from rldbg.recording.formats.malformed import Malformed
-from rldbg.recording.formats.pickle_writer import AsList
+from rldbg.recording.formats.number_opcodes import AsList
 from rldbg.recording.formats.sidecar import Described, Sidecar, plain, undescribed_rows
 from rldbg.recording.records import Ragged
 

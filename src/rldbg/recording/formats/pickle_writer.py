@@ -1,18 +1,16 @@
 """Plain data and arrays as a protocol 2 pickle, of the few opcodes that every torch.load accepts.
 
-Lists of numbers are written by numpy: one opcode array, its operands filled in as a column, no Python object per
-number and no GIL held while it is done.
+Lists of numbers are the affair of number_opcodes.
 """
 
 import struct
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from rldbg.recording.formats.number_opcodes import AsList, as_lists
 from rldbg.recording.records import EncodedArray, Ragged
 
 Buffer = bytes | bytearray | memoryview
@@ -36,28 +34,6 @@ _UNTYPED = frozenset(
 )
 _SEPARATE_FROM_BYTES = 1 << 12
 _MAX_DEPTH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class AsList:
-    """Numbers that must be a Python list for whoever loads the file: a 1-D array, or Ragged for a list of lists."""
-
-    values: np.ndarray | EncodedArray | Ragged
-
-    def tolist(self) -> list[Any]:
-        if isinstance(self.values, Ragged):
-            return [AsList(row).tolist() for row in ragged_rows(self.values)]
-        plain = self.values.decode() if isinstance(self.values, EncodedArray) else self.values
-        result: list[Any] = plain.tolist()
-        return result
-
-
-def ragged_rows(ragged: Ragged) -> list[np.ndarray]:
-    """The rows of a Ragged, decoded where numpy lacks their dtype."""
-    values: Any = ragged.values
-    flat: np.ndarray = values.decode() if isinstance(values, EncodedArray) else values
-    bounds = ragged.offsets.tolist()
-    return [flat[start:stop] for start, stop in pairwise(bounds)]
 
 
 class PickleWriter:
@@ -89,9 +65,9 @@ class PickleWriter:
                 self.write(item, depth + 1)
             self._tail += b"t"
         elif isinstance(value, AsList):
-            self._numbers(value.values)
-        elif isinstance(value, Ragged):
             self._numbers(value)
+        elif isinstance(value, Ragged):
+            self._numbers(AsList(value))
         elif isinstance(value, np.ndarray | EncodedArray):
             self._tensor(value)
         else:
@@ -130,29 +106,28 @@ class PickleWriter:
     def _list(self, value: list[Any], depth: int) -> None:
         numbers = _number_array(value)
         if numbers is not None:
-            self._numbers(numbers)
+            self._numbers(AsList(numbers))
             return
         self._tail += b"]("
         for item in value:
             self.write(item, depth + 1)
         self._tail += b"e"
 
-    def _numbers(self, values: np.ndarray | EncodedArray | Ragged) -> None:
-        if isinstance(values, EncodedArray):
-            values = values.decode()
+    def _numbers(self, numbers: AsList) -> None:
+        values = numbers.values
         if isinstance(values, Ragged):
-            rows = ragged_rows(values)
-        elif values.ndim == 1:
+            rows = as_lists(values)
+        elif len(values.shape) == 1:
             self._tail += b"]"
             if len(values):
                 self._tail += b"("
-                self._append(_number_opcodes(values))
+                self._append(numbers.opcodes())
                 self._tail += b"e"
             return
-        elif values.ndim == 0:
+        elif not values.shape:
             raise ValueError("a list of numbers needs at least one dimension")
         else:
-            rows = list(values)
+            rows = [AsList(row) for row in np.asarray(values)]
         self._tail += b"]("
         for row in rows:
             self._numbers(row)
@@ -164,7 +139,7 @@ class PickleWriter:
             self._tail += data.tobytes()
             return
         self.chunks.append(self._tail)
-        self.chunks.append(data.data)
+        self.chunks.append(data.reshape(-1).data)
         self._tail = bytearray()
 
     def _tensor(self, value: np.ndarray | EncodedArray) -> None:
@@ -223,32 +198,3 @@ def _number_array(values: list[Any]) -> np.ndarray | None:
     except OverflowError:
         return None
     return np.array(values) if kinds == {bool} else None
-
-
-def _number_opcodes(values: np.ndarray) -> np.ndarray:
-    """The opcodes of these numbers, all of the one width that fits every one of them."""
-    kind = values.dtype.kind
-    if kind == "b":
-        return np.where(values, np.uint8(0x88), np.uint8(0x89))
-    if kind == "f":
-        return _filled([("op", "u1"), ("value", ">f8")], b"G", values)
-    if kind not in "iu":
-        raise TypeError(f"an array of {values.dtype} cannot be written as a list of numbers")
-    low, high = int(values.min()), int(values.max())
-    if low >= 0 and high < 1 << 8:
-        return _filled([("op", "u1"), ("value", "u1")], b"K", values)
-    if low >= 0 and high < 1 << 16:
-        return _filled([("op", "u1"), ("value", "<u2")], b"M", values)
-    if low >= -(1 << 31) and high < 1 << 31:
-        return _filled([("op", "u1"), ("value", "<i4")], b"J", values)
-    if high < 1 << 63:
-        return _filled([("op", "u1"), ("size", "u1"), ("value", "<i8")], b"\x8a\x08", values)
-    return _filled([("op", "u1"), ("size", "u1"), ("value", "<u8"), ("sign", "u1")], b"\x8a\x09", values)
-
-
-def _filled(fields: list[tuple[str, str]], head: bytes, values: np.ndarray) -> np.ndarray:
-    items = np.zeros(len(values), dtype=fields)
-    for (name, _), byte in zip(fields, head, strict=False):
-        items[name] = byte
-    items["value"] = values
-    return items.view(np.uint8)

@@ -6,7 +6,8 @@ Arrays become tensors; AsList and Ragged become Python lists of numbers. Array d
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rldbg.recording.formats.pickle_writer import AsList, Buffer, PickleWriter
+from rldbg.recording.formats.number_opcodes import AsList
+from rldbg.recording.formats.pickle_writer import Buffer, PickleWriter
 from rldbg.recording.formats.zip_writer import zip_buffers
 
 __all__ = ["AsList", "dump_pt", "encode_pt"]

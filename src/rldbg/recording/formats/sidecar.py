@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.recording.formats.malformed import Malformed
-from rldbg.recording.formats.pickle_writer import AsList
+from rldbg.recording.formats.number_opcodes import AsList, as_lists
 from rldbg.recording.formats.ragged_lists import ragged_from_lists
 from rldbg.recording.formats.typed_values import (
     dtype_of,
@@ -50,7 +50,7 @@ class Sidecar:
         """A field as one entry per sample: a list of numbers, a number, or plain data."""
         self.describe(name, value)
         if isinstance(value, Ragged):
-            return [AsList(row) for row in value] if isinstance(value.values, np.ndarray) else _encoded_rows(value)
+            return list(as_lists(value))
         if is_number_array(value):
             numbers = value.decode() if isinstance(value, EncodedArray) else value
             return [AsList(row) for row in numbers] if numbers.ndim > 1 else list(numbers.tolist())
@@ -161,11 +161,6 @@ def _kinds(values: Any) -> set[str]:
         return {values.dtype.kind} if values.ndim == 1 and len(values) else set()
     names = {int: "i", float: "f", bool: "b"}
     return {names.get(kind, "O") for kind in set(map(type, values))}
-
-
-def _encoded_rows(value: Ragged) -> list[Any]:
-    decoded: Any = value.values
-    return [AsList(row) for row in Ragged(decoded.decode(), value.offsets)]
 
 
 def _mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
