@@ -15,6 +15,8 @@ from rldbg.training_service.sampling import Samples
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import Snapshot
 
+_LONGEST_LIFE_S = 100 * 365.25 * 86_400
+
 
 def payload_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The request proper, which the client wraps in `payload`."""
@@ -60,8 +62,8 @@ def lifetime_of(body: Mapping[str, Any]) -> float | None:
     seconds = body.get("ttl_seconds")
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-        raise RequestError(f"ttl_seconds is {seconds!r}, not a number of seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_LIFE_S:
+        raise RequestError(f"ttl_seconds is {seconds!r}, not a number of seconds up to a hundred years")
     return float(seconds)
 
 

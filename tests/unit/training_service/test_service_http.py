@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 
 import numpy as np
 import pytest
@@ -356,3 +357,76 @@ def test_a_handler_that_breaks_is_a_500_and_the_service_lives(client, monkeypatc
     assert (answer.status_code, answer.json()["error"]) == (500, "internal_error")
     monkeypatch.undo()
     assert client.get(weaver.path).status_code == 200
+
+
+def mutate(value, generator):
+    """One place of a JSON value replaced, removed or nested by chance."""
+    odd = [None, True, -1, 10**30, 1.5, "x", [], {}, [[]], {"a": 1}, "weaver://a/b/c", float("1e308"), [1, "a"]]
+    if isinstance(value, dict) and value and generator.random() < 0.85:
+        key = generator.choice(sorted(value))
+        if generator.random() < 0.1:
+            return {name: item for name, item in value.items() if name != key}
+        return {**value, key: mutate(value[key], generator)}
+    if isinstance(value, list) and value and generator.random() < 0.85:
+        place = generator.randrange(len(value))
+        return [*value[:place], mutate(value[place], generator), *value[place + 1 :]]
+    return generator.choice(odd)
+
+
+def fuzz(client, count, seed):
+    """Requests of every route with one thing wrong: none may be answered by a failure of the service."""
+    generator = random.Random(seed)
+    weaver = Weaver(client)
+    sampler = client.post(f"/api/v1/sessions/{weaver.session}/sampling-sessions", json={"base_model": "tiny"}).json()[
+        "id"
+    ]
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    inputs = {
+        "loss_fn": "ppo",
+        "loss_fn_config": {"clip_low_threshold": 0.8},
+        "data": [datum(logprobs=[-1] * 5, advantages=[1] * 5)],
+    }
+    params = {"max_tokens": 2, "temperature": 1.0, "top_p": 0.9, "top_k": 5, "stop": ["x"], "seed": 1}
+    good = (
+        ("/sessions", {"tags": []}),
+        (f"/sessions/{weaver.session}/models", {"base_model": "tiny", "model_seq_id": 1, "seed": 0}),
+        (
+            f"/models/{weaver.model}/forward-backward-passes",
+            {"payload": {"seq_id": 1, "forward_backward_input": inputs}},
+        ),
+        (f"/models/{weaver.model}/optimizer-steps", {"payload": {"seq_id": 1, "adam_params": {"learning_rate": 0.1}}}),
+        (f"/models/{weaver.model}/export-sampler", {"seq_id": 1, "path": "a", "ttl_seconds": 10}),
+        (f"/models/{weaver.model}/checkpoints", {"name": "a", "type": "weight", "ttl_seconds": 10}),
+        (f"/models/{weaver.model}/load", {"path": "weaver://a/checkpoints/b", "include_optimizer": True}),
+        (f"/sampling-sessions/{sampler}/samples", {"prompt": prompt, "num_samples": 2, "sampling_params": params}),
+        (f"/sampling-sessions/{sampler}/logprobs", {"prompt": prompt}),
+        (
+            "/create_model",
+            {"session_id": weaver.session, "model_seq_id": 1, "base_model": "tiny", "lora_config": {"rank": 1}},
+        ),
+        ("/optim_step", {"model_id": weaver.model, "seq_id": 1, "adam_params": {"learning_rate": 0.1}}),
+        ("/save_weights", {"model_id": weaver.model, "seq_id": 1, "path": "x"}),
+        ("/save_weights_for_sampler", {"model_id": weaver.model, "seq_id": 1, "sampling_session_seq_id": 1}),
+        ("/load_weights", {"model_id": weaver.model, "seq_id": 1, "path": "tinker://a/weights/b", "optimizer": True}),
+        ("/asample", {"sampling_session_id": sampler, "seq_id": 1, "prompt": prompt, "sampling_params": params}),
+        ("/retrieve_future", {"request_id": "x"}),
+        ("/create_sampling_session", {"session_id": weaver.session, "base_model": "tiny"}),
+    )
+    for number in range(count):
+        path, body = good[number % len(good)]
+        answer = client.post(f"/api/v1{path}", json=mutate(body, generator))
+        assert answer.status_code < 500 and "InternalError" not in answer.text, (path, answer.text)
+        identifier = answer.json().get("id") or answer.json().get("request_id")
+        if answer.status_code in (200, 202) and isinstance(identifier, str):
+            outcome = client.get(f"/api/v1/operations/{identifier}").json()
+            assert outcome.get("error_code") != "internal_error", (path, outcome)
+    assert client.get("/api/v1/healthz").status_code == 200
+
+
+def test_requests_with_one_thing_wrong_never_break_the_service(client):
+    fuzz(client, 170, seed=1)
+
+
+@pytest.mark.soak
+def test_many_requests_with_one_thing_wrong_never_break_the_service(client):
+    fuzz(client, 20_000, seed=2)
