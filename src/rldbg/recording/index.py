@@ -1,95 +1,121 @@
-"""The index: a cache of a recording's listing, so that 100,000 files need not be looked at to say what there is.
+"""The index: a cache of a recording's listing and summary, so that 100,000 files need not be looked at again.
 
 It is rebuilt whenever anything speaks against it: a folder changed, a journal or a growing file changed, it was
-made while files were still coming, another version made it, or it cannot be read. A recording that cannot be
-written to is just not cached, and an index never replaces a file that is not one.
+made while files were still coming, another version made it, or its checksum does not fit. A recording that cannot
+be written to is just not cached, and an index never replaces a file that is not one.
+
+The file is one JSON object. Columns of the listing are strings, which are cut into numbers only when somebody asks
+for the records themselves: showing the summary of a recording must not cost what listing it would.
 """
 
 import contextlib
 import json
 import os
-import time
+import re
+import zlib
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rldbg.core import Finding
 from rldbg.recording.layouts.base import Entry, Layout, Listing
 from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.tree import INDEX_NAME, LocalTree, top_names
 
-_MARK = "rldbg_index"
 _VERSION = 1
+# The checksum is of all the bytes that follow it.
+_HEAD = re.compile(rb'\{"rldbg_index":(\d+),"crc32":(\d+),')
 _WORTH_FILES = 512
 _WORTH_S = 0.5
 # A folder that changed this shortly before it was listed may have changed once more within the clock's grain.
 _SETTLED_NS = 2_000_000_000
-_COLUMNS = Entry._fields
 # In other frameworks' dumps the index is hidden: `index.json` could be a name of theirs.
 _HIDDEN_NAME = f".rldbg-{INDEX_NAME}"
+_NUMBERS = tuple(name for name in Entry._fields if name not in ("kind", "file"))
+_BETWEEN_FILES = "//"  # no name of a file has two slashes in a row
 
 
-def load(tree: LocalTree, layout: str | None = None) -> tuple[str, Listing] | None:
-    """The layout's name and the listing, if there is an index (of that layout) and it still tells the truth."""
+class Cached(NamedTuple):
+    """An index that still tells the truth."""
+
+    layout: str
+    summary: dict[str, Any] | None
+    columns: dict[str, Any]
+
+    def listing(self) -> Listing | None:
+        """The listing; None when the columns make no sense, which a checksum cannot rule out for all time."""
+        try:
+            kinds = self.columns["kinds"]
+            numbers = {name: list(map(int, _cut(self.columns[name], ","))) for name in (*_NUMBERS, "kind")}
+            columns = numbers | {
+                "kind": [kinds[number] for number in numbers["kind"]],
+                "file": _cut(self.columns["file"], _BETWEEN_FILES),
+            }
+            rows = zip(*(columns[name] for name in Entry._fields), strict=True)
+            findings = tuple(Finding.from_dict(finding) for finding in self.columns["findings"])
+            return Listing(tuple(map(Entry._make, rows)), findings, tuple(self.columns["unread"]))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return None
+
+
+def load(tree: LocalTree, layout: str | None = None) -> Cached | None:
+    """The index of a recording (in this layout), if there is one and it still tells the truth."""
     if tree.only:
         return None
     for name in (INDEX_NAME, _HIDDEN_NAME):
         data = _read(tree.root / name)
         if data is not None and layout in (None, data.get("layout")) and _is_fresh(tree.root, data):
-            listing = _listing(data)
-            if listing is not None:
-                return str(data["layout"]), listing
+            columns, summary = data.get("columns"), data.get("summary")
+            if isinstance(columns, dict) and isinstance(summary, dict | None):
+                return Cached(str(data["layout"]), summary, columns)
     return None
 
 
-def _listing(data: dict[str, Any]) -> Listing | None:
-    try:
-        columns = [data["entries"][name] for name in _COLUMNS]
-        kinds = data["kinds"]
-        columns[0] = [kinds[number] for number in columns[0]]
-        return Listing(
-            tuple(map(Entry._make, zip(*columns, strict=True))),
-            tuple(Finding.from_dict(finding) for finding in data["findings"]),
-            tuple(data["unread"]),
-        )
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
-
-
-def save(tree: LocalTree, layout: Layout, listing: Listing, took_s: float) -> None:
+def save(tree: LocalTree, layout: Layout, listing: Listing, took_s: float, summary: dict[str, Any] | None) -> None:
     """Keeps the listing, if that is worth it and possible; says nothing when it is not."""
     scan = tree.scan
     if tree.only or (len(scan.files) < _WORTH_FILES and took_s < _WORTH_S):
         return
-    if max(scan.folders.values(), default=0) > time.time_ns() - int(took_s * 1e9) - _SETTLED_NS:
+    if max(scan.folders.values(), default=0) > scan.began_ns - _SETTLED_NS:
         return
     path = tree.root / (INDEX_NAME if layout.name == "rldbg" else _HIDDEN_NAME)
     if path.exists() and _read(path) is None:
         return
-    kinds = sorted({entry.kind for entry in listing.entries})
-    numbers = {kind: number for number, kind in enumerate(kinds)}
-    entries = dict(zip(_COLUMNS, map(list, zip(*listing.entries, strict=True)), strict=True)) if listing.entries else {}
-    entries = {name: entries.get(name, []) for name in _COLUMNS}
-    entries["kind"] = [numbers[kind] for kind in entries["kind"]]
     data = {
-        _MARK: _VERSION,
         "layout": layout.name,
         "folders": scan.folders,
         "names": _hash(scan.names),
         "changing": [list(fact) for fact in scan.files if layout.grows or _is_exposed(fact.name)],
+        "summary": summary,
+        "columns": _columns(listing),
+    }
+    body = json.dumps(data, separators=(",", ":"))[1:].encode()
+    _replace(path, b'{"rldbg_index":%d,"crc32":%d,' % (_VERSION, zlib.crc32(body)) + body)
+
+
+def _columns(listing: Listing) -> dict[str, Any]:
+    kinds = sorted({entry.kind for entry in listing.entries})
+    numbers = {kind: str(number) for number, kind in enumerate(kinds)}
+    columns = dict(zip(Entry._fields, zip(*listing.entries, strict=True), strict=False))
+    return {
+        **{name: ",".join(map(str, columns.get(name, ()))) for name in _NUMBERS},
+        "kind": ",".join(map(numbers.__getitem__, columns.get("kind", ()))),
+        "file": _BETWEEN_FILES.join(columns.get("file", ())),
+        "kinds": kinds,
         "findings": [finding.to_dict() for finding in listing.findings],
         "unread": listing.unread,
-        "kinds": kinds,
-        "entries": entries,
     }
-    _replace(path, json.dumps(data, separators=(",", ":")))
 
 
-def _replace(path: Path, text: str) -> None:
+def _cut(text: str, separator: str) -> list[str]:
+    return text.split(separator) if text else []
+
+
+def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name.lstrip('.')}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -97,11 +123,16 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """The content of an index of this version, whole; None for anything else."""
     try:
-        data = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        head = _HEAD.match(content)
+        if head is None or int(head[1]) != _VERSION or zlib.crc32(memoryview(content)[head.end() :]) != int(head[2]):
+            return None
+        data = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return None
-    return data if isinstance(data, dict) and data.get(_MARK) == _VERSION else None
+    return data if isinstance(data, dict) else None
 
 
 def _is_fresh(root: Path, data: dict[str, Any]) -> bool:

@@ -29,15 +29,16 @@ def open(path: Path | str, layout: str | None = None) -> "Recording":
     """
     place = locate(path)
     wanted = named(layout) if layout else None
-    cached = index.load(place.tree, wanted.name if wanted else None) if isinstance(place.tree, LocalTree) else None
-    if cached is not None:
-        return Recording(place.tree, named(cached[0]), cached[1], within=place.within, run=place.run)
+    if isinstance(place.tree, LocalTree):
+        cached = index.load(place.tree, wanted.name if wanted else None)
+        if cached is not None:
+            return Recording(place.tree, named(cached.layout), None, cached=cached, within=place.within, run=place.run)
     started = time.monotonic()
     found = wanted or detect(place.tree)
     listing = found.survey(place.tree)
     _refuse_several(place.tree, listing.entries)
     if isinstance(place.tree, LocalTree):
-        index.save(place.tree, found, listing, time.monotonic() - started)
+        index.save(place.tree, found, listing, time.monotonic() - started, None)
     return Recording(place.tree, found, listing, within=place.within, run=place.run)
 
 
@@ -45,14 +46,30 @@ class Recording:
     """What `open` gives. Listing methods answer from the index; `read` gives views of the files wherever possible."""
 
     def __init__(
-        self, tree: Tree, layout: Layout, listing: Listing, *, within: str = "", run: Run | None = None
+        self,
+        tree: Tree,
+        layout: Layout,
+        listing: Listing | None,
+        *,
+        cached: index.Cached | None = None,
+        within: str = "",
+        run: Run | None = None,
     ) -> None:
         self.tree = tree
         self.layout = layout
-        self.listing = listing if not within else _narrowed(listing, within)
         self.within = within
         self.run = run
+        self._cached = cached
+        self._listing = _narrowed(listing, within) if listing is not None else None
         self._contents: OrderedDict[str, Any] = OrderedDict()
+
+    @property
+    def listing(self) -> Listing:
+        """Every record, what stood in the way of listing more, and files of no use."""
+        if self._listing is None:
+            cached = self._cached.listing() if self._cached else None
+            self._listing = _narrowed(cached or self.layout.survey(self.tree), self.within)
+        return self._listing
 
     def __repr__(self) -> str:
         return f"<Recording {self.title}: {self.layout.name}, {len(self.listing.entries)} records>"
@@ -160,35 +177,38 @@ class Recording:
 
     def summary(self) -> "Summary":
         """What there is and whether it looks healthy, by cheap checks only."""
-        from rldbg.recording.summary import summarise
+        from rldbg.recording.summary import Summary, summarise
 
-        return summarise(self)
+        if self._cached and self._cached.summary and not self.within:
+            known = Summary.from_dict(self.title, self._cached.summary)
+            if known is not None:
+                return known
+        started = time.monotonic()
+        summary, self._listing = summarise(self)
+        if isinstance(self.tree, LocalTree) and not self.within:
+            took_s = time.monotonic() - started
+            index.save(self.tree, self.layout, self._listing, took_s, summary.to_dict())
+        return summary
 
     def run_facts(self) -> dict[str, Any]:
         """run.json of the run this recording belongs to; empty when it belongs to none."""
         return self.run.read() if self.run else {}
 
-    def count_rows(self, entries: Sequence[Entry]) -> list[Entry]:
-        """These entries with their rows counted; the index learns the numbers. Unreadable files count as empty."""
-        started = time.monotonic()
-        counted = [entry._replace(rows=self._rows(entry)) if entry.rows == UNCOUNTED else entry for entry in entries]
-        if counted != list(entries):
-            new = {entry[:-1]: entry for entry in counted}
-            everything = tuple(new.get(entry[:-1], entry) for entry in self.listing.entries)
-            self.listing = replace(self.listing, entries=everything)
-            if isinstance(self.tree, LocalTree) and not self.within:
-                index.save(self.tree, self.layout, self.listing, time.monotonic() - started)
-        return counted
-
-    def _rows(self, entry: Entry) -> int:
+    def count_rows(self, entry: Entry) -> int:
+        """How many samples a record has; none when its file cannot be read, which verify reports."""
+        if entry.rows != UNCOUNTED:
+            return entry.rows
         try:
-            return self.layout.count_rows(self.tree, entry)
+            with reading(self.tree.place(entry.file)):
+                return self.layout.count_rows(self.tree, entry)
         except IncompleteDataError:
             return 0
 
 
 def _narrowed(listing: Listing, within: str) -> Listing:
     """Only what lies under the prefix; findings stay when they name something under it."""
+    if not within:
+        return listing
     return Listing(
         tuple(entry for entry in listing.entries if entry.file.startswith(within)),
         tuple(finding for finding in listing.findings if within.rstrip("/") in finding.where),

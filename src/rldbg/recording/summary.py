@@ -2,12 +2,12 @@
 except to count samples, and that within a limit that is stated when it is reached."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import Finding, Severity
-from rldbg.recording.layouts import UNCOUNTED, Entry
+from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.samples import causal_order
 from rldbg.recording.verification import duplicates, empty_recording, holes, unread_files
 
@@ -25,6 +25,7 @@ _SAMPLE_KINDS = (
     "batch_inputs",
     "validation",
 )
+_PLACES = {kind: place for place, kind in enumerate(_SAMPLE_KINDS)}
 _MAX_OPENED = 1000
 _MAX_OPENED_BYTES = 256 << 20
 
@@ -59,6 +60,16 @@ class Summary:
     samples: int
     health: tuple[Finding, ...]
 
+    @classmethod
+    def from_dict(cls, title: str, data: Mapping[str, Any]) -> "Summary | None":
+        """What to_dict gave; None when it is not that."""
+        try:
+            kinds = {str(name): KindSummary(**kind) for name, kind in data["kinds"].items()}
+            health = tuple(Finding.from_dict(finding) for finding in data["health"])
+            return cls(title, str(data["layout"]), kinds, int(data["samples"]), health)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "layout": self.layout,
@@ -68,19 +79,21 @@ class Summary:
         }
 
 
-def summarise(recording: "Recording") -> Summary:
-    entries = recording.listing.entries
-    samples, uncounted = _count_samples(recording)
-    health = list(recording.listing.findings)
+def summarise(recording: "Recording") -> tuple[Summary, Listing]:
+    """The summary, and the listing with the samples that were counted on the way."""
+    listing, uncounted = _count_samples(recording)
+    entries = listing.entries
+    health = list(listing.findings)
     if recording.layout.is_regular:
         health += holes(entries)
     health += duplicates(entries)
-    health += unread_files(recording.title, recording.listing)
+    health += unread_files(recording.title, listing)
     if not entries:
         health.append(empty_recording(recording.title))
     if uncounted:
         health.append(_uncounted(recording.title, uncounted))
-    return Summary(recording.title, recording.layout.name, _by_kind(entries), samples, tuple(health))
+    samples = sum(max(entry.rows, 0) for entry in _sample_entries(entries))
+    return Summary(recording.title, recording.layout.name, _by_kind(entries), samples, tuple(health)), listing
 
 
 def _by_kind(entries: Sequence[Entry]) -> dict[str, KindSummary]:
@@ -104,26 +117,29 @@ def _by_kind(entries: Sequence[Entry]) -> dict[str, KindSummary]:
     }
 
 
-def _count_samples(recording: "Recording") -> tuple[int, int]:
-    """Samples over all steps, and how many records were left uncounted because opening them would take too long."""
-    by_step: dict[int, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
-    for entry in recording.listing.entries:
-        if entry.kind in _SAMPLE_KINDS and entry.epoch == 0:
-            by_step[entry.step][entry.kind].append(entry)
-    chosen = [
-        entry for kinds in by_step.values() for entry in kinds[next(kind for kind in _SAMPLE_KINDS if kind in kinds)]
-    ]
-    opened: list[Entry] = []
+def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries whose rows are the samples of each step: those of the first kind that the step has."""
+    first: dict[int, int] = {}
+    for entry in entries:
+        if entry.kind in _PLACES:
+            first[entry.step] = min(first.get(entry.step, len(_PLACES)), _PLACES[entry.kind])
+    return [entry for entry in entries if not entry.epoch and _PLACES.get(entry.kind, -1) == first.get(entry.step)]
+
+
+def _count_samples(recording: "Recording") -> tuple[Listing, int]:
+    """The listing with its samples counted, and how many records were not opened because it would take too long."""
+    uncounted = [entry for entry in _sample_entries(recording.listing.entries) if entry.rows == UNCOUNTED]
+    counted: dict[Entry, Entry] = {}
     size = 0
-    for entry in chosen:
-        if entry.rows == UNCOUNTED:
-            size += entry.size_bytes
-            if len(opened) == _MAX_OPENED or size > _MAX_OPENED_BYTES:
-                break
-            opened.append(entry)
-    known = sum(entry.rows for entry in chosen if entry.rows != UNCOUNTED)
-    counted = sum(entry.rows for entry in recording.count_rows(opened))
-    return known + counted, sum(entry.rows == UNCOUNTED for entry in chosen) - len(opened)
+    for entry in uncounted:
+        size += entry.size_bytes
+        if len(counted) == _MAX_OPENED or (counted and size > _MAX_OPENED_BYTES):
+            break
+        counted[entry] = entry._replace(rows=recording.count_rows(entry))
+    if not counted:
+        return recording.listing, len(uncounted)
+    entries = tuple(counted.get(entry, entry) for entry in recording.listing.entries)
+    return replace(recording.listing, entries=entries), len(uncounted) - len(counted)
 
 
 def _uncounted(title: str, records: int) -> Finding:

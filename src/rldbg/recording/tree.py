@@ -1,6 +1,7 @@
 """The files of a recording, as its layout sees them: names below one root, wherever that root is."""
 
 import os
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +55,7 @@ class LocalTree:
     def title(self) -> str:
         return str(self.root / self.only[0]) if len(self.only) == 1 else str(self.root)
 
-    @property
+    @cached_property
     def folder(self) -> str:
         return self.root.resolve().name
 
@@ -81,6 +82,7 @@ class Scan(NamedTuple):
     names: tuple[str, ...]
     folders: dict[str, int]
     files: tuple[FileFact, ...]
+    began_ns: int = 0
 
 
 def head(tree: Tree, name: str, size: int = 1 << 16) -> bytes:
@@ -112,6 +114,7 @@ def _walk(root: Path) -> Scan:
 
     A folder's time is taken before its entries are read: what changes it afterwards can be seen by its time.
     """
+    began_ns = time.time_ns()
     folders: dict[str, int] = {}
     files: list[FileFact] = []
     names: list[str] = []
@@ -142,7 +145,7 @@ def _walk(root: Path) -> Scan:
                     files.append(fact)
             elif depth < _MAX_DEPTH:
                 pending.append((name + "/", depth + 1))
-    return Scan(tuple(names), folders, tuple(sorted(files)))
+    return Scan(tuple(names), folders, tuple(sorted(files)), began_ns)
 
 
 def _entry_fact(name: str, item: "os.DirEntry[str]") -> FileFact | None:

@@ -4,7 +4,7 @@ Three passes: what the layout's own books say (journal, markers), what decoding 
 missing from an otherwise regular grid of steps, ranks and micro-batches.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -165,30 +165,30 @@ def _empty_records(title: str, kind: str, keys: list[RecordKey]) -> Finding:
 
 def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
     """Ranks that other steps of a kind have, and micro-batches between others, that are not there."""
-    grid: dict[str, dict[int, dict[int, set[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
-    for entry in entries:
-        if entry.step >= 0:  # NexRL files its pass before the first step under -1, with one micro-batch only
-            grid[entry.kind][entry.step][entry.rank].add(entry.micro)
-    for kind, steps in grid.items():
+    grid: dict[tuple[str, int, int], set[int]] = defaultdict(set)
+    for kind, step, rank, micro, *_ in entries:
+        if step >= 0:  # NexRL files its pass before the first step under -1, with one micro-batch only
+            grid[kind, step, rank].add(micro)
+    ranks: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for kind, step, rank in grid:
+        ranks[kind][step].add(rank)
+    for kind, steps in ranks.items():
         usual = _usual_ranks(steps)
-        for step, ranks in steps.items():
-            missing = sorted(usual - ranks.keys())
+        for step, present in steps.items():
+            missing = sorted(usual - present)
             if missing:
                 yield _missing("rank", f"{kind} step {step}", missing, f"other steps have {len(usual)} ranks")
-            for rank, micros in ranks.items():
-                gaps = sorted(set(range(max(micros) + 1)) - micros)
-                if gaps:
-                    yield _missing(
-                        "micro", f"{kind} step {step} rank {rank}", gaps, f"there is a micro-batch {max(micros)}"
-                    )
+    for (kind, step, rank), micros in grid.items():
+        highest = max(micros)
+        if len(micros) <= highest:
+            gaps = sorted(set(range(highest)) - micros)
+            where = f"{kind} step {step} rank {rank}"
+            yield _missing("micro", where, gaps, f"there is a micro-batch {highest}")
 
 
-def _usual_ranks(steps: dict[int, dict[int, set[int]]]) -> set[int]:
+def _usual_ranks(steps: dict[int, set[int]]) -> set[int]:
     """Ranks that at least half of the steps have, and those below the highest of them."""
-    counts: dict[int, int] = defaultdict(int)
-    for ranks in steps.values():
-        for rank in ranks:
-            counts[rank] += 1
+    counts = Counter(rank for ranks in steps.values() for rank in ranks)
     usual = {rank for rank, count in counts.items() if 2 * count >= len(steps)}
     return set(range(max(usual) + 1)) if len(usual) > 1 else usual
 
@@ -205,15 +205,15 @@ def _missing(what: str, where: str, numbers: list[int], because: str) -> Finding
 
 
 def duplicates(entries: Iterable[Entry]) -> Iterator[Finding]:
-    files: dict[RecordKey, list[str]] = defaultdict(list)
+    files: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for entry in entries:
-        files[entry.key].append(entry.file)
+        files[entry[:6]].append(entry.file)
     for key, names in files.items():
         if len(names) > 1:
             yield Finding(
                 "duplicate-record",
                 Severity.WARNING,
-                str(key),
+                str(RecordKey._make(key)),
                 tuple(names[:_SHOWN]),
                 "several files claim to be this record; the first is the one that is read by key",
                 ("remove or move all but the right one",),

@@ -77,6 +77,24 @@ def read_journals(tree: Tree) -> Journals:
     return journals
 
 
+def _parsed(lines: Sequence[bytes]) -> list[Any]:
+    """The value of each line, None for what is no JSON: all at once, or one by one when a line is damaged."""
+    try:
+        values = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
+        if len(values) == len(lines):
+            return list(values)
+    except (ValueError, RecursionError):
+        pass
+    return [_parsed_line(line) for line in lines]
+
+
+def _parsed_line(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
 class _Reading:
     """One journal, line by line, into the whole."""
 
@@ -87,13 +105,12 @@ class _Reading:
 
     def read(self, text: bytes) -> None:
         lines = text.split(b"\n")
-        for number, line in enumerate(lines, start=1):
+        for number, (line, event) in enumerate(zip(lines, _parsed(lines), strict=True), start=1):
             if not line:
                 continue
             try:
-                event = json.loads(line)
                 self._event(event)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            except (ValueError, TypeError, KeyError, AttributeError):
                 if number < len(lines):  # without a newline after it the line is torn, not damaged
                     self._writer.damaged_lines.append(number)
         self._all.writers.append(self._writer)
