@@ -1,4 +1,4 @@
-"""`rldbg doctor`: the root cause of a failure, with its fix."""
+"""`rldbg doctor`: is this machine fit, what broke the run, and what to do about it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,44 +9,114 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.core import ExitCode
+from rldbg.cli.output import print_json, print_line, print_note, print_result
+from rldbg.core import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.doctor import Library
+    from rldbg.doctor import Diagnosis, Library, ProbeResult
     from rldbg.doctor.engines import EngineName
     from rldbg.doctor.evidence import Hit
 
 
-@verb("doctor", short_help="The root cause of a failure, with its fix.")
+@verb("doctor", short_help="The root cause of a failure, with its fix; and is this machine fit.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--watch", is_flag=True, help="Follow the logs and speak up once, when a root cause has shown itself.")
+@click.option("--preflight", type=click.Path(path_type=Path), help="Check what this recipe or script will need.")
+@click.option("--explain", metavar="ID", help="Everything known about one failure.")
+@click.option("--list", "list_all", is_flag=True, help="All known failures.")
+@click.option("--fix", metavar="ID", help="Print what would be done about a failure; with --yes do it.")
+@click.option("--yes", is_flag=True, help="With --fix: do it without asking.")
+@click.option("--new-entry", is_flag=True, help="Draft an entry for the first unknown failure in PATH.")
+@click.option("--knowledge", multiple=True, type=click.Path(path_type=Path), help="A folder with entries of your own.")
+@click.option("--nodes/--no-nodes", default=True, help="Without PATH: also look at every node of a reachable Ray.")
+@click.option(
+    "--probe/--no-probe", default=None, help="Confirm causes by a look at this machine (default: if it ran here)."
+)
 @click.option(
     "--engine", type=click.Choice(["auto", "hyperscan", "numpy"]), default="auto", help="How logs are searched."
 )
-@click.option("--knowledge", multiple=True, type=click.Path(path_type=Path), help="A folder with entries of your own.")
-@click.option("--verbose", "-v", is_flag=True, help="Show the lines of the fallout and harmless look-alikes too.")
+@click.option("--verbose", "-v", is_flag=True, help="Show everything that passed, and the lines of the fallout.")
 def command(
-    paths: tuple[str, ...], engine: "EngineName", knowledge: tuple[Path, ...], verbose: bool, as_json: bool
+    paths: tuple[str, ...],
+    watch: bool,
+    preflight: Path | None,
+    explain: str | None,
+    list_all: bool,
+    fix: str | None,
+    yes: bool,
+    new_entry: bool,
+    knowledge: tuple[Path, ...],
+    nodes: bool,
+    probe: bool | None,
+    engine: "EngineName",
+    verbose: bool,
+    as_json: bool,
 ) -> int:
-    """Names the root cause of a failure in logs: files, folders, globs, a run, a Ray session, - for a pipe."""
+    """Without PATH: checks this machine, and with Ray reachable every node.
+
+    With PATH (log files, folders, globs, a run, a Ray session, - for a pipe): names the root cause of the failure in
+    them, with evidence and fix, or says that it is not there and where to look.
+    """
     from rldbg.doctor import Library
 
+    if preflight is not None:
+        return _preflight(preflight, verbose=verbose, as_json=as_json)
     library = Library.load(knowledge)
-    return _diagnose(paths, library, engine=engine, verbose=verbose, as_json=as_json)
+    if list_all or explain:
+        return _show(library, explain, as_json=as_json)
+    if fix:
+        return _fix(library, fix, yes=yes, as_json=as_json)
+    if not paths:
+        if watch or new_entry:
+            raise UsageError("nothing to read", "rldbg doctor --watch PATH, rldbg doctor --new-entry LOG")
+        return _machine(nodes=nodes, verbose=verbose, as_json=as_json)
+    diagnosis = _watched(paths, library, engine) if watch else _read(paths, library, engine, probe, quiet=as_json)
+    if new_entry:
+        return _draft(diagnosis, as_json=as_json)
+    return _report(diagnosis, verbose=verbose, as_json=as_json)
 
 
-def _diagnose(paths: tuple[str, ...], library: "Library", *, engine: "EngineName", verbose: bool, as_json: bool) -> int:
-    from rldbg.cli.output import print_json, print_result
-    from rldbg.doctor import SearchIndex, diagnose
+def _report(diagnosis: "Diagnosis", *, verbose: bool, as_json: bool) -> int:
     from rldbg.doctor.terminal import diagnosis_to_terminal
 
-    index = SearchIndex(library, engine)
-    with _reading(library, quiet=as_json) as (on_bytes, on_hit):
-        diagnosis = diagnose(paths, index=index, on_bytes=on_bytes, on_hit=on_hit)
     if as_json:
         print_json(diagnosis.to_dict())
     else:
         print_result(diagnosis_to_terminal(diagnosis, verbose=verbose))
+    if diagnosis.read_bytes == 0 and not diagnosis.flights:
+        return ExitCode.INCOMPLETE
     return ExitCode.OK if diagnosis.verdict == "healthy" else ExitCode.FINDING
+
+
+def _read(
+    paths: tuple[str, ...], library: "Library", engine: "EngineName", probe: bool | None, *, quiet: bool
+) -> "Diagnosis":
+    from rldbg.doctor import SearchIndex, diagnose
+    from rldbg.doctor.jobs import job_facts
+    from rldbg.doctor.probes import probe_machine
+
+    facts = job_facts(paths)
+    probes = probe_machine() if (facts.is_local if probe is None else probe) else []
+    with _reading(library, quiet=quiet) as (on_bytes, on_hit):
+        return diagnose(
+            paths,
+            index=SearchIndex(library, engine),
+            probes=probes,
+            environment=facts.environment,
+            on_bytes=on_bytes,
+            on_hit=on_hit,
+        )
+
+
+def _watched(paths: tuple[str, ...], library: "Library", engine: "EngineName") -> "Diagnosis":
+    from rldbg.doctor import SearchIndex
+    from rldbg.doctor.jobs import job_facts
+    from rldbg.doctor.watching import watch
+
+    print_note(f"watching {', '.join(paths)}; Ctrl-C ends it")
+    is_run = any((Path(path) / "run.json").is_file() for path in paths)
+    has_ended = (lambda: job_facts(paths).has_ended) if is_run else (lambda: False)
+    return watch(paths, index=SearchIndex(library, engine), has_ended=has_ended)
 
 
 @contextmanager
@@ -70,3 +140,87 @@ def _reading(library: "Library", *, quiet: bool) -> "Iterator[tuple[Callable[[in
                 bar.console.print(visible(f"{hit.entry}: {hit.place.file}:{hit.place.line}"), markup=False)
 
         yield (lambda count: bar.advance(task, count)), on_hit
+
+
+def _machine(*, nodes: bool, verbose: bool, as_json: bool) -> int:
+    from rldbg.doctor.nodes import cluster_address, probe_nodes
+    from rldbg.doctor.probes import Machine, probe_machine
+
+    machine = Machine()
+    probes = probe_machine(machine)
+    address = cluster_address(machine) if nodes else None
+    if address:
+        probes += probe_nodes(address)
+    return _probes(probes, verbose=verbose, as_json=as_json)
+
+
+def _preflight(path: Path, *, verbose: bool, as_json: bool) -> int:
+    from rldbg.doctor.preflight import preflight
+
+    return _probes(preflight(path), verbose=verbose, as_json=as_json)
+
+
+def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int:
+    """Everything that passed is one line, unless asked for."""
+    from rldbg.doctor.terminal import probes_to_terminal
+
+    bad = [probe for probe in probes if probe.status in ("warn", "fail")]
+    if as_json:
+        failed = any(probe.status == "fail" for probe in probes)
+        empty: list[str] = []
+        verdict = "found" if failed else "healthy"
+        body = {"verdict": verdict, "root_causes": empty, "fallout": empty, "probes": probes, "next": empty}
+        print_json(body)
+    else:
+        print_result(probes_to_terminal(probes if verbose else bad))
+        passed = sum(probe.status == "pass" for probe in probes)
+        print_line(f"{passed} of {len(probes)} checks passed, {len(bad)} need a look")
+    return ExitCode.FINDING if any(probe.status == "fail" for probe in probes) else ExitCode.OK
+
+
+def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
+    from rldbg.doctor.terminal import entry_to_terminal, library_to_terminal
+
+    entries = [library[name]] if name else list(library.entries.values())
+    if as_json:
+        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+    else:
+        print_result(entry_to_terminal(entries[0]) if name else library_to_terminal(entries))
+    return ExitCode.OK
+
+
+def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
+    from rldbg.doctor.probes import Machine
+    from rldbg.doctor.remedies import home_folder, steps_of
+
+    entry = library[name]
+    if entry.remedy is None:
+        advice = "; ".join(entry.fix)
+        raise UsageError(f"{name} has no fix that a program may make", f"do it by hand: {advice}")
+    steps = steps_of(entry.remedy, machine=Machine(), home=home_folder())
+    if not as_json:
+        for step in steps:
+            print_line(step.text)
+    if steps and not yes and not as_json and sys.stdin.isatty():
+        yes = click.confirm("do this?", err=True)
+    for step in steps if yes else ():
+        step.act()
+    if as_json:
+        print_json({"id": name, "steps": [step.text for step in steps], "done": yes and bool(steps)})
+    elif not steps:
+        print_line("nothing to do: this machine is as the fix would leave it")
+    else:
+        print_note("done" if yes else "nothing was changed; --yes does it")
+    return ExitCode.OK
+
+
+def _draft(diagnosis: "Diagnosis", *, as_json: bool) -> int:
+    from rldbg.doctor.drafts import draft
+
+    text = draft(diagnosis)
+    if as_json:
+        print_json({"entry": text})
+    else:
+        print_line(text.rstrip())
+        print_note("put it into a *.yaml file in a folder of RLDBG_KNOWLEDGE, and mend the words in <>")
+    return ExitCode.OK

@@ -18,8 +18,8 @@ _DIALECTS = tuple(
     for pattern in (
         # 2025-12-17 14:10:28,123   2025-12-17T14:10:28.123Z   2025/12/17 14:10:28   2025年12月17日 14:10:28
         rf"(?P<y>20\d\d)[-/年](?P<mo>\d\d?)[-/月](?P<d>\d\d?)日?[ T_]{_CLOCK}{_ZONE}",
-        # E1023 02:44:30.941975491   (glog: month and day)
-        rf"(?<![0-9A-Za-z])[IWEF](?P<mo>[01]\d)(?P<d>[0-3]\d) {_CLOCK}",
+        # E1023 02:44:30.941975491   E218 10:48:25.033625188   (glog: month and day; torch writes no leading zero)
+        rf"(?<![0-9A-Za-z])[IWEF](?P<mo>1[0-2]|0?[1-9])(?P<d>[0-3]\d) {_CLOCK}",
         # 12/17/2025 14:10:28
         rf"(?P<mo>[01]\d)/(?P<d>[0-3]\d)/(?P<y>20\d\d),? {_CLOCK}",
         # INFO 06-30 13:53:19   (vLLM)

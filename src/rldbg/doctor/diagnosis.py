@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
-from rldbg.core import Finding
+from rldbg.core import Finding, redact_text
 from rldbg.doctor.evidence import Failure, Hit
 from rldbg.doctor.flight_recorder import FlightReport
 
@@ -25,7 +25,8 @@ class Quote:
     @classmethod
     def of(cls, hit: Hit) -> "Quote":
         stamp = hit.place.stamp
-        return cls(hit.place.file, hit.place.line, hit.text[:600], str(hit.place.speaker), str(stamp) if stamp else "")
+        text = redact_text(hit.text[:600])
+        return cls(hit.place.file, hit.place.line, text, str(hit.place.speaker), str(stamp) if stamp else "")
 
     def to_dict(self) -> dict[str, Any]:
         body: dict[str, Any] = {"file": self.file, "line": self.line, "text": self.text}

@@ -1,0 +1,57 @@
+"""The knowledge as documentation: one page a category, and an index. `docs/generate.py` writes what this returns."""
+
+from collections.abc import Iterable, Mapping
+
+from rldbg.doctor.entries import Category, Entry
+from rldbg.doctor.library import Library
+
+
+def failure_pages(library: Library) -> Mapping[str, str]:
+    """File name -> Markdown, for docs/failures/."""
+    by_category: dict[Category, list[Entry]] = {}
+    for entry in library.entries.values():
+        by_category.setdefault(entry.category, []).append(entry)
+    pages = {f"{category.value}.md": _page(category, entries) for category, entries in by_category.items()}
+    return {"index.md": _index(by_category)} | dict(sorted(pages.items()))
+
+
+def _index(by_category: Mapping[Category, list[Entry]]) -> str:
+    lines = ["# Known failures", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
+    for category, entries in sorted(by_category.items(), key=lambda item: item[0].value):
+        lines += [f"## [{category.value}]({category.value}.md)", ""]
+        for entry in sorted(entries, key=lambda item: item.id):
+            lines.append(
+                f"- [{entry.id}]({category.value}.md#{entry.id}) ({entry.role.value}): {entry.title} / {entry.title_zh}"
+            )
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _page(category: Category, entries: Iterable[Entry]) -> str:
+    lines = [f"# Known failures: {category.value}", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
+    for entry in sorted(entries, key=lambda item: item.id):
+        lines += _section(entry)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(entry: Entry) -> list[str]:
+    lines = [f"## {entry.id}", "", f"**{entry.title}** ({entry.title_zh}). Role: {entry.role.value}.", ""]
+    lines += [
+        entry.cause,
+        "",
+        "What to do:",
+        "",
+        *(f"{number}. {step}" for number, step in enumerate(entry.fix, 1)),
+        "",
+    ]
+    examples = [example for signature in entry.signatures for example in signature.examples]
+    if examples:
+        lines += ["Looks like:", "", "```text", *(example.strip() for example in examples), "```", ""]
+    if entry.look:
+        lines += ["Where the cause is to be found:", "", *(f"- {step}" for step in entry.look), ""]
+    for title, others in (("Leads to", entry.leads_to), ("Can be fallout of", entry.downstream_of)):
+        if others:
+            lines += [f"{title}: {', '.join(f'`{other}`' for other in others)}.", ""]
+    if entry.versions:
+        lines += [f"Versions: {entry.versions}.", ""]
+    return [*lines, f"Known from: {'; '.join(entry.sources)}.", ""]

@@ -1,0 +1,106 @@
+"""Versions that must fit together, packages that are not what their name says, and a compiler."""
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import sysconfig
+
+from rldbg.doctor.diagnosis import ProbeResult
+from rldbg.doctor.probes.machine import Machine, result
+
+_COMPILED = ("flash-attn", "flash_attn", "vllm", "sgl-kernel", "transformer-engine", "xformers", "torchvision")
+_SQUATS = {"slime": "THUDM/slime", "weaver": "nex-agi/weaver", "nemo-rl": "NVIDIA-NeMo/RL"}
+_OWN_WORDS = re.compile(r"(?i)\b(RL|reinforcement|post-?training|megatron|sglang|LLM|language model)\b")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _tuple(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
+def packages_abi(_machine: Machine) -> ProbeResult:
+    """What a compiled package was built for, against the torch that is installed."""
+    torch = _version("torch")
+    title = "compiled packages"
+    if torch is None:
+        return result("packages-abi", title, "skip", "torch is not installed")
+    for name in _COMPILED:
+        if (version := _version(name)) is None:
+            continue
+        built = re.search(r"torch(\d+\.\d+)", version)
+        if built and _tuple(built[1])[:2] != _tuple(torch)[:2]:
+            fix = f"install the wheel of {name} for torch {torch}, or build it with --no-build-isolation"
+            return result(
+                "packages-abi", title, "fail", f"{name} {version} was built for another torch than {torch}", fix
+            )
+        wanted = _pinned_torch(name)
+        if wanted and _tuple(wanted) != _tuple(torch):
+            fix = f"pip install torch=={wanted}, or another {name}"
+            return result(
+                "packages-abi", title, "fail", f"{name} {version} needs torch {wanted}, installed is {torch}", fix
+            )
+    return result("packages-abi", title, "pass", f"torch {torch}; nothing contradicts it")
+
+
+def _pinned_torch(name: str) -> str | None:
+    for requirement in importlib.metadata.requires(name) or ():
+        if found := re.match(r"torch ?\(?==\s*([\d.]+)", requirement):
+            return found[1]
+    return None
+
+
+def ray_version(_machine: Machine) -> ProbeResult:
+    version = _version("ray")
+    if version is None:
+        return result("ray-version", "Ray", "skip", "not installed")
+    if _tuple(version) < (2, 9, 1):
+        return result(
+            "ray-version", "Ray", "fail", f"{version} is too old to debug with", 'pip install "ray[default]>=2.9.1"'
+        )
+    if _version("aiohttp") is None:
+        return result("ray-version", "Ray", "warn", f"{version} without its dashboard", 'pip install "ray[default]"')
+    return result("ray-version", "Ray", "pass", version)
+
+
+def debugpy(_machine: Machine) -> ProbeResult:
+    version = _version("debugpy")
+    if version is None or _tuple(version) < (1, 8, 0):
+        fix = 'pip install "debugpy>=1.8.0" in driver and workers'
+        return result("debugpy", "debugpy", "fail", f"{version or 'not installed'}: breakpoints are skipped", fix)
+    return result("debugpy", "debugpy", "pass", version)
+
+
+def name_squats(_machine: Machine) -> ProbeResult:
+    for name, repository in _SQUATS.items():
+        version = _version(name)
+        if version is None:
+            continue
+        about = importlib.metadata.metadata(name).json
+        described = " ".join(str(about.get(key, "")) for key in ("summary", "home_page", "project_url"))
+        if repository.lower() not in described.lower() and not _OWN_WORDS.search(described):
+            fix = f'pip uninstall {name}; pip install "git+https://github.com/{repository}.git"'
+            reason = f"{name} {version} is another project: {described[:80] or 'no description'}"
+            return result("name-squats", "packages of the same name", "fail", reason, fix)
+    return result("name-squats", "packages of the same name", "pass", "none of slime, weaver, nemo-rl is a stranger")
+
+
+def compiler(machine: Machine) -> ProbeResult:
+    name = machine.variables.get("CC") or "gcc"
+    if shutil.which(name) is None and shutil.which("cc") is None and shutil.which("clang") is None:
+        fix = "apt install gcc g++: Triton and torch.compile build their kernels with it"
+        return result("compiler", "C compiler", "warn", "none is on PATH", fix)
+    header = sysconfig.get_paths()["include"]
+    if not machine.path(f"{header}/Python.h").exists():
+        fix = "apt install python3-dev for this interpreter"
+        return result("compiler", "C compiler", "warn", f"no Python.h in {header}", fix)
+    return result("compiler", "C compiler", "pass", "compiler and Python headers are there")
+
+
+CHECKS = (packages_abi, ray_version, debugpy, name_squats, compiler)

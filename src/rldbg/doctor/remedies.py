@@ -1,0 +1,165 @@
+"""Fixes that a program may make: each says first what it would do, and does only that.
+
+Nothing is overwritten, and only processes of the same user are stopped. Variables and limits are not changed in the
+shell (a child cannot); they are noted in `<RLDBG_HOME>/run_settings.json`, which `rldbg run` applies to its job.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rldbg.core import Environment, PrerequisiteError, UsageError
+from rldbg.doctor.probes import Machine, RaySession, running_sessions
+from rldbg.doctor.probes.gpus import VENDOR_FILES
+
+EGL_VENDOR = """{
+    "file_format_version" : "1.0.0",
+    "ICD" : {
+        "library_path" : "libEGL_nvidia.so.0"
+    }
+}
+"""
+_STOP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing a fix would do, in words, and the doing of it."""
+
+    text: str
+    act: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What `rldbg run` gives its job because a fix noted it."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    raise_limits: bool = False
+    """Raise the soft limits of open files and processes to their hard ones."""
+
+    @classmethod
+    def load(cls, home: Path) -> "RunSettings":
+        try:
+            data = json.loads((home / "run_settings.json").read_text())
+        except FileNotFoundError:
+            return cls()
+        except ValueError as error:
+            raise UsageError(f"{home / 'run_settings.json'} is damaged: {error}", "remove the file") from None
+        return cls(dict(data["environment"]), tuple(data["unset"]), bool(data["raise_limits"]))
+
+    def save(self, home: Path) -> None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        body = {"environment": self.environment, "unset": list(self.unset), "raise_limits": self.raise_limits}
+        temporary = home / f".run_settings.{os.getpid()}"
+        temporary.write_text(json.dumps(body, indent=1) + "\n")
+        temporary.replace(home / "run_settings.json")
+
+    def merged(self, other: "RunSettings") -> "RunSettings":
+        unset = tuple(name for name in dict.fromkeys((*self.unset, *other.unset)) if name not in other.environment)
+        environment = {k: v for k, v in self.environment.items() if k not in other.unset} | other.environment
+        return RunSettings(environment, unset, self.raise_limits or other.raise_limits)
+
+    def apply_to(self, environment: dict[str, str]) -> dict[str, str]:
+        """A job's variables with these settings."""
+        return {name: value for name, value in environment.items() if name not in self.unset} | self.environment
+
+
+def steps_of(remedy: str, *, machine: Machine, home: Path) -> list[Step]:
+    """What a remedy would do on this machine; empty when there is nothing to do."""
+    if remedy == "egl-vendor-file":
+        return _egl(machine)
+    if remedy == "stop-stale-ray":
+        return [_stop(session) for session in running_sessions() if not session.in_use]
+    settings = _settings(remedy, machine.variables)
+    return [_note(settings, home)] if settings is not None else []
+
+
+def home_folder() -> Path:
+    return Path(Environment().text("RLDBG_HOME"))
+
+
+def _egl(machine: Machine) -> list[Step]:
+    if any(machine.path(file).exists() for file in VENDOR_FILES):
+        return []
+    folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+    if not any(machine.path(f"{folder}/libEGL_nvidia.so.0").exists() for folder in folders):
+        raise PrerequisiteError(
+            "libEGL_nvidia.so.0 is not installed, so a vendor file would point to nothing",
+            "apt install libnvidia-gl-<driver-version> first",
+        )
+    file = machine.path(VENDOR_FILES[0])
+
+    def write() -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "x", encoding="utf-8") as stream:
+                stream.write(EGL_VENDOR)
+        except PermissionError as error:
+            raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "run it as root (sudo)") from error
+
+    return [Step(f"write {file}:\n{EGL_VENDOR}", write)]
+
+
+def _stop(session: RaySession) -> Step:
+    def stop() -> None:
+        processes = [psutil.Process(pid) for pid in session.pids if psutil.pid_exists(pid)]
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        _gone, alive = psutil.wait_procs(processes, timeout=_STOP_S)
+        if alive:
+            pids = " ".join(str(process.pid) for process in alive)
+            raise PrerequisiteError(f"processes {pids} did not stop", f"look at them, then kill -9 {pids}")
+
+    pids = " ".join(map(str, session.pids))
+    return Step(f"stop the Ray session {session.folder} that nobody uses (SIGTERM to {pids})", stop)
+
+
+def _settings(remedy: str, variables: Any) -> RunSettings | None:
+    """The settings a remedy notes for the job, or None when the job's variables are right already."""
+    if remedy == "raise-limits":
+        return RunSettings(raise_limits=True)
+    if remedy == "no-nvls":
+        return RunSettings({"NCCL_NVLS_ENABLE": "0"})
+    if remedy == "no-proxy":
+        names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+        return _unsetting(names, variables)
+    if remedy == "no-rocr-mask":
+        return _unsetting(("ROCR_VISIBLE_DEVICES",), variables)
+    if remedy == "post-mortem-name":
+        unset = _unsetting(("RAY_DEBUG_POSTMORTEM",), variables) or RunSettings()
+        return RunSettings({"RAY_DEBUG_POST_MORTEM": "1"}, unset.unset)
+    if remedy == "no-expandable-segments":
+        return _without_expandable(variables)
+    raise ValueError(f"no such remedy: {remedy}")
+
+
+def _unsetting(names: Sequence[str], variables: Any) -> RunSettings | None:
+    found = tuple(name for name in names if name in variables)
+    return RunSettings(unset=found) if found else None
+
+
+def _without_expandable(variables: Any) -> RunSettings:
+    settings = {}
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        kept = [
+            item for item in variables.get(name, "").split(",") if item and not item.startswith("expandable_segments")
+        ]
+        if name == "PYTORCH_CUDA_ALLOC_CONF" or name in variables:
+            settings[name] = ",".join([*kept, "expandable_segments:False"])
+    return RunSettings(settings)
+
+
+def _note(settings: RunSettings, home: Path) -> Step:
+    words = [f"set {name}={value}" for name, value in settings.environment.items()]
+    words += [f"unset {name}" for name in settings.unset]
+    words += ["raise the soft limits of open files and processes"] if settings.raise_limits else []
+    text = f"for jobs started by `rldbg run` ({home / 'run_settings.json'}): {'; '.join(words)}"
+    return Step(text, lambda: RunSettings.load(home).merged(settings).save(home))
