@@ -21,7 +21,7 @@ def armed_runtime_env(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """A Ray runtime environment whose workers load the agent too; what the user put there stays and wins."""
     runtime_env = dict(_next_hook(runtime_env) or {})
     variables = dict(runtime_env.get("env_vars") or {})
-    for name in HANDED_DOWN:
+    for name in (*HANDED_DOWN, *os.environ.get("RLDBG_HAND_DOWN", "").split(",")):
         if name in os.environ:
             variables.setdefault(name, os.environ[name])
     path = variables.get("PYTHONPATH", "${PYTHONPATH}")

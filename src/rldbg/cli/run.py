@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line
-from rldbg.core import Environment, ExitCode, UsageError
+from rldbg.cli.output import console, print_findings, print_json, print_line, print_note
+from rldbg.core import Environment, ExitCode, Severity, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rldbg.core import Finding, Run
     from rldbg.launch import Explained, Explanation, Request
 
 
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 @click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Stop there in every process.")
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() to Ray and its VS Code extension.")
 @click.option("--legacy", "--break-driver", is_flag=True, help="RAY_DEBUG=legacy: driver breakpoints on the terminal.")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds a crash waits."
+)
+@click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--tame", is_flag=True, help="Leave out the script's pkill, killall and `ray stop`.")
 def command(
     command: tuple[str, ...],
@@ -50,6 +57,8 @@ def command(
     breakpoints: tuple[str, ...],
     ray_breakpoints: bool,
     legacy: bool,
+    wait_s: float,
+    hide: bool,
     tame: bool,
     as_json: bool,
 ) -> int:
@@ -84,7 +93,47 @@ def command(
     )
     if dry_run:
         return _explain(request, run_folder, as_json)
-    raise UsageError("only --dry-run is there yet", "rldbg run --dry-run ...")
+    return _run(request, run_folder, wait_s, hide, as_json)
+
+
+def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, as_json: bool) -> int:
+    from rldbg.launch import run_armed
+
+    outcome = run_armed(
+        request,
+        run_folder=run_folder,
+        post_mortem_wait_s=wait_s,
+        say=lambda text: print_note(f"rldbg: {text}"),
+        announce=announce,
+        quiet_stdout=as_json,
+        redact_secrets=hide,
+    )
+    if as_json:
+        print_json(outcome.to_dict())
+    elif outcome.findings:
+        _note_findings(outcome.findings)
+    print_note(f"rldbg: the command ended with {outcome.exit_code}; run folder {outcome.run}")
+    return outcome.exit_code
+
+
+def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Run") -> None:
+    """Before anything starts: what is changed, what was found, where it will be written."""
+    print_note(f"rldbg: run folder {run.path}")
+    for explained in explanation.trainings:
+        words = " ".join(f"{change.what}={change.value}" for change in explained.changes)
+        print_note(f"rldbg: {explained.command.profile.name} training, {explained.command.program.name}: {words}")
+        for missing in explained.unreached:
+            print_note(f"rldbg: not reached: {missing.what}: {missing.reason}")
+    notable = [*findings, *(hazard for hazard in explanation.hazards if hazard.severity is not Severity.INFO)]
+    if notable:
+        _note_findings(notable)
+
+
+def _note_findings(findings: "Sequence[Finding]") -> None:
+    """On stderr: stdout belongs to the command that is run."""
+    from rldbg.core.finding_terminal import to_terminal
+
+    console(stderr=True).print(to_terminal(findings))
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -13,7 +13,10 @@ from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, chang
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
 from rldbg.launch.hazards import run_hazards, script_hazards, training_hazards
+from rldbg.launch.interpreter import through_wrapper
 from rldbg.launch.profile import GENERIC, profile_named
+from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
+from rldbg.launch.ray_auth import auth_mode
 from rldbg.launch.reach import Reach, reach_of
 from rldbg.launch.recognition import Command, recognise
 from rldbg.launch.request import Request
@@ -87,8 +90,14 @@ def explain(request: Request, run_folder: Path) -> Explanation:
         profile_named(request.framework)
     if request.script is not None:
         check_syntax(request.script, request.argv[0])
-    dry_run, commands = _observe(request, run_folder)
-    explained = tuple(_explain(command, request, run_folder) for command in commands)
+    dry_run, seen = _observe(request, run_folder)
+    commands = [
+        replace(command, call=through_wrapper(command.call)) if command.kind == "training" else command
+        for command in seen
+    ]
+    mode, why = auth_mode(commands, dict(request.environment) | dict(request.set_environment))
+    auth = (Change(AUTH_MODE, mode, "environment", why),) if mode else ()
+    explained = tuple(_explain(command, request, run_folder, auth) for command in commands)
     hazards = _hazards(request, dry_run, commands)
     trainings = [command for command in commands if command.kind == "training"]
     framework = request.framework or (trainings[0].profile.name if trainings else GENERIC)
@@ -133,14 +142,14 @@ def _execute(
     return execute(argv, cwd=request.cwd, script=script.absolute(), environment=environment, insist=insist)
 
 
-def _explain(command: Command, request: Request, run_folder: Path) -> Explained:
+def _explain(command: Command, request: Request, run_folder: Path, common: tuple[Change, ...]) -> Explained:
     if command.kind != "training":
         return Explained(command)
     edits, missing = option_edits(command, request, run_folder / "recording")
     reach = reach_of(command, STARTUP)
     if reach.options == "none" and request.script is not None and command.program.ignores_start_up:
         reach = reach_of(command, STARTUP, lands_last=_lands_last(command, request, run_folder))
-    changes = [*changes_of(command, edits, reach), *environment_changes(command, request, reach)]
+    changes = [*changes_of(command, edits, reach), *environment_changes(command, request, reach), *common]
     unreached = [*missing, *(Unreached(" ".join(command.call.argv[:3]), reason) for reason in reach.reasons)]
     if reach.options == "none":
         changes = [change for change in changes if change.method != "none"]

@@ -1,6 +1,5 @@
 """What in a script would hurt the debugger, the machine or the truth: named before anything runs."""
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from rldbg.core import Finding, Severity
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.recognition import Command
-from rldbg.launch.script import logical_lines, placeholders
+from rldbg.launch.script import logical_lines, placeholders, read_text
 
 _KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg)\b")
 _RAY_VARIABLES = (
@@ -119,10 +118,9 @@ def training_hazards(command: Command) -> list[Finding]:
 
 def _lost_status(command: Command) -> list[Finding]:
     call = command.call
-    if call.pipefail or not call.file or not os.path.isfile(call.file):  # noqa: PTH113 - never raises
+    if call.pipefail:
         return []
-    lines = logical_lines(Path(call.file).read_text(encoding="utf-8", errors="replace"))
-    text = next((line.text for line in lines if line.number == call.line), "")
+    text = next((line.text for line in logical_lines(read_text(call.file)) if line.number == call.line), "")
     match = _PIPED_TO.search(text.replace("||", ""))
     if match is None:
         return []

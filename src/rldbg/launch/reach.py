@@ -12,7 +12,7 @@ from rldbg.launch.launchers import Peeled
 from rldbg.launch.recognition import Command
 
 HOOK = "start-up hook on PYTHONPATH"
-SHELL = "shell function that restores PYTHONPATH"
+SHELL = "start-up hook; bash puts back the PYTHONPATH that the script replaces"
 ARGUMENTS = "arguments of the script, which it passes on last"
 RAY_JOB = "runtime environment of `ray job submit`"
 NONE = "none"

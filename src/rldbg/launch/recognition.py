@@ -72,7 +72,7 @@ def recognise(calls: Sequence[Call], framework: str = "") -> list[Command]:
 
 def _outermost(calls: Sequence[Call]) -> list[tuple[Call, Program, tuple[Call, ...]]]:
     """Each command once: as the script starts it when its program can be seen there, else as a launcher starts it."""
-    by_id = {call.id: call for call in calls}
+    by_id = {call.id: call for call in calls if call.id}
     seen_through: set[str] = set()
     found: list[tuple[Call, Program, tuple[Call, ...]]] = []
     parents = {call.via for call in calls if call.via}

@@ -43,6 +43,14 @@ def check_syntax(script: Path, shell: str) -> None:
     raise UsageError(f"{shell} cannot read the script: {message}", hint)
 
 
+def read_text(file: str) -> str:
+    """A script's text; empty when it cannot be read here."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace") if file else ""
+    except OSError:
+        return ""
+
+
 def logical_lines(text: str) -> list[Line]:
     """Lines with continuations joined and comments and here-documents left out."""
     found: list[Line] = []

@@ -112,3 +112,9 @@ def test_framework_can_be_forced():
     assert kinds("python something.py", framework="trl") == [("training", "trl")]
     with pytest.raises(UsageError, match="no framework"):
         kinds("python something.py", framework="nosuch")
+
+
+def test_a_command_given_directly_has_no_id():
+    (command,) = recognise([Call(("python", "train.py"), "/")])
+
+    assert command.kind == "training"

@@ -27,6 +27,9 @@ _NOT_THE_USERS_PROGRAMS = frozenset({"rldbg", "ray", "pip", "pip3", "uv", "py-sp
 
 def begin() -> None:
     """Starts the agent when this process is part of a run and runs the user's code."""
+    if os.environ.get("RLDBG_ARM_ARGUMENTS"):
+        load_agent()
+        importlib.import_module(f"{_PACKAGE}.arguments").arm_this_process()
     if os.environ.get("RLDBG_RUN") and not _is_a_helper(sys.orig_argv):
         load_agent().start()
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rldbg.core.environment import Environment
 from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import PREFIX
 from rldbg.launch.launchers import peel
@@ -59,7 +60,7 @@ class Answer(NamedTuple):
 
 def main(argv: Sequence[str]) -> None:
     """Answers for the command whose words are `argv`; the call itself has been noted already."""
-    environment = dict(os.environ)
+    environment = Environment().everything()
     call_id = environment.pop(f"{PREFIX}_CALL", "")
     answer = respond(argv, environment)
     if answer.argv:

@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
+from rldbg.core.environment import Environment
 from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.dry_run.calls import PREFIX, Call, read_calls
 
@@ -110,7 +111,7 @@ def _execute(
             stderr=output,
             pass_fds=(writing,),
             start_new_session=True,
-            env=dict(os.environ) | {"PYTHONPATH": _PACKAGES},
+            env=Environment().everything() | {"PYTHONPATH": _PACKAGES},
         )
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
@@ -119,13 +120,29 @@ def _execute(
     return DryRun(
         isolation=status["isolation"],
         failures=status["failures"],
-        calls=tuple(read_calls(results / "calls")),
+        calls=tuple(_without_stand_ins(call, scratch / "bin") for call in read_calls(results / "calls")),
         exit_code=process.returncode,
         output=_text(results / "output"),
         last=_text(results / "last"),
         passed=tuple(_text(results / "passed").split("\n")[:-1]),
         ended=ended,
     )
+
+
+def _without_stand_ins(call: Call, bin_folder: Path) -> Call:
+    """`$(which python)` found a stand-in; the real run would find the real one, so its path is told instead."""
+    if not any(str(bin_folder) in word for word in call.argv):
+        return call
+    path = os.pathsep.join(
+        folder for folder in call.environment.get("PATH", "").split(os.pathsep) if folder != str(bin_folder)
+    )
+
+    def real(match: re.Match[str]) -> str:
+        found = shutil.which(match[1] or "python3", path=path)
+        return match[1] if found is None else found if match[1] else str(Path(found).parent)
+
+    pattern = re.compile(re.escape(str(bin_folder)) + r"(?:/([\w.-]+))?")
+    return replace(call, argv=tuple(pattern.sub(real, word) for word in call.argv))
 
 
 def _text(file: Path) -> str:

@@ -52,7 +52,7 @@ __rldbg_called_by_path() {
   eval "program=( $first )" 2>/dev/null || return 0
   program=${program[0]-}
   [[ $program == */* && " $RLDBG_DRY_NAMES " == *" ${program##*/} "* ]] || return 0
-  [[ $program == "$RLDBG_DRY_BIN"/* || $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
+  [[ $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
   declare -F -- "$program" >/dev/null && return 0
   eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; }" 2>/dev/null
 }

@@ -7,9 +7,11 @@ shopt -s extglob
 # `env -i` empties the environment; the folders are found again by this file's own place.
 export RLDBG_DRY_BIN=${RLDBG_DRY_BIN:-${0%/*}}
 export RLDBG_DRY_RESULTS=${RLDBG_DRY_RESULTS:-${RLDBG_DRY_BIN%/*}/results}
-name=${RLDBG_DRY_NAME:-$0}
-unset RLDBG_DRY_NAME
+# A shell script cannot see its own argv[0]; found by PATH, the bare name is what was written.
+name=$0
 [[ ${name%/*} == "$RLDBG_DRY_BIN" ]] && name=${name##*/}
+name=${RLDBG_DRY_NAME:-$name}
+unset RLDBG_DRY_NAME
 id=${EPOCHREALTIME:-$(date +%s.%N)}
 id=${id/,/.}-$$
 {

@@ -1,0 +1,133 @@
+"""Everything that the real run needs, worked out from the explanation: command line, environment, shell functions."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from rldbg.agent.arguments import STARTUP
+from rldbg.agent.arguments import VARIABLE as ARGUMENTS_VARIABLE
+from rldbg.core import PrerequisiteError, UsageError
+from rldbg.launch.arming import ray_variables
+from rldbg.launch.changes import as_words, rule_of
+from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
+from rldbg.launch.reach import ARGUMENTS, SHELL
+from rldbg.launch.request import Request
+from rldbg.launch.script import logical_lines, read_text
+
+HAND_DOWN = "RLDBG_HAND_DOWN"
+"""Names of variables that the runtime-env hook gives to workers of a cluster that runs already."""
+
+_LARGEST_VARIABLE_BYTES = 120_000
+_FUNCTIONS = "functions.sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A command line and the environment to start it in."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    environment: Mapping[str, str]
+
+
+def make_plan(explanation: Explanation, request: Request, armed: Mapping[str, str], folder: Path) -> Plan:
+    """`armed` is what the live plane adds to the environment; `folder` is where the shell functions may be written."""
+    trainings = explanation.trainings
+    refuse_unarmable(explanation)
+    own = ray_variables(request) | _profile_variables(trainings, request) | dict(request.set_environment)
+    own |= {
+        change.what: change.value for explained in trainings for change in explained.changes if change.what == AUTH_MODE
+    }
+    environment = dict(request.environment) | dict(armed) | own
+    environment[HAND_DOWN] = ",".join(sorted(own))
+    environment[ARGUMENTS_VARIABLE] = _arguments_variable(trainings, environment, own)
+    functions = shell_functions(trainings, request, environment.get("BASH_ENV", ""))
+    if functions:
+        file = folder / _FUNCTIONS
+        file.write_text(functions, encoding="utf-8")
+        environment["BASH_ENV"] = str(file)
+    return Plan((*request.argv, *_script_arguments(trainings)), request.cwd, environment)
+
+
+def refuse_unarmable(explanation: Explanation) -> None:
+    """A run that would not be what it says is not started."""
+    if not explanation.trainings:
+        raise UsageError(
+            "no training command was found in it",
+            "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",
+        )
+    if explanation.stopped:
+        reason = next((hazard.evidence for hazard in explanation.hazards if hazard.id == "launch.stops-early"), ())
+        raise UsageError(
+            f"the script stops at {explanation.stopped} before any training{': ' if reason else ''}{'; '.join(reason)}",
+            "give it what it asks for; --dry-run shows the rest",
+        )
+
+
+def _profile_variables(trainings: Sequence[Explained], request: Request) -> dict[str, str]:
+    """What the framework needs beyond its options; a variable that the user set himself is left alone."""
+    pairs = [pair for explained in trainings for pair in explained.command.profile.environment]
+    return {name: value for name, value in pairs if name not in request.environment}
+
+
+def _arguments_variable(trainings: Sequence[Explained], environment: Mapping[str, str], own: Mapping[str, str]) -> str:
+    rules = [rule_of(explained.command, explained.edits) for explained in trainings]
+    inside = json.dumps({"rules": rules}, separators=(",", ":"))
+    job = {name: value for name, value in environment.items() if name.startswith("RLDBG_")} | dict(own)
+    # A driver's own env_vars must win over ours instead of failing the job, and then our hook adds itself to them.
+    job |= {
+        ARGUMENTS_VARIABLE: inside,
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+        "RAY_RUNTIME_ENV_HOOK": environment.get("RAY_RUNTIME_ENV_HOOK", ""),
+    }
+    whole = json.dumps({"rules": rules, "ray_job": job}, separators=(",", ":"))
+    if len(whole) > _LARGEST_VARIABLE_BYTES:
+        raise PrerequisiteError(
+            "the training commands are too long to be armed through the environment",
+            "start them one at a time: rldbg run -- COMMAND",
+        )
+    return whole
+
+
+def shell_functions(trainings: Sequence[Explained], request: Request, previous: str) -> str:
+    """What bash reads before each script: what puts PYTHONPATH back, and what takes the place of commands left out."""
+    lines = []
+    lost = [explained for explained in trainings if explained.reach is not None and explained.reach.options == SHELL]
+    path = f"{quote(STARTUP)}${{PYTHONPATH:+:$PYTHONPATH}}"
+    if lost:
+        # Before each command; in braces, so that a script's `set -x` does not show it.
+        keep = f"[[ :$PYTHONPATH: == *:{quote(STARTUP)}:* ]] || export PYTHONPATH={path}"
+        lines += ["set -T", f"trap '{{ {keep}; }} 2>/dev/null' DEBUG"]
+    for program in sorted({explained.command.call.argv[0] for explained in lost if _sets_path_in_front(explained)}):
+        lines.append(f'function {program} {{ PYTHONPATH={path} command {quote(program)} "$@"; }}')
+    if request.tame:
+        for program in ("pkill", "killall"):
+            lines.append(f'{program}() {{ echo "rldbg: left out: {program} $*" >&2; }}')
+        lines.append(
+            'ray() { if [[ $1 == stop ]]; then echo "rldbg: left out: ray $*" >&2; else command ray "$@"; fi; }'
+        )
+    if not lines:
+        return ""
+    if previous:
+        lines.insert(0, f". {quote(previous)}")
+    return "\n".join(["# Written by rldbg run for this run alone.", *lines, ""])
+
+
+def _sets_path_in_front(explained: Explained) -> bool:
+    """`PYTHONPATH=x python ...`: set for this one command, where nothing that runs before it can help."""
+    call = explained.command.call
+    text = next((line.text for line in logical_lines(read_text(call.file)) if line.number == call.line), "")
+    return bool(re.match(r"(?:\w+=\S*\s+)*PYTHONPATH=\S+\s+\S", text))
+
+
+def _script_arguments(trainings: Sequence[Explained]) -> list[str]:
+    """Changes that go in by the script's own arguments, where nothing else reaches."""
+    words = []
+    for explained in trainings:
+        if explained.reach is not None and explained.reach.options == ARGUMENTS:
+            words += as_words(explained.command, explained.edits)
+    return words

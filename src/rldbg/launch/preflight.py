@@ -1,0 +1,188 @@
+"""What must be right before a run is started, each with its fix: asked of the interpreter that will train."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rldbg.core import Finding, Severity
+from rldbg.launch.explanation import Explanation
+from rldbg.launch.hazards import variable_hazards
+from rldbg.launch.recognition import Command
+from rldbg.launch.request import Request
+
+OLDEST_RAY = (2, 9, 1)
+OLDEST_DEBUGPY = (1, 8, 0)
+_DASHBOARD_PORT = 8265
+_ASK = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+parts = ("aiohttp", "aiohttp_cors", "prometheus_client")
+print(json.dumps({"ray": version("ray"), "debugpy": version("debugpy"), "python": list(sys.version_info[:2]),
+    "dashboard": all(importlib.util.find_spec(part) for part in parts)}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What the training's interpreter has installed."""
+
+    python: tuple[int, ...] = ()
+    ray: str = ""
+    debugpy: str = ""
+    has_dashboard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Findings of severity error keep the run from starting."""
+
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def forbids(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity is Severity.ERROR]
+
+
+def preflight(explanation: Explanation, request: Request) -> Preflight:
+    found = list(variable_hazards(request.environment, "your environment"))
+    for explained in explanation.trainings:
+        interpreter = ask_interpreter(explained.command)
+        if interpreter is not None:
+            found += judge_interpreter(interpreter, " ".join(explained.command.call.argv[:3]), request.ray_breakpoints)
+        break
+    found += _dashboard_port(explanation)
+    return Preflight(tuple({(finding.id, finding.where): finding for finding in found}.values()))
+
+
+def ask_interpreter(command: Command) -> Interpreter | None:
+    """Asks the interpreter itself, in the environment it will have; None when it is not at hand."""
+    program = command.program.interpreter
+    path = command.call.environment.get("PATH")
+    place = any(peeled.launcher.place != "here" for peeled in command.program.launchers)
+    if not program or place or any(peeled.launcher.starts == "uv" for peeled in command.program.launchers):
+        return None
+    if any(peeled.launcher.starts == "python" for peeled in command.program.launchers):
+        program = "python3"
+    found = shutil.which(program, path=path)
+    if found is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [found, "-I", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            cwd=_existing(command.call.cwd),
+        )
+        facts = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return Interpreter(tuple(facts["python"]), facts["ray"], facts["debugpy"], bool(facts["dashboard"]))
+
+
+def _existing(cwd: str) -> str:
+    return cwd if Path(cwd).is_dir() else "/"
+
+
+def judge_interpreter(interpreter: Interpreter, where: str, ray_breakpoints: bool) -> list[Finding]:
+    found = []
+    if interpreter.ray and _version(interpreter.ray) < OLDEST_RAY:
+        found.append(
+            Finding(
+                "launch.ray-too-old",
+                Severity.ERROR,
+                where,
+                (f"ray {interpreter.ray}",),
+                "its debugger hooks came with Ray 2.9.1",
+                ("pip install 'ray[default]>=2.9.1'",),
+            )
+        )
+    if interpreter.ray and not interpreter.has_dashboard:
+        found.append(
+            Finding(
+                "launch.no-dashboard",
+                Severity.WARNING,
+                where,
+                ("ray without [default]",),
+                "there will be no dashboard: the VS Code extension finds nothing, and paused workers cannot be listed",
+                ("pip install 'ray[default]'",),
+            )
+        )
+    if ray_breakpoints:
+        found += _ray_s_debugpy(interpreter, where)
+    return found
+
+
+def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
+    """Ray's own breakpoints use the debugpy of the training's environment; ours bring their own."""
+    if interpreter.debugpy and _version(interpreter.debugpy) >= OLDEST_DEBUGPY:
+        if interpreter.python < (3, 12):
+            return []
+        return [
+            Finding(
+                "launch.ray-post-mortem",
+                Severity.WARNING,
+                where,
+                (f"Python {'.'.join(map(str, interpreter.python))}",),
+                "Ray's own post-mortem stops in Ray's code on this Python, not where the exception was raised",
+                ("leave --ray-breakpoints out: rldbg's own post-mortem works", "or export PYDEVD_USE_SYS_MONITORING=0"),
+            )
+        ]
+    return [
+        Finding(
+            "launch.debugpy-missing",
+            Severity.ERROR,
+            where,
+            (f"debugpy {interpreter.debugpy or 'is not installed'}",),
+            "without debugpy 1.8.0 or later Ray passes over every breakpoint and says so only in a log",
+            ("pip install 'debugpy>=1.8.0' in the environment of driver and workers", "or leave --ray-breakpoints out"),
+        )
+    ]
+
+
+def _dashboard_port(explanation: Explanation) -> list[Finding]:
+    """A script that wants a fixed port for its dashboard while somebody has it."""
+    wanted = _wanted_ports([explained.command for explained in explanation.commands])
+    return [
+        Finding(
+            "launch.dashboard-port-taken",
+            Severity.WARNING,
+            f"port {port}",
+            (f"`ray start` asks for port {port}, which is in use on this machine",),
+            "another Ray cluster, perhaps somebody else's, answers there",
+            ("choose another --dashboard-port in the script", "or stop what listens there"),
+        )
+        for port in sorted(wanted)
+        if _is_taken(port)
+    ]
+
+
+def _wanted_ports(commands: Sequence[Command]) -> set[int]:
+    ports = set()
+    for command in commands:
+        words = command.call.argv
+        if words[0].rsplit("/", 1)[-1] == "ray" and words[1:2] == ("start",) and "--head" in words:
+            text = " ".join(words)
+            match = re.search(r"--dashboard-port[= ](\d+)", text)
+            ports.add(int(match[1]) if match else _DASHBOARD_PORT)
+    return ports
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.3)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])

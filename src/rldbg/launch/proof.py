@@ -1,0 +1,73 @@
+"""What was really armed: the notes that the start-up hook left in the run folder, held against what was promised."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent.arguments import choose_rule, program_of
+from rldbg.core import Finding, Severity, redact
+from rldbg.launch.changes import rule_of
+from rldbg.launch.explanation import Explained
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """One process in which the start-up hook changed the arguments."""
+
+    host_and_pid: str
+    orig_argv: tuple[str, ...]
+    argv: tuple[str, ...]
+
+
+def armed_processes(run: Path) -> list[Armed]:
+    found = []
+    for file in sorted((run / "armed").glob("*.json")):
+        body: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found.append(Armed(file.stem, tuple(body["orig_argv"]), tuple(body["argv"])))
+    return found
+
+
+def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, redacted: bool = True) -> list[Finding]:
+    """Training commands that ran without their changes, or with other ones than were said."""
+    findings = []
+    rules = [rule_of(explained.command, explained.edits) for explained in trainings]
+    for explained, rule in zip(trainings, rules, strict=True):
+        call = explained.command.call
+        where = f"{call.file}:{call.line}" if call.line else " ".join(call.argv[:3])
+        mine = [process for process in armed if _is_mine(process, rule, rules)]
+        if not mine:
+            findings.append(
+                Finding(
+                    "launch.not-armed",
+                    Severity.WARNING,
+                    where,
+                    (f"no process of {explained.command.program.name} reported its changed arguments",),
+                    "it was not started, or its interpreter did not load the start-up hook",
+                    ("see what keeps it from there: rldbg run --dry-run",),
+                )
+            )
+            continue
+        promised = tuple(redact(explained.armed_arguments) if redacted else explained.armed_arguments)
+        if not any(process.argv[1:] == promised for process in mine):
+            findings.append(
+                Finding(
+                    "launch.armed-otherwise",
+                    Severity.INFO,
+                    where,
+                    tuple(_difference(mine[0].argv[1:], promised)),
+                    "its arguments were not those of the dry run: the script does not start the same command each time",
+                )
+            )
+    return findings
+
+
+def _is_mine(process: Armed, rule: dict[str, Any], rules: Sequence[dict[str, Any]]) -> bool:
+    kind, name, _ = program_of(process.orig_argv)
+    return choose_rule(rules, kind, name, process.argv[1:]) is rule
+
+
+def _difference(found: Sequence[str], promised: Sequence[str]) -> list[str]:
+    more, fewer = [word for word in found if word not in promised], [word for word in promised if word not in found]
+    return [*(f"only in the run: {word}" for word in more[:4]), *(f"only in the dry run: {word}" for word in fewer[:4])]

@@ -1,0 +1,112 @@
+"""Python processes of a run that no agent speaks for, with the reason why."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rldbg.agent.arguments import STARTUP, program_of
+from rldbg.core import Finding, Severity
+from rldbg.launch.command_line import is_interpreter
+
+_YOUNG_S = 5.0
+"""A process may still be starting its agent for this long."""
+_HELPERS = (
+    "/ray/dashboard/",
+    "/ray/_private/log_monitor.py",
+    "/ray/_private/runtime_env/agent/",
+    "/ray/_private/workers/setup_worker.py",
+    "/ray/autoscaler/",
+    "/debugpy/adapter",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.semaphore_tracker",
+    "rldbg.live.broker",
+)
+_RAY_DAEMON = re.compile(r"ray::(?:DashboardAgent|RuntimeEnvAgent|LogMonitor)$|ray-dashboard")
+_TOOLS = frozenset(
+    {"ray", "rldbg", "pip", "pip3", "uv", "py-spy", "torchrun", "deepspeed", "accelerate", "tensorboard", "wandb"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreachedProcess:
+    pid: int
+    name: str
+    reason: str
+
+    def to_finding(self) -> Finding:
+        return Finding(
+            "launch.unreached",
+            Severity.WARNING,
+            f"{self.name} (process {self.pid})",
+            (self.reason,),
+            "this process cannot be stopped, attached to or looked into",
+            ("see `rldbg run --dry-run` for what keeps the agent out",),
+        )
+
+
+def unreached_processes(child_pid: int, known: set[int], run: Path) -> Iterator[UnreachedProcess]:
+    """The child's Python processes, and Ray workers of this user, that have not reported in."""
+    for process in _candidates(child_pid, run):
+        try:
+            if process.pid in known or process.create_time() > time.time() - _YOUNG_S or _is_helper(process):
+                continue
+            yield UnreachedProcess(process.pid, _name(process), _reason(process))
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+
+
+def _candidates(child_pid: int, run: Path) -> Iterator[psutil.Process]:
+    """All below the child; and those that left it (Ray's daemons) but carry the run in their environment."""
+    try:
+        family = {process.pid for process in psutil.Process(child_pid).children(recursive=True)} | {child_pid}
+    except psutil.NoSuchProcess:
+        family = set()
+    mine = os.getuid()
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real != mine or not _is_python(process):
+                continue
+            if process.pid in family or process.environ().get("RLDBG_RUN") == str(run):
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
+            continue
+
+
+def _is_python(process: psutil.Process) -> bool:
+    words = process.cmdline()
+    return bool(words) and (is_interpreter(words[0]) or words[0].startswith("ray::") or is_interpreter(process.exe()))
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    words = process.cmdline()
+    if _RAY_DAEMON.match(words[0]):
+        return True
+    _, name, _ = program_of(words)
+    return any(part in word for word in words[:5] for part in _HELPERS) or Path(name).name in _TOOLS
+
+
+def _name(process: psutil.Process) -> str:
+    words = process.cmdline()
+    if words[0].startswith("ray::"):
+        return words[0]
+    kind, name, _ = program_of(words)
+    return name if kind in ("module", "script") else " ".join(words[:3])[:80]
+
+
+def _reason(process: psutil.Process) -> str:
+    words = process.cmdline()
+    environment = process.environ()
+    flags = [word for word in words[1:4] if word.startswith("-") and not word.startswith("--")]
+    closed = next((flag for flag in flags if set(flag[1:]) & set("IES") and flag[1] not in "mcXW"), "")
+    if closed:
+        return f"its interpreter was started with {closed}, which keeps the start-up hook out"
+    if STARTUP not in environment.get("PYTHONPATH", "").split(os.pathsep):
+        return "its PYTHONPATH does not hold the start-up folder: something on the way replaced it"
+    if not environment.get("RLDBG_RUN"):
+        return "its environment lacks RLDBG_RUN: something on the way emptied it"
+    return "it has the start-up folder but has not reported in; it may hang while starting"

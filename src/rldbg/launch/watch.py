@@ -1,0 +1,132 @@
+"""While the training runs: announces who stopped, names who was not reached, keeps the broker up."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
+from rldbg.launch.unreached import UnreachedProcess, unreached_processes
+from rldbg.live import BrokerClient, start_broker
+
+_LOOK_FOR_UNREACHED_EVERY_S = 2.0
+
+
+@dataclass
+class Watch:
+    """Told regularly that time has passed; says each thing once."""
+
+    run: Run
+    say: Callable[[str], None]
+    owner_pid: int
+    host: str = "127.0.0.1"
+    breakpoints: Sequence[str] = ()
+    child_pid: int = 0
+    unreached: dict[int, UnreachedProcess] = field(default_factory=dict)
+    reported: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    _client: BrokerClient | None = None
+    _said: set[tuple[Any, ...]] = field(default_factory=set)
+    _breaks: list[dict[str, Any]] = field(default_factory=list)
+    _next_look: float = 0.0
+
+    def begin(self) -> None:
+        """Before the child starts, so that breakpoints are there when its processes are."""
+        self.start_broker()
+        self._connect()
+
+    def start_broker(self) -> None:
+        start_broker(self.run, host=self.host, owner_pid=self.owner_pid)
+
+    def follow(self, child_pid: int) -> None:
+        self.child_pid = child_pid
+
+    def tick(self) -> None:
+        try:
+            self._look()
+        except UnreachableError:
+            # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
+            self._restart()
+
+    def finish(self) -> list[Finding]:
+        """The last look, and what it says about breakpoints that were never reached."""
+        try:
+            self._look()
+            if self._client is not None and self._breaks:
+                self._breaks = self._client.request("break_list", timeout_s=5.0)["breaks"]
+        except UnreachableError:
+            self.say("the broker is gone; what it knew last is shown")
+        return [*self._never_hit(), *(process.to_finding() for process in self.unreached.values())]
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.__exit__()
+            self._client = None
+
+    def _connect(self) -> None:
+        self._client = BrokerClient(self.run.path.resolve())
+        for place in self.breakpoints:
+            file, _, line = place.rpartition(":")
+            made = self._client.request("break_set", file=file, line=int(line), timeout_s=10.0)
+            self._breaks.append(made)
+
+    def _restart(self) -> None:
+        self.close()
+        try:
+            self._breaks.clear()
+            self.begin()
+        except (UnreachableError, PrerequisiteError) as error:
+            self._once(("broker",), f"the broker cannot be reached: {error}")
+            return
+        self._once(("restarted", time.monotonic()), "the broker was killed and has been started again")
+
+    def _look(self) -> None:
+        assert self._client is not None
+        for process in self._client.request("ps", all=True, timeout_s=10.0)["processes"]:
+            self.reported[(str(process["host"]), int(process["pid"] or 0))] = process
+            self._announce(process)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_FOR_UNREACHED_EVERY_S
+            self._look_for_unreached()
+
+    def _announce(self, process: dict[str, Any]) -> None:
+        dashboard = process["ray"].get("dashboard")
+        if dashboard:
+            self._once(("dashboard", dashboard), f"Ray cluster started at: {dashboard}")
+        if process["state"] == "stopped":
+            place = f"{process['file']}:{process['line']}"
+            text = f"{process['who']} stopped at {place}: rldbg attach {process['who']} --run {self.run.path}"
+            self._once(("stopped", process["who"], place, round(time.time() - (process["since_s"] or 0))), text)
+        if process["crash_file"]:
+            text = f"{process['who']} crashed: {process['message']}: rldbg attach {process['crash_file']}"
+            self._once(("crash", process["crash_file"]), text)
+
+    def _look_for_unreached(self) -> None:
+        known = {pid for _, pid in self.reported}
+        for process in unreached_processes(self.child_pid, known, self.run.path.resolve()):
+            if process.pid not in self.unreached:
+                self.unreached[process.pid] = process
+                self.say(f"not reached: {process.name} (process {process.pid}): {process.reason}")
+        for pid in known.intersection(self.unreached):
+            del self.unreached[pid]
+
+    def _never_hit(self) -> list[Finding]:
+        found = []
+        for made in self._breaks:
+            if not any(made["hits"].values()):
+                places = sorted(who for who, is_set in made["set_in"].items() if is_set)
+                found.append(
+                    Finding(
+                        "launch.breakpoint-never-reached",
+                        Severity.WARNING,
+                        f"{made['file']}:{made['line']}",
+                        (f"set in {', '.join(places)}" if places else "set in no process: none has such a file",),
+                        "no process came to this line",
+                        ("is it the file that runs, and not a copy of it?",),
+                    )
+                )
+        return found
+
+    def _once(self, key: tuple[Any, ...], text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            self.say(text)
