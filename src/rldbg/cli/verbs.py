@@ -28,6 +28,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("convert", "recordings", "Write a recording in another format."),
     Verb("check", "recordings", "Test what must hold in one recording."),
     Verb("compare", "recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
+    Verb("rerun", "recordings", "Execute a recorded training step again, in one process, on CPU."),
     Verb("serve", "isolation", "Servers that outlive the shell: a training service to debug against."),
     Verb("doctor", "doctor", "The root cause of a failure, with its fix; and is this machine fit."),
     Verb("train", "trainer", "Run the embedded GRPO trainer on a recipe; record, replay, resume."),

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.replay.rollout import ReplayRollout
+    from rldbg.replay.rollout import ReplayRollout, trajectories_of
     from rldbg.replay.trajectory import Trajectory, TrajectoryBatch, padded_rows
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ReplayRollout": "rollout",
+        **dict.fromkeys(("ReplayRollout", "trajectories_of"), "rollout"),
         **dict.fromkeys(("Trajectory", "TrajectoryBatch", "padded_rows"), "trajectory"),
     },
 )
 
-__all__ = ["ReplayRollout", "Trajectory", "TrajectoryBatch", "padded_rows"]
+__all__ = ["ReplayRollout", "Trajectory", "TrajectoryBatch", "padded_rows", "trajectories_of"]

@@ -87,7 +87,7 @@ class ReplayRollout:
                 )
             loaded: dict[SampleId, Trajectory] = {}
             for record in self._recording.records(self._kind, step):
-                for trajectory in _trajectories(record):
+                for trajectory in trajectories_of(record):
                     if trajectory.sample in loaded:
                         raise IncompleteDataError(
                             f"{self.path} has the sample {trajectory.sample} twice at step {step} ({record.source})",
@@ -128,7 +128,7 @@ class ReplayRollout:
         )
 
 
-def _trajectories(record: Record) -> Iterator[Trajectory]:
+def trajectories_of(record: Record) -> Iterator[Trajectory]:
     """The rows of a record as trajectories."""
     if not record.samples:
         raise IncompleteDataError(

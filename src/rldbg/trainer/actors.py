@@ -16,10 +16,9 @@ from rldbg.trainer.distributed import Rendezvous
 from rldbg.trainer.inference_server import InferenceServer
 from rldbg.trainer.observer import RecordingPlan
 from rldbg.trainer.policy import PolicyWorker, RankUpdate
-from rldbg.trainer.rollout import RolloutWorker, Task
+from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
-from rldbg.trainer.tokenizer import load_tokenizer
 
 _log = logging.getLogger(__name__)
 _CHUNKS_PER_WORKER = 4
@@ -55,18 +54,6 @@ class RolloutActor:
             return answers
 
         return make_rollout_worker(self._recipe, generate).run(step, tasks)
-
-
-def make_rollout_worker(
-    recipe: Recipe, generate: Callable[[list[GenerationRequest]], list[Generation]]
-) -> RolloutWorker:
-    return RolloutWorker(
-        tokenizer=load_tokenizer(recipe.model.path),
-        generate=generate,
-        seed=recipe.seed,
-        max_turns=recipe.data.max_turns,
-        temperature=recipe.inference.temperature,
-    )
 
 
 class RayPolicy:

@@ -2,8 +2,9 @@
 
 Each rank records two kinds of its own beside the others:
 
-    capsule         before the step: the rank's samples cut as they were, random state, threads, recipe, code version;
-                    rank 0 also has the parameters and the optimizer's moments, which all ranks share
+    capsule         before the step: the rank's samples cut as they were, random state, recipe (with thread counts),
+                    the model's configuration, code version; rank 0 also has the parameters and the optimizer's
+                    moments, which all ranks share
     capsule_result  after each optimizer step (epoch, mini-batch): log probs and losses of the micro-batches and the
                     local gradient; rank 0 also has the reduced gradient and the parameters afterwards
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rldbg.core import Identity, SampleId
+from rldbg.core import Identity, SampleId, redact
 from rldbg.recording import Ragged, Recorder
 from rldbg.trainer.determinism import random_state
 from rldbg.trainer.observer import Place, RecordingPlan, columns
@@ -38,6 +39,7 @@ class _Result:
 
     log_probs: list[np.ndarray] = field(default_factory=list)
     entropy: list[np.ndarray] = field(default_factory=list)
+    reference: list[np.ndarray] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     samples: list[SampleId] = field(default_factory=list)
     tensors: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class CapsuleWriter:
         # By the settings alone, the same on all ranks: gathering shards is a collective.
         return self._settings.enabled and step % self._settings.every_n_steps == 0
 
-    def before(self, step: int, model: Any, optimizer: Any, shards: Sequence[Shard]) -> None:
+    def before(self, step: int, model: Any, optimizer: Any, shards: Sequence[Shard], *, pad_id: int) -> None:
         """The state a step starts from."""
         if not self._due(step):
             return
@@ -72,7 +74,9 @@ class CapsuleWriter:
             samples=[item.sample for item in trajectories],
             prompt_hashes=[item.prompt_hash for item in trajectories],
             policy_version=step,
-            recipe=asdict(self._recipe),
+            recipe=redact(asdict(self._recipe)),
+            model_config=model.config.to_dict(),
+            pad_id=pad_id,
             code=self._code,
             optimizer_steps=_optimizer_steps(optimizer),
             **columns(trajectories),
@@ -84,9 +88,11 @@ class CapsuleWriter:
     def micro_batch(self, place: Place, micro: MicroBatch, result: Forward, terms: LossTerms) -> None:
         if not self._due(place.step):
             return
-        for row, length in enumerate(micro.batch.response_lengths.tolist()):
-            self._result.log_probs.append(result.log_probs[row, :length].detach().cpu().numpy())
-            self._result.entropy.append(result.entropy[row, :length].detach().cpu().numpy())
+        lengths = micro.batch.response_lengths.tolist()
+        self._result.log_probs += _rows(result.log_probs, lengths)
+        self._result.entropy += _rows(result.entropy, lengths)
+        if micro.reference_log_probs is not None:
+            self._result.reference += _rows(micro.reference_log_probs, lengths)
         self._result.losses.append(float(terms.loss.detach()))
         self._result.samples += micro.batch.samples
 
@@ -106,6 +112,8 @@ class CapsuleWriter:
             return
         parameters = _named("param", model.named_parameters())
         result, self._result = self._result, _Result()
+        if result.reference:
+            result.tensors["reference_log_probs"] = Ragged.from_rows(result.reference, np.float32)
         self._recorder.record(
             "capsule_result",
             step=place.step,
@@ -125,6 +133,11 @@ class CapsuleWriter:
 
     def close(self) -> None:
         self._recorder.close()
+
+
+def _rows(values_br: Any, lengths: Sequence[int]) -> list[np.ndarray]:
+    """[b, r] as one array a sample, without padding."""
+    return [row[:length].numpy() for row, length in zip(values_br.detach().cpu(), lengths, strict=True)]
 
 
 def _named(prefix: str, tensors: Any, *, copy: bool = False) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the ranks of the policy do together: find each other, start from the same weights, add up their gradients."""
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +83,12 @@ def _blocks(model: Any) -> Any:
     return max(lists, key=len, default=())
 
 
-def sum_gradients(model: Any) -> None:
-    """Adds up the gradients of all ranks, in one message; afterwards all ranks have the same."""
+def sum_gradients(model: Any, *, in_rank_order: bool) -> None:
+    """Adds up the gradients of all ranks; afterwards all ranks have the same.
+
+    In rank order the sum is ((rank 0 + rank 1) + rank 2) + ..., which anyone can repeat bit for bit; it needs memory
+    for every rank's gradient. Otherwise the order is the library's.
+    """
     import torch
     import torch.distributed as dist
 
@@ -91,11 +96,24 @@ def sum_gradients(model: Any) -> None:
         return
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat)
+    if in_rank_order:
+        parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, flat)
+        flat = add_in_order(parts)
+    else:
+        dist.all_reduce(flat)
     start = 0
     for gradient in gradients:
         gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
         start += gradient.numel()
+
+
+def add_in_order(parts: Sequence[Any]) -> Any:
+    """The sum of tensors from the first to the last, in their own precision."""
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
 
 
 def whole_state(model: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rldbg.core import IncompleteDataError
 from rldbg.replay import Trajectory
 from rldbg.trainer.observer import Observer
-from rldbg.trainer.policy import PolicyWorker, RankUpdate
+from rldbg.trainer.policy import RankUpdate
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, cut, places, prepare
 
@@ -28,28 +29,6 @@ class Policy(Protocol):
     def save(self, folder: Path, step: int) -> None: ...
 
     def close(self) -> None: ...
-
-
-class LocalPolicy:
-    """A policy of one rank in this process."""
-
-    def __init__(self, worker: PolicyWorker) -> None:
-        self._worker = worker
-
-    def log_probs(self, shards: Sequence[Sequence[Shard]]) -> list[list[list[np.ndarray]]]:
-        return [self._worker.log_probs(shards[0])]
-
-    def update(self, step: int, shards: Sequence[Sequence[Shard]]) -> list[RankUpdate]:
-        return [self._worker.update(step, shards[0])]
-
-    def weights(self) -> Any:
-        return self._worker.weights()
-
-    def save(self, folder: Path, step: int) -> None:
-        self._worker.save(folder, step)
-
-    def close(self) -> None:
-        self._worker.close()
 
 
 class SelfHostedLearner:
@@ -96,16 +75,10 @@ class SelfHostedLearner:
 
 def _response_log_probs(trajectory: Trajectory) -> np.ndarray:
     if trajectory.logprobs is None:
-        raise _no_log_probs(trajectory)
+        raise IncompleteDataError(
+            f"the trajectory {trajectory.sample} has no rollout log probs", "set algorithm.old_log_probs=policy"
+        )
     return trajectory.logprobs[trajectory.prompt_length :]
-
-
-def _no_log_probs(trajectory: Trajectory) -> Exception:
-    from rldbg.core import IncompleteDataError
-
-    return IncompleteDataError(
-        f"the trajectory {trajectory.sample} has no rollout log probs", "set algorithm.old_log_probs=policy"
-    )
 
 
 def merge_updates(updates: Sequence[RankUpdate]) -> dict[str, float]:

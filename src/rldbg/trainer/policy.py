@@ -111,7 +111,7 @@ class PolicyWorker:
     def update(self, step: int, shards: Sequence[Shard]) -> RankUpdate:
         """Trains on this rank's shards: each of them one optimizer step with the other ranks, once an epoch."""
         rate = learning_rate(self._recipe.optimizer, step, self._recipe.steps)
-        self._capsules.before(step, self._model, self._optimizer, shards)
+        self._capsules.before(step, self._model, self._optimizer, shards, pad_id=self._tokenizer.pad_id)
         metrics, norms = [], []
         for epoch in range(self._recipe.policy.epochs):
             for number, shard in enumerate(shards):
@@ -119,7 +119,7 @@ class PolicyWorker:
                 metrics += self._accumulate(place, shard)
                 self._capsules.local_gradient(place, self._model)
                 if not self._recipe.policy.fsdp:
-                    distributed.sum_gradients(self._model)
+                    distributed.sum_gradients(self._model, in_rank_order=self._recipe.deterministic)
                 self._observer.gradients(place, self._model)
                 self._capsules.reduced_gradient(place, self._model)
                 norms.append(

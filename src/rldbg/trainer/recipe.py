@@ -67,6 +67,12 @@ def parse_recipe(data: Mapping[str, Any], *, source: str, allow_partial: bool = 
     return LoadedRecipe(recipe, debug, dict(data))
 
 
+def recipe_from_data(data: Mapping[str, Any], *, source: str) -> Recipe:
+    """The inverse of `dataclasses.asdict`: a recipe as a capsule stores it."""
+    own = {key: value for key, value in data.items() if key != "rollout_worker"}
+    return replace(_validate(own, source), rollout_worker=RolloutSettings(**data.get("rollout_worker", {})))
+
+
 def _rollout(block: Mapping[str, Any] | None, source: str, allow_partial: bool) -> RolloutSettings:
     worker = parse_rollout_worker_block(block, source=source)
     replays = worker.type == "mock"
@@ -105,6 +111,11 @@ def _check(recipe: Recipe, source: str) -> None:
         if value < 1:
             hint = "the data has no prompts then" if key == "data.prompts_per_step" else "use 1 or more"
             raise UsageError(f"{source}: {key} is {value}", hint)
+    if recipe.cluster.in_process and recipe.policy.ranks > 1:
+        raise UsageError(
+            f"{source}: cluster.in_process leaves room for one rank, and policy.ranks is {recipe.policy.ranks}",
+            "set policy.ranks=1",
+        )
     if recipe.inference.temperature <= 0:
         raise UsageError(f"{source}: inference.temperature is {recipe.inference.temperature}", "use a number above 0")
 
@@ -112,8 +123,6 @@ def _check(recipe: Recipe, source: str) -> None:
 def _validate(data: Mapping[str, Any], source: str) -> Recipe:
     from pydantic import TypeAdapter, ValidationError
 
-    if "rollout" in data:
-        raise UsageError(f"{source}: there is no 'rollout'", "did you mean 'rollout_worker'?")
     try:
         return TypeAdapter(Recipe).validate_python(dict(data))
     except ValidationError as error:

@@ -12,8 +12,9 @@ import numpy as np
 from rldbg.core import SampleId
 from rldbg.inference import Generation, GenerationRequest, sample_key
 from rldbg.replay import Trajectory
+from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tasks import FEEDBACK, Problem, is_right, score
-from rldbg.trainer.tokenizer import Tokenizer
+from rldbg.trainer.tokenizer import Tokenizer, load_tokenizer
 
 Generate = Callable[[list[GenerationRequest]], list[Generation]]
 
@@ -117,3 +118,13 @@ class RolloutWorker:
                 "temperature": self._temperature,
             },
         )
+
+
+def make_rollout_worker(recipe: Recipe, generate: Generate) -> RolloutWorker:
+    return RolloutWorker(
+        tokenizer=load_tokenizer(recipe.model.path),
+        generate=generate,
+        seed=recipe.seed,
+        max_turns=recipe.data.max_turns,
+        temperature=recipe.inference.temperature,
+    )

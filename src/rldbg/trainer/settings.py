@@ -139,6 +139,8 @@ class ClusterSettings:
 
     address: str | None = None
     """A running Ray cluster to join (`auto` finds one); absent, a local one is started for this run."""
+    in_process: bool = False
+    """Everything in this process, without Ray: one rank and one rollout worker, under any debugger."""
     dashboard: bool = False
     max_restarts: int = 3
     """How often a killed rollout worker or inference server is replaced before the run gives up."""

@@ -101,7 +101,7 @@ def cut(batch: StepBatch, recipe: Recipe) -> list[list[Shard]]:
         )
     layout = places(len(batch), ranks=ranks, mini_batches=minis)
     denominators = [
-        _denominator(batch.rows(range(first.start, last.stop)), recipe.algorithm.aggregation)
+        mini_batch_denominator([batch.rows(range(first.start, last.stop))], recipe.algorithm.aggregation)
         for first, last in zip(layout[0], layout[-1], strict=True)
     ]
     return [
@@ -110,9 +110,13 @@ def cut(batch: StepBatch, recipe: Recipe) -> list[list[Shard]]:
     ]
 
 
-def _denominator(batch: StepBatch, how: Aggregation) -> float:
+def mini_batch_denominator(batches: Sequence[StepBatch], how: Aggregation) -> float:
+    """What the losses of a mini-batch, given in parts, are divided by: its tokens, or its sequences."""
     tokens = [
-        int(item.loss_mask.sum()) for item, trained in zip(batch.trajectories, batch.trained, strict=True) if trained
+        int(item.loss_mask.sum())
+        for batch in batches
+        for item, trained in zip(batch.trajectories, batch.trained, strict=True)
+        if trained
     ]
     if how == "sum":
         return 1.0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import ExitCode, Identity, RldbgError, Run
 from rldbg.trainer.checkpoint import find_checkpoint
 from rldbg.trainer.controller import Controller, Learner, OnStep, Rollouts
+from rldbg.trainer.in_process import InProcessPolicy, InProcessRollouts
 from rldbg.trainer.metrics import open_trackers
 from rldbg.trainer.model import check_model
 from rldbg.trainer.observer import Observer, RecordingPlan
@@ -23,6 +24,7 @@ from rldbg.trainer.tasks import load_problems
 from rldbg.trainer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from rldbg.trainer.actors import RayPolicy
     from rldbg.trainer.cluster import Cluster
 
 OnNote = Callable[[str], None]
@@ -122,18 +124,24 @@ def _parts(
     stack: ExitStack,
 ) -> tuple[Learner, Rollouts]:
     """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
-    from rldbg.trainer.actors import RayPolicy, RayRollouts
-    from rldbg.trainer.cluster import Cluster
     from rldbg.trainer.learner import SelfHostedLearner
 
     observer = Observer(plan.records, Identity(role="controller"))
     stack.callback(observer.close)
-    if cluster is None:
-        cluster = stack.enter_context(Cluster(recipe.cluster, name=recipe.name))
-    run.update(ray=cluster.facts)
-    policy = RayPolicy(cluster, recipe, plan)
-    stack.callback(policy.close)
-    rollouts = beginning.replay or RayRollouts(cluster, recipe, on_loss=reporting.on_note)
+    policy: RayPolicy | InProcessPolicy
+    if recipe.cluster.in_process:
+        policy = InProcessPolicy(recipe, plan)
+        stack.callback(policy.close)
+        rollouts: Rollouts = beginning.replay or InProcessRollouts(recipe)
+    else:
+        from rldbg.trainer.actors import RayPolicy, RayRollouts
+        from rldbg.trainer.cluster import Cluster
+
+        cluster = cluster or stack.enter_context(Cluster(recipe.cluster, name=recipe.name))
+        run.update(ray=cluster.facts)
+        policy = RayPolicy(cluster, recipe, plan)
+        stack.callback(policy.close)
+        rollouts = beginning.replay or RayRollouts(cluster, recipe, on_loss=reporting.on_note)
     stack.callback(rollouts.close)
     started = policy.start(beginning.checkpoint)
     run.update(process_threads=started["threads"], warm_start=started.get("warm_start"))

@@ -1,0 +1,172 @@
+"""What a re-executed step has to say, stage by stage, in causal order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+STAGES = ("advantage", "forward", "loss", "gradient", "parameter")
+
+
+class Verdict(StrEnum):
+    """How a stage came out."""
+
+    EXACT = "exact"
+    WITHIN = "within tolerance"
+    DIFFERS = "differs"
+    NOT_COMPARED = "not compared"  # executed, but the recording has nothing to hold against it
+    NOT_EXECUTED = "not executed"  # the recording lacks what it needs
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """|recomputed - recorded| <= absolute + relative * |recorded|."""
+
+    absolute: float
+    relative: float
+
+    def __str__(self) -> str:
+        return f"{self.absolute:g} + {self.relative:g} * |recorded|"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One quantity held against its record."""
+
+    name: str
+    values: int
+    differing: int
+    max_abs: float
+    first_place: str
+    within: bool
+
+    @property
+    def exact(self) -> bool:
+        return self.differing == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: its verdict, and the quantities behind it."""
+
+    name: str
+    verdict: Verdict
+    note: str = ""
+    measured: tuple[Measured, ...] = ()
+    tolerance: Tolerance | None = None
+
+    @property
+    def worst(self) -> Measured | None:
+        differing = [item for item in self.measured if not item.exact]
+        return max(differing, key=lambda item: (not item.within, item.max_abs), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        worst = self.worst
+        return {
+            "stage": self.name,
+            "verdict": self.verdict.value,
+            "note": self.note,
+            "values": sum(item.values for item in self.measured),
+            "differing": sum(item.differing for item in self.measured),
+            "max_abs": worst.max_abs if worst else 0.0,
+            "first": f"{worst.name} {worst.first_place}".strip() if worst else "",
+            "tolerance": str(self.tolerance) if self.tolerance else "",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RerunReport:
+    """A re-executed step held against its recording."""
+
+    recording: str
+    step: int
+    ranks: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def first_difference(self) -> Stage | None:
+        return next((stage for stage in self.stages if stage.verdict is Verdict.DIFFERS), None)
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether something was compared and nothing was beyond its tolerance."""
+        compared = any(stage.verdict in (Verdict.EXACT, Verdict.WITHIN) for stage in self.stages)
+        return compared and self.first_difference is None
+
+    def to_dict(self) -> dict[str, Any]:
+        first = self.first_difference
+        return {
+            "recording": self.recording,
+            "step": self.step,
+            "ranks": list(self.ranks),
+            "changes": dict(self.changes),
+            "reproduced": self.reproduced,
+            "first_difference": first.name if first else None,
+            "stages": [stage.to_dict() for stage in self.stages],
+            "metrics": dict(self.metrics),
+        }
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        table = Table("stage", "verdict", "values", "differing", "largest difference", "where", box=None)
+        for stage in self.stages:
+            row = stage.to_dict()
+            where = stage.note or row["first"]
+            table.add_row(
+                stage.name,
+                stage.verdict.value,
+                str(row["values"] or ""),
+                str(row["differing"] or ""),
+                f"{row['max_abs']:.3g}" if row["max_abs"] else "",
+                where,
+            )
+        return table
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.verdict.value)}</td>"
+            f"<td>{escape(stage.note or str(stage.to_dict()['first']))}</td></tr>"
+            for stage in self.stages
+        )
+        return f"<table><caption>step {self.step}</caption>{rows}</table>"
+
+
+def measure(name: str, recomputed: Any, recorded: Any, tolerance: Tolerance, places: Sequence[str] = ()) -> Measured:
+    """Holds an array against its record, bit by bit first. NaN equals NaN: it was reproduced."""
+    ours, theirs = np.asarray(recomputed), np.asarray(recorded)
+    if ours.shape != theirs.shape:
+        place = f"shape {list(ours.shape)}, recorded {list(theirs.shape)}"
+        return Measured(name, theirs.size, max(theirs.size, 1), float("inf"), place, within=False)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    wrong = np.flatnonzero(~same)
+    if not len(wrong):
+        return Measured(name, theirs.size, 0, 0.0, "", within=True)
+    ours_wrong, theirs_wrong = ours.reshape(-1)[wrong].astype(np.float64), theirs.reshape(-1)[wrong].astype(np.float64)
+    distance = np.abs(ours_wrong - theirs_wrong)
+    within = bool((distance <= tolerance.absolute + tolerance.relative * np.abs(theirs_wrong)).all())
+    first = int(wrong[0])
+    place = places[first] if places else f"at {list(map(int, np.unravel_index(first, theirs.shape)))}"
+    largest = float("inf") if np.isnan(distance).any() else float(distance.max())
+    return Measured(name, theirs.size, len(wrong), largest, place, within)
+
+
+def judge(name: str, measured: Sequence[Measured], tolerance: Tolerance, note: str = "") -> Stage:
+    """The verdict on a stage from all its quantities; without any it was executed but not compared."""
+    if not measured:
+        return Stage(name, Verdict.NOT_COMPARED, note)
+    if all(item.exact for item in measured):
+        verdict = Verdict.EXACT
+    else:
+        verdict = Verdict.WITHIN if all(item.within for item in measured) else Verdict.DIFFERS
+    return Stage(name, verdict, note, tuple(measured), tolerance)

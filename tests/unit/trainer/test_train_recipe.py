@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from rldbg.core import UsageError
+from rldbg.trainer import parse_recipe, read_recipe
+from rldbg.trainer.recipe import recipe_from_data
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+
+@pytest.mark.parametrize("file", sorted(RECIPES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_shipped_recipe_is_valid(file):
+    loaded = read_recipe(file)
+    assert loaded.recipe.name == file.stem
+
+
+def test_overrides_reach_their_place():
+    loaded = read_recipe(
+        RECIPES / "arithmetic.yaml",
+        [
+            "policy.ranks=4",
+            "++rollout_worker.resource.num_workers=3",
+            "++debug.capsule=true",
+            "optimizer.learning_rate=1e-3",
+        ],
+    )
+    assert loaded.recipe.policy.ranks == 4 and loaded.recipe.rollout_worker.workers == 3
+    assert loaded.recipe.optimizer.learning_rate == 1e-3 and loaded.debug.capsule
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "hint"),
+    [
+        ({"polcy": {"ranks": 2}}, "'polcy'", "'policy'"),
+        ({"policy": {"rank": 2}}, "'policy.rank'", "'ranks'"),
+        ({"model": {"tiny": {"hiden_size": 8}}}, "'model.tiny.hiden_size'", "'hidden_size'"),
+        ({"debug": {"enable_dump": True}}, "debug.enable_dump", "enable_data_dump"),
+        ({"rollout": {"workers": 2}}, "'rollout'", "'rollout_worker'"),
+        ({"policy": {"ranks": "many"}}, "policy.ranks is 'many'", "policy.ranks"),
+        ({"algorithm": {"loss": "grpo"}}, "algorithm.loss is 'grpo'", "algorithm.loss"),
+        ({"data": {"prompts_per_step": 0}}, "data.prompts_per_step is 0", "no prompts"),
+        ({"policy": {"epochs": 0}}, "policy.epochs is 0", "1 or more"),
+        ({"inference": {"temperature": 0}}, "temperature", "above 0"),
+        ({"cluster": {"in_process": True}}, "one rank", "policy.ranks=1"),
+        ({"rollout_worker": {"type": "mock"}}, "trajectory_load_path", "trajectory_load_path"),
+        ({"rollout_worker": {"trajectory_load_path": "x.pt"}}, "generate", "type=mock"),
+        ({"rollout_worker": {"resource": {"num_workers": 0}}}, "num_workers is 0", "above 0"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_would_be_right(data, message, hint):
+    with pytest.raises(UsageError) as caught:
+        parse_recipe(data, source="x.yaml")
+    assert message in caught.value.message and "x.yaml" in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_recipe_survives_being_stored(trained):
+    from dataclasses import asdict
+
+    recipe = trained.recipe(rollout_worker={"type": "mock", "trajectory_load_path": "x"}).recipe
+    assert recipe_from_data(asdict(recipe), source="test") == recipe
+
+
+def test_the_recording_goes_into_the_run_folder_unless_it_is_told_elsewhere(trained, tmp_path):
+    inside = trained.recipe(debug={"enable_data_dump": True, "dump_options": {"param": True}}).recording_plan(
+        tmp_path, {}
+    )
+    assert inside.records.directory == tmp_path / "recording"
+    assert inside.records.parameter_patterns == (".",) and not inside.capsules.enabled
+    elsewhere = trained.recipe(debug={"capsule": True, "dump_dir": "/somewhere"}).recording_plan(tmp_path, {})
+    assert str(elsewhere.capsules.directory) == "/somewhere"
+    assert elsewhere.capsules.enabled and not elsewhere.records.enabled
