@@ -203,14 +203,14 @@ def bench_memory(folder: Path, samples: int, tokens: int) -> Line:
 
 def bench_large_files(folder: Path, size: int, files: int) -> Line:
     """From the end of a step, when everything has been handed over, to the last file's name and journal line."""
-    data = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+    data = np.random.default_rng(0).integers(0, 255, (files, size), dtype=np.uint8)
     raw, ours = [], []
     with Recorder(folder / "large", identity=Identity(), buffer_bytes=2 * size * (files + 1), gather_s=600) as recorder:
         for step in range(5):
-            raw.append(timed(lambda: raw_writes(folder / "raw", data, files)))
+            raw.append(timed(lambda: raw_writes(folder / "raw", data)))
             shutil.rmtree(folder / "raw")
             for number in range(files):
-                recorder.record(f"kind{number}", step=step, micro=0, payload=data)
+                recorder.record(f"kind{number}", step=step, micro=0, payload=data[number])
             ours.append(timed(lambda step=step: write_step(recorder, step)))
             for number in range(files):
                 (folder / "large" / f"kind{number}" / f"step_{step:06d}_rank0.safetensors").unlink()
@@ -234,15 +234,15 @@ def write_step(recorder: Recorder, step: int) -> None:
 
 def bench_small_records(folder: Path, per_file: int, count: int) -> Line:
     """Records of 100 kB, so many a file, against plain files with the same bytes."""
-    data = np.random.default_rng(0).random(12_500)
+    data = np.random.default_rng(0).random((count, 12_500))
     raw, ours = [], []
     for _ in range(3):
-        raw.append(timed(lambda: raw_writes(folder / "raw", np.tile(data.view(np.uint8), per_file), count // per_file)))
+        raw.append(timed(lambda: raw_writes(folder / "raw", data.reshape(count // per_file, -1).view(np.uint8))))
         shutil.rmtree(folder / "raw")
         with Recorder(folder / "small", identity=Identity()) as recorder:
-            recorder.record("warm", step=0, payload=data)
+            recorder.record("warm", step=0, payload=data[0])
             recorder.flush()
-            ours.append(timed(lambda: record_all(recorder, data, count, per_file)))
+            ours.append(timed(lambda: record_all(recorder, data, per_file)))
         shutil.rmtree(folder / "small")
     limit, speed = count / min(raw), count / min(ours)
     return Line(
@@ -256,19 +256,19 @@ def bench_small_records(folder: Path, per_file: int, count: int) -> Line:
     )
 
 
-def record_all(recorder: Recorder, data: np.ndarray, count: int, per_file: int) -> None:
-    for number in range(count):
+def record_all(recorder: Recorder, data: np.ndarray, per_file: int) -> None:
+    for number, payload in enumerate(data):
         micro = number % per_file if per_file > 1 else None
-        recorder.record("small", step=number // per_file, micro=micro, payload=data)
+        recorder.record("small", step=number // per_file, micro=micro, payload=payload)
     if not recorder.flush() or recorder.stopped:
         raise SystemExit(f"the recorder stopped: {recorder.stopped}")
 
 
-def raw_writes(folder: Path, data: np.ndarray, count: int) -> None:
+def raw_writes(folder: Path, rows: np.ndarray) -> None:
     folder.mkdir()
-    for number in range(count):
+    for number, row in enumerate(rows):
         descriptor = os.open(folder / f"{number}", os.O_WRONLY | os.O_CREAT)
-        view = data.data
+        view = row.data
         while view.nbytes:
             view = view[os.write(descriptor, view) :]
         os.close(descriptor)

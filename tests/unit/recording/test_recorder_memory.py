@@ -1,14 +1,18 @@
 """The memory of snapshots: bounded, never handed out twice, whole again when everything is given back."""
 
+import os
 import random
 import threading
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rldbg.recording.recorder import whole_file
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.checksum import SharedSum, join
+from rldbg.recording.recorder.checksum import join
 from rldbg.recording.recorder.memory import ArenaMemory, NoRoom, TooLarge
 
 MIB = 2**20
@@ -77,17 +81,32 @@ def test_joined_checksums_are_those_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
-def test_a_shared_checksum_does_not_depend_on_who_sums_what(helpers: int) -> None:
-    data = np.random.default_rng(0).bytes(3_000_001)
-    pieces = [[memoryview(data)[start : start + 100_000]] for start in range(0, len(data), 100_000)]
-    shared = SharedSum(pieces)
-    threads = [threading.Thread(target=shared.help_from_front) for _ in range(helpers)]
-    for thread in threads:
-        thread.start()
-    assert shared.result() == zlib.crc32(data)
+@pytest.mark.parametrize(
+    "sizes", [[], [10], [40_000, 3], [9_000_001], [1, 2**20, 5_000_000, 77, 12_345_678], [10] * 5000]
+)
+def test_a_file_does_not_depend_on_who_writes_which_piece(tmp_path: Path, sizes: list[int], helpers: int) -> None:
+    buffers = [memoryview(np.random.default_rng(0).bytes(size)) for size in sizes]
+    threads: list[threading.Thread] = []
+
+    def offer(help: Callable[[], None]) -> None:
+        threads.extend(threading.Thread(target=help) for _ in range(helpers))
+        for thread in threads:
+            thread.start()
+
+    path = tmp_path / "file"
+    size, crc32 = whole_file.write(str(path), buffers, offer)
     for thread in threads:
         thread.join()
+    whole = b"".join(buffers)
+    assert path.read_bytes() == whole
+    assert (size, crc32) == (len(whole), zlib.crc32(whole))
 
 
-def test_the_checksum_of_nothing_is_zero() -> None:
-    assert SharedSum([]).result() == 0
+def test_an_error_of_a_helper_is_an_error_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    writing = whole_file.SharedWriting(descriptor, [memoryview(bytes(9_000_000))])
+    writing.help()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        writing.finish()
+    os.close(descriptor)

@@ -7,32 +7,88 @@ gets a rename after a look, which two processes of one rank could in theory race
 import errno
 import itertools
 import os
+import threading
+import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from rldbg.recording.recorder.checksum import Piece, SharedSum, crc32
+from rldbg.recording.recorder.checksum import join
 
-PIECE_BYTES = 4 * 2**20
-# Below this one thread sums and writes: handing work to another thread would cost more than it saves.
-_SHARED_FROM_BYTES = 2 * PIECE_BYTES
+# Large pieces: after each one the thread has to get the interpreter back from the trainer.
+_PIECE_BYTES = 8 * 2**20
 # Below this it is cheapest to join all buffers and make one call for each step.
 _JOIN_BELOW_BYTES = 32 * 2**10
 _MOST_VIEWS = 512  # well under the kernel's limit of 1024 for one writev
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
+class _Piece(NamedTuple):
+    offset: int
+    size: int
+    views: list[memoryview]
+
+
+class SharedWriting:
+    """The pieces of one file, summed and written by whoever has time; each piece exactly once."""
+
+    def __init__(self, descriptor: int, buffers: Sequence[memoryview]) -> None:
+        self._descriptor = descriptor
+        self._pieces = _cut(buffers)
+        self._sums = [0] * len(self._pieces)
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._missing = len(self._pieces)
+        self._complete = threading.Event()
+        self._error: OSError | None = None
+
+    @property
+    def can_be_shared(self) -> bool:
+        return len(self._pieces) > 1
+
+    def help(self) -> None:
+        """Writes pieces until none is left that nobody has begun."""
+        while (index := self._claim()) is not None:
+            try:
+                self._sums[index] = _write_piece(self._descriptor, self._pieces[index])
+            except OSError as error:
+                self._error = error
+            finally:
+                self._finish_one()
+
+    def finish(self) -> tuple[int, int]:
+        """Writes what nobody has begun, waits for those who help, and returns the file's size and CRC-32."""
+        self.help()
+        if self._pieces:
+            self._complete.wait()
+        if self._error is not None:
+            raise self._error
+        size, crc32 = 0, 0
+        for piece, value in zip(self._pieces, self._sums, strict=True):
+            size, crc32 = size + piece.size, join(crc32, value, piece.size) if size else value
+        return size, crc32
+
+    def _claim(self) -> int | None:
+        with self._lock:
+            if self._begun == len(self._pieces):
+                return None
+            self._begun += 1
+            return self._begun - 1
+
+    def _finish_one(self) -> None:
+        with self._lock:
+            self._missing -= 1
+            if not self._missing:
+                self._complete.set()
+
+
 def write(path: str, buffers: Sequence[memoryview], offer: Callable[[Callable[[], None]], None]) -> tuple[int, int]:
     """Writes the buffers and returns size and CRC-32. `offer` may have the given help run by another thread."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        pieces = _pieces(buffers)
-        size = sum(view.nbytes for piece in pieces for view in piece)
-        if size < _SHARED_FROM_BYTES:
-            return size, _write_alone(descriptor, pieces)
-        shared = SharedSum(pieces)
-        offer(shared.help_from_front)
-        for piece in pieces:
-            _write_piece(descriptor, piece)
-        return size, shared.result()
+        writing = SharedWriting(descriptor, buffers)
+        if writing.can_be_shared:
+            offer(writing.help)
+        return writing.finish()
     finally:
         os.close(descriptor)
 
@@ -56,40 +112,43 @@ def give_name(temporary: str, names: Callable[[int], str]) -> int:
     raise AssertionError("numbers never end")
 
 
-def _write_alone(descriptor: int, pieces: list[Piece]) -> int:
-    whole: list[memoryview] = [view for piece in pieces for view in piece]
-    if sum(view.nbytes for view in whole) < _JOIN_BELOW_BYTES:
-        whole = [memoryview(b"".join(whole))]
-    _write_piece(descriptor, whole)
-    return crc32(whole)
+def _write_piece(descriptor: int, piece: _Piece) -> int:
+    """Writes one piece at its place and returns its CRC-32."""
+    crc32 = 0
+    for view in piece.views:
+        crc32 = zlib.crc32(view, crc32)
+    views, offset = list(piece.views), piece.offset
+    while views:
+        written = os.pwritev(descriptor, views[:_MOST_VIEWS], offset)
+        offset += written
+        done = 0
+        while done < len(views) and written >= views[done].nbytes:
+            written -= views[done].nbytes
+            done += 1
+        del views[:done]
+        if written:
+            views[0] = views[0][written:]
+    return crc32
 
 
-def _write_piece(descriptor: int, piece: Piece) -> None:
-    for start in range(0, len(piece), _MOST_VIEWS):
-        views = list(piece[start : start + _MOST_VIEWS])
-        while views:
-            written = os.writev(descriptor, views)
-            while views and written >= views[0].nbytes:
-                written -= views.pop(0).nbytes
-            if views:
-                views[0] = views[0][written:]
-
-
-def _pieces(buffers: Sequence[memoryview]) -> list[Piece]:
-    """The buffers cut and grouped into pieces of PIECE_BYTES; only the last piece is shorter."""
-    pieces: list[Piece] = []
-    current: list[memoryview] = []
-    room = PIECE_BYTES
+def _cut(buffers: Sequence[memoryview]) -> list[_Piece]:
+    """The buffers cut and grouped so that every piece but the last has the same size."""
+    if sum(buffer.nbytes for buffer in buffers) < _JOIN_BELOW_BYTES:
+        buffers = [memoryview(b"".join(buffers))]
+    groups: list[list[memoryview]] = []
+    room = 0
     for buffer in buffers:
         start = 0
         while start < buffer.nbytes:
+            if room == 0:
+                groups.append([])
+                room = _PIECE_BYTES
             view = buffer[start : start + room]
-            current.append(view)
+            groups[-1].append(view)
             start += view.nbytes
             room -= view.nbytes
-            if room == 0:
-                pieces.append(current)
-                current, room = [], PIECE_BYTES
-    if current:
-        pieces.append(current)
-    return pieces
+    sizes = [sum(view.nbytes for view in group) for group in groups]
+    return [
+        _Piece(number * _PIECE_BYTES, size, group)
+        for number, (size, group) in enumerate(zip(sizes, groups, strict=True))
+    ]
