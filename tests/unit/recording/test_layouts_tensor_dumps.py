@@ -153,6 +153,27 @@ def test_miles_writes_one_train_file_a_rank(tmp_path):
     assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 0, 1, 1, 1]] * 2
 
 
+def test_miles_conversations_come_with_their_samples(tmp_path):
+    peer_dumps.slime_rollout(tmp_path, 0, [peer_dumps.slime_sample(0), peer_dumps.slime_sample(1)])
+    conversation = [{"role": "user", "content": "2+2"}]
+    peer_dumps.lines(tmp_path / "trajectory" / "0.jsonl", [{"sample_index": 1, "messages": conversation}])
+    recording = open_recording(tmp_path)
+    first, second = recording.read(RecordKey("trajectory", 0)).fields["extra_fields"]
+    assert "messages" not in first
+    assert second["messages"] == conversation
+    assert recording.verify() == []
+
+
+def test_slime_samples_may_hold_tensors_instead_of_lists(tmp_path):
+    sample = peer_dumps.slime_sample(0, tokens=torch.tensor([1, 2, 3, 4, 5], dtype=torch.int32))
+    sample |= {"loss_mask": torch.ones(3), "rollout_log_probs": torch.full((3,), -1.0, dtype=torch.bfloat16)}
+    peer_dumps.slime_rollout(tmp_path, 0, [sample])
+    record = open_recording(tmp_path).read(RecordKey("trajectory", 0))
+    assert record.dtype("tokens") == "int32"
+    assert record.dtype("logprobs") == "bfloat16"
+    assert record.array("logprobs").tolist() == [0, 0, -1, -1, -1]
+
+
 def test_miles_policy_loss_dump(tmp_path):
     folder = tmp_path / "policy_loss_debug"
     folder.mkdir()
@@ -203,6 +224,25 @@ def test_verl_rollout_cache_loses_its_padding_and_nothing_else(tmp_path, method)
     assert record.fields["extra_fields"][0]["data_source"] == "gsm8k"
     assert record.extra["meta_info"] == {"temperature": 1.0}
     assert "prompts" not in record.extra, "prompts only repeat what input_ids hold"
+
+
+def test_verl_transfer_queue_batch_is_jagged(tmp_path):
+    def jagged(*rows):
+        return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+    tensors = {"input_ids": jagged([5, 6, 7], [3, 4, 5, 9, 9]), "response_mask": jagged([1], [1, 0, 1])}
+    tensors |= {"rollout_log_probs": jagged([-0.5], [-0.1, -0.2, -0.3]), "rm_scores": jagged([1.0], [0.0, 0.0, 0.5])}
+    folder = tmp_path / "exp" / "7" / "1"
+    folder.mkdir(parents=True)
+    payload = {"tensordict": tensors, "tags": [{}, {}], "keys": ["u0_s_0", "u0_s_1"], "global_steps": 7}
+    torch.save(payload, folder / "tq_batch.pt")
+    (folder / "meta.json").write_text('{"global_steps": 7, "num_trajectories": 2}')
+    record = open_recording(tmp_path / "exp").read(RecordKey("trajectory", 7, 0, 1))
+    assert [row.tolist() for row in record.rows("tokens")] == [[5, 6, 7], [3, 4, 5, 9, 9]]
+    assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 0, 1], [0, 0, 1, 0, 1]]
+    assert record.array("reward").tolist() == [1.0, 0.5]
+    assert record.samples == (SampleId("u0", 0), SampleId("u0", 1))
+    assert record.extra["meta_info"]["tags"] == [{}, {}]
 
 
 def test_areal_padded_batch(tmp_path):

@@ -172,7 +172,8 @@ def refuse_hostile(module: str, name: str) -> None:
     if (
         (root in sys.stdlib_module_names and name not in _HARMLESS.get(module, ()))
         or root in _HOSTILE_PACKAGES
-        or f"{module}.{name}".startswith(_HOSTILE_PREFIXES)
+        # jagged tensors carry hints of this plain class, and nothing else of the package
+        or (f"{module}.{name}".startswith(_HOSTILE_PREFIXES) and name != "_DimRange")
         or any(_reaches_through(part) for part in (*module.split(".")[1:], *parts[:-1]))
         or (parts[-1].startswith("__") and parts[-1].endswith("__"))
     ):

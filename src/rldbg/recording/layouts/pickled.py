@@ -3,7 +3,7 @@
 import struct
 from typing import Any
 
-from rldbg.recording.formats.pt_reader import Opaque
+from rldbg.recording.formats.opaque import Opaque, OpaqueClass
 
 
 def mentions(start: bytes, text: str) -> bool:
@@ -22,6 +22,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Opaque):
         held = value.attributes() or {"args": list(value.args), **value.kwargs}
         return {"class": f"{value.module}.{value.name}"} | {str(key): plain(item) for key, item in held.items()}
+    if isinstance(value, OpaqueClass):
+        return f"{value.module}.{value.name}"
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -10,6 +10,7 @@ from typing import Any
 
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.pickled import plain
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree
 
@@ -40,7 +41,7 @@ class SglangLayout(Layout):
     def record(self, content: Any, entry: Entry) -> Record:
         found = _PASS.search(entry.file)
         if found:
-            fields = dict(content) if isinstance(content, Mapping) else {"value": content}
+            fields = plain(dict(content) if isinstance(content, Mapping) else {"value": content})
             place = {axis: int(found[axis]) for axis in ("tp", "pp") if found[axis]}
             return Record(entry.key, fields, coordinates=place, source=entry.file)
         meta: Any = {}
@@ -48,7 +49,9 @@ class SglangLayout(Layout):
             content, meta = content["value"], content.get("meta") or {}
         named = _TAGGED.search(entry.file)
         extra = (_tags(named) if named else {}) | (dict(meta) if isinstance(meta, Mapping) else {"meta": meta})
-        return Record(entry.key, {"value": content}, coordinates=_coordinates(extra), extra=extra, source=entry.file)
+        return Record(
+            entry.key, {"value": plain(content)}, coordinates=_coordinates(extra), extra=plain(extra), source=entry.file
+        )
 
 
 def _tagged_entries(tree: Tree) -> list[Entry]:

@@ -12,6 +12,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import VALIDATION, Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.lines import json_lines
 from rldbg.recording.layouts.pickled import mentions
 from rldbg.recording.layouts.slime_samples import loss_record, rollout_record, train_record
 from rldbg.recording.records import Record
@@ -21,15 +22,16 @@ _NUMBERED = re.compile(
     r"(?:^|/)(?P<folder>[^/]*)/(?P<stem>[^/]*?)(?P<eval>eval_)?(?P<step>\d+)(?:_(?P<rank>\d+))?\.pt$"
 )
 _LOSS = re.compile(r"(?:^|/)policy_loss_debug/rank_(?P<rank>\d+)_call_(?P<call>\d+)\.pt$")
-# Written beside the dumps and made from them, for miles' own dashboard.
+# Made from the dumps beside them, for miles' dashboard and slime's viewer; and conversations, read with the rollout.
 _DERIVED = r"(^|/)(dashboard_columns|tokenizer)/|(^|/)trajectory/(eval_)?\d+\.jsonl$|\.trace_timeline_[a-z_.]+$"
 
 
 class _Content(NamedTuple):
-    """A file's own data, and for train files the group of each sample index, from the rollout file."""
+    """A file's own data, and by sample index: the group, for train files; the conversation, for rollout files."""
 
     data: Mapping[str, Any]
     groups: Mapping[int, str]
+    messages: Mapping[int, Any]
 
 
 class SlimeLayout(Layout):
@@ -64,13 +66,15 @@ class SlimeLayout(Layout):
         if not isinstance(data, Mapping):
             raise IncompleteDataError(f"{file}: not a mapping, so no dump of slime", "rldbg show --layout names others")
         is_rollout = "samples" in data and "format_version" not in data
-        return _Content(data, {} if is_rollout else _groups(tree, file))
+        if is_rollout:
+            return _Content(data, {}, _messages(tree, file))
+        return _Content(data, _groups(tree, file), {})
 
     def record(self, content: Any, entry: Entry) -> Record:
         if entry.kind == "is_loss_debug":
             return loss_record(content.data, entry)
         if entry.kind in ("trajectory", VALIDATION):
-            return rollout_record(content.data, entry)
+            return rollout_record(content.data, content.messages, entry)
         return train_record(content.data, content.groups, entry)
 
 
@@ -85,7 +89,17 @@ def _part_of(tree: Tree, fact: FileFact) -> str:
         return ""
     if mentions(start, "format_version") or mentions(start, "rollout_data"):
         return "train"
-    return "rollout" if mentions(start, "samples") else ""
+    return "rollout"
+
+
+def _messages(tree: Tree, file: str) -> dict[int, Any]:
+    """miles keeps conversations in a file of their own, trajectory/<id>.jsonl, one sample a line."""
+    found = re.search(r"(?P<before>(?:^|.*/))rollout_data/(?P<stem>(?:eval_)?\d+)\.pt$", file)
+    name = f"{found['before']}trajectory/{found['stem']}.jsonl" if found else ""
+    if not any(fact.name == name for fact in tree.files):
+        return {}
+    rows = json_lines(tree.local(name))
+    return {row["sample_index"]: row["messages"] for row in rows if "sample_index" in row and "messages" in row}
 
 
 def _groups(tree: Tree, file: str) -> dict[int, str]:

@@ -29,10 +29,10 @@ _TRAIN_USED = frozenset(
 _BATCH_FIELDS = frozenset({"samples", "rollout_id", "rank"})
 
 
-def rollout_record(data: Mapping[str, Any], entry: Entry) -> Record:
+def rollout_record(data: Mapping[str, Any], messages: Mapping[int, Any], entry: Entry) -> Record:
     """What was generated: kind trajectory, or validation."""
     samples = _samples(data.get("samples"))
-    tokens = ragged([sample.get("tokens") or () for sample in samples])
+    tokens = ragged([sample.get("tokens") for sample in samples])
     lengths = [int(sample.get("response_length") or 0) for sample in samples]
     masks = [_mask(sample.get("loss_mask"), length) for sample, length in zip(samples, lengths, strict=True)]
     fields: dict[str, Any] = {
@@ -49,7 +49,7 @@ def rollout_record(data: Mapping[str, Any], entry: Entry) -> Record:
         fields["policy_versions"] = after_prompt(ragged(made), tokens.lengths, fill=-1)
     if entry.kind == VALIDATION:
         fields["is_val"] = np.ones(len(samples), bool)
-    fields["extra_fields"] = [_rest(sample, _ROLLOUT_USED) for sample in samples]
+    fields["extra_fields"] = [_rest(sample, _ROLLOUT_USED) | _conversation(sample, messages) for sample in samples]
     hashes = prompt_hashes(tokens, _response_mask(lengths, tokens))
     extra = {key: plain(value) for key, value in data.items() if key not in _BATCH_FIELDS}
     groups = [sample.get("group_index") for sample in samples]
@@ -62,7 +62,7 @@ def rollout_record(data: Mapping[str, Any], entry: Entry) -> Record:
 def train_record(data: Mapping[str, Any], groups: Mapping[int, str], entry: Entry) -> Record:
     """What the trainer computed: kind prepared_trajectories (with advantages), or old_log_probs."""
     samples = _train_samples(data)
-    tokens = ragged([sample.get("tokens") if sample.get("tokens") is not None else () for sample in samples])
+    tokens = ragged([sample.get("tokens") for sample in samples])
     lengths = [
         int(_number(sample.get("response_lengths"), len(row))) for sample, row in zip(samples, tokens, strict=True)
     ]
@@ -119,7 +119,7 @@ def _train_samples(data: Mapping[str, Any]) -> Sequence[_Sample]:
     columns = data.get("rollout_data")
     if not isinstance(columns, Mapping):
         return _samples(data.get("samples"))
-    count = len(columns.get("tokens") or ())
+    count = max(_length(columns.get("tokens")), 0)
     per_sample = {name: values for name, values in columns.items() if _length(values) == count}
     renamed = {"sample_indices": "sample_index", "partition": "rollout_position"}
     return [{renamed.get(name, name): values[row] for name, values in per_sample.items()} for row in range(count)]
@@ -133,11 +133,11 @@ def _ids(
     groups: Sequence[Any], indices: Sequence[Any], hashes: Sequence[str]
 ) -> tuple[tuple[SampleId, ...], dict[str, Any]]:
     """(group_index, index) where the framework set them; else the prompt and the order stand in, and that is said."""
-    if all(index is not None for index in indices):
-        names = [hashes[row] if group is None else str(group) for row, group in enumerate(groups)]
-        return tuple(SampleId(name, int(index)) for name, index in zip(names, indices, strict=True)), {}
-    named = [hashes[row] if group is None else str(group) for row, group in enumerate(groups)]
-    return ids_in_order(named), {IDS_FROM: "group or prompt, and order in the file"}
+    names = [hashes[row] if group is None else str(group) for row, group in enumerate(groups)]
+    if any(index is None for index in indices):
+        return ids_in_order(names), {IDS_FROM: "group or prompt, and order in the file"}
+    made = {IDS_FROM: "prompt, and the sample's index"} if None in groups else {}
+    return tuple(SampleId(name, int(index)) for name, index in zip(names, indices, strict=True)), made
 
 
 def _mask(mask: Any, length: int) -> Any:
@@ -182,6 +182,11 @@ def _rest(sample: _Sample, used: frozenset[str] | set[str]) -> dict[str, Any]:
     if isinstance(rest.get("reward"), int | float):
         del rest["reward"]
     return rest
+
+
+def _conversation(sample: _Sample, messages: Mapping[int, Any]) -> dict[str, Any]:
+    index = sample.get("index")
+    return {"messages": messages[index]} if isinstance(index, int) and index in messages else {}
 
 
 def _place(data: Mapping[str, Any]) -> dict[str, int]:

@@ -11,9 +11,10 @@ import numpy as np
 
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.pt_reader import Opaque, load_pickle, load_pt
+from rldbg.recording.formats.tagged_json import ragged_of
 from rldbg.recording.formats.torch_rebuild import BITS
 from rldbg.recording.layouts.base import IDS_FROM, Entry
-from rldbg.recording.layouts.columns import ids_in_order, prompt_hashes, unpadded
+from rldbg.recording.layouts.columns import after_prompt, ids_in_order, prompt_hashes, unpadded
 from rldbg.recording.layouts.pickled import plain
 from rldbg.recording.records import EncodedArray, Ragged, Record
 
@@ -26,8 +27,13 @@ def load_batch(path: Path) -> dict[str, Any]:
     if path.suffix == ".pt":
         content = load_pt(path)
         with reading(path):
-            others = {name: plain(value) for name, value in content.items() if name != "tensordict"}
-            return {"tensors": _tensors(content["tensordict"]), "objects": {}, "meta": others}
+            named = {name: _jagged(value) for name, value in _tensors(content["tensordict"]).items()}
+            # Keys are <uid>_<session>_<index>; the uid is a prompt's.
+            objects = {"key": content["keys"], "uid": [str(key).split("_")[0] for key in content["keys"]]}
+            objects |= {name: value for name, value in named.items() if isinstance(value, list)}
+            tensors = {name: value for name, value in named.items() if not isinstance(value, list)}
+            meta = {name: plain(value) for name, value in content.items() if name not in ("tensordict", "keys")}
+            return {"tensors": tensors, "objects": objects, "meta": meta}
     content = load_pickle(path)
     with reading(path):
         state = content.state if isinstance(content, Opaque) else None
@@ -41,64 +47,67 @@ def load_batch(path: Path) -> dict[str, Any]:
 def batch_record(content: Mapping[str, Any], entry: Entry) -> Record:
     tensors, objects = dict(content["tensors"]), content["objects"]
     ids, mask = tensors.pop("input_ids", None), tensors.pop("attention_mask", None)
-    if not isinstance(ids, np.ndarray) or ids.ndim != 2:
-        raise Malformed("the batch has no padded input_ids")
-    keep = np.ones(ids.shape, bool) if mask is None else np.asarray(mask).astype(bool)
-    columns = _Columns(ids, keep, _response_length(tensors, ids.shape))
+    columns: _Padded | _Jagged
+    if isinstance(ids, Ragged):
+        columns = _Jagged(ids)
+    elif isinstance(ids, np.ndarray) and ids.ndim == 2:
+        columns = _Padded(ids, mask, _response_length(tensors, ids.shape))
+    else:
+        raise Malformed("the batch has no input_ids")
     fields = _fields(columns, tensors)
+    count = len(fields["tokens"])
     hashes = prompt_hashes(fields["tokens"], fields["loss_mask"])
     fields["extra_fields"] = [
-        {name: plain(values[row]) for name, values in objects.items() if len(values) == len(ids)}
-        for row in range(len(ids))
+        {name: plain(values[row]) for name, values in objects.items() if len(values) == count} for row in range(count)
     ]
-    groups = objects.get("uid") if objects.get("uid") is not None else objects.get("index")
-    samples = ids_in_order(hashes if groups is None or len(groups) != len(ids) else groups)
+    groups = next((objects[name] for name in ("uid", "index") if len(objects.get(name, ())) == count), hashes)
     extra = {name: columns.cut(value) for name, value in tensors.items()}
     extra |= {"meta_info": content["meta"], IDS_FROM: "uid or prompt, and order in the batch"}
-    return Record(entry.key, fields, samples, hashes, extra=extra, source=entry.file)
+    return Record(entry.key, fields, ids_in_order(groups), hashes, extra=extra, source=entry.file)
 
 
-def _fields(columns: "_Columns", tensors: dict[str, Any]) -> dict[str, Any]:
+def _fields(columns: "_Padded | _Jagged", tensors: dict[str, Any]) -> dict[str, Any]:
     """The fields of a trajectory; what they are made from is taken out of `tensors`."""
-    prompt = columns.prompt
     response_mask = tensors.pop("response_mask", tensors.pop("loss_mask", None))
-    trained = columns.keep[:, prompt:] if response_mask is None else np.asarray(response_mask).astype(bool)
-    fields: dict[str, Any] = {
-        "tokens": columns.cut(columns.ids),
-        "loss_mask": columns.cut(columns.widened(trained)),
-    }
+    fields: dict[str, Any] = {"tokens": columns.tokens, "loss_mask": columns.on_sequence(response_mask)}
     for name in _LOGPROBS:
         if name in tensors:
-            fields["logprobs"] = columns.cut(columns.widened(tensors.pop(name)))
+            fields["logprobs"] = columns.on_sequence(tensors.pop(name))
     for name in _SCORES:
         if name in tensors and "reward" not in fields:
-            scores = np.asarray(tensors[name], np.float64)
-            fields["reward"] = scores.reshape(len(columns.ids), -1).sum(axis=1)
-    for name, part in (("prompts", columns.ids[:, :prompt]), ("responses", columns.ids[:, prompt:])):
+            scores = columns.on_sequence(tensors[name])
+            fields["reward"] = np.array([np.asarray(row, np.float64).sum() for row in scores])
+    for name, part in columns.parts().items():
         if name in tensors and np.array_equal(tensors[name], part):
             del tensors[name]
     return fields
 
 
-class _Columns:
-    """How the columns of a batch are cut: what is prompt, what response, what padding."""
+class _Padded:
+    """A batch of padded tensors: what is prompt, what response, what padding."""
 
-    def __init__(self, ids: np.ndarray, keep: np.ndarray, response: int) -> None:
-        if keep.shape != ids.shape:
-            raise Malformed(f"attention_mask has shape {keep.shape}, input_ids {ids.shape}")
+    def __init__(self, ids: np.ndarray, mask: Any, response: int) -> None:
         self.ids = ids
-        self.keep = keep
+        self.keep = np.ones(ids.shape, bool) if mask is None else np.asarray(mask).astype(bool)
+        if self.keep.shape != ids.shape:
+            raise Malformed(f"attention_mask has shape {self.keep.shape}, input_ids {ids.shape}")
         self.prompt = ids.shape[1] - response
+        self.tokens = unpadded(ids, self.keep)
 
-    def widened(self, response: Any) -> Any:
-        """[B, R] as [B, P + R] with zeros on the prompt."""
+    def parts(self) -> dict[str, np.ndarray]:
+        """Tensors that only repeat what input_ids hold."""
+        return {"prompts": self.ids[:, : self.prompt], "responses": self.ids[:, self.prompt :]}
+
+    def on_sequence(self, response: Any) -> Ragged:
+        """[B, R] without padding and with zeros on the prompt; the whole response where there is no mask."""
+        if response is None:
+            response = self.keep[:, self.prompt :]
         bits = response.bits if isinstance(response, EncodedArray) else np.asarray(response)
-        if bits.shape == self.ids.shape:
-            return response
-        if bits.shape != (len(self.ids), self.ids.shape[1] - self.prompt):
-            raise Malformed(f"a tensor of shape {bits.shape} beside input_ids of {self.ids.shape}")
-        wide = np.concatenate([np.zeros((len(self.ids), self.prompt), bits.dtype), bits], axis=1)
-        return EncodedArray(wide, response.dtype) if isinstance(response, EncodedArray) else wide
+        if bits.shape != self.ids.shape:
+            if bits.shape != (len(self.ids), self.ids.shape[1] - self.prompt):
+                raise Malformed(f"a tensor of shape {bits.shape} beside input_ids of {self.ids.shape}")
+            bits = np.concatenate([np.zeros((len(self.ids), self.prompt), bits.dtype), bits], axis=1)
+        return unpadded(EncodedArray(bits, response.dtype) if isinstance(response, EncodedArray) else bits, self.keep)
 
     def cut(self, value: Any) -> Any:
         """A tensor without padding, where it has one value a token; anything else as it is."""
@@ -109,6 +118,26 @@ class _Columns:
         if value.shape == self.ids[:, self.prompt :].shape:
             return unpadded(value, self.keep[:, self.prompt :])
         return value
+
+
+class _Jagged:
+    """A batch of jagged tensors, which have no padding."""
+
+    def __init__(self, tokens: Ragged) -> None:
+        self.tokens = tokens
+
+    def parts(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def on_sequence(self, response: Any) -> Ragged:
+        if response is None:
+            return Ragged(np.ones(len(self.tokens.values), bool), self.tokens.offsets)
+        if not isinstance(response, Ragged):
+            raise Malformed("a padded tensor beside jagged input_ids")
+        return after_prompt(response, self.tokens.lengths)
+
+    def cut(self, value: Any) -> Any:
+        return value if isinstance(value, Ragged | np.ndarray | EncodedArray) else plain(value)
 
 
 def _response_length(tensors: Mapping[str, Any], shape: tuple[int, ...]) -> int:
@@ -136,6 +165,25 @@ def _tensors(batch: Any) -> dict[str, Any]:
     if isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[2], dict):
         return {name: _from_bytes(item) for name, item in batch[2].items()}
     raise Malformed("a TensorDict written in an unknown way")
+
+
+def _jagged(value: Any) -> Any:
+    """torch's jagged tensors as ragged rows, and stacks of plain values as lists."""
+    if not isinstance(value, Opaque):
+        return value
+    parts = value.args[0] if value.args and isinstance(value.args[0], dict) else {}
+    if isinstance(parts.get("offsets"), np.ndarray) and parts.get("values") is not None:
+        return ragged_of(parts["values"], np.diff(parts["offsets"]).astype(np.int64))
+    stacked = value.attributes().get("tensordicts")
+    if isinstance(stacked, list):
+        return [_non_tensor(item) for item in stacked]
+    return value
+
+
+def _non_tensor(item: Any) -> Any:
+    held = item.attributes() if isinstance(item, Opaque) else {}
+    inner = held.get("non_tensordict", held.get("_non_tensordict", held))
+    return plain(inner.get("data", item)) if isinstance(inner, dict) else plain(item)
 
 
 def _from_bytes(item: Any) -> Any:
