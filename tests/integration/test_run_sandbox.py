@@ -153,7 +153,7 @@ def test_a_script_that_never_ends_is_ended(tmp_path, loop, ended):
         cwd=tmp_path,
         script=script,
         environment=dict(os.environ),
-        limit_s=6 if ended == "waiting" else 1.5,
+        limit_s=60 if ended == "waiting" else 1.5,
     )
 
     assert result.ended == ended

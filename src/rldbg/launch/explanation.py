@@ -1,5 +1,6 @@
 """What `rldbg run` would do: which command trains, what is changed in it and why, and what cannot be reached."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from rldbg.launch.recognition import Command, recognise
 from rldbg.launch.request import Request
 from rldbg.launch.script import check_syntax, read_commands
 
+_DEMAND = re.compile(r"(?m): line \d+: (\w+): ")
+"""How bash says that `${NAME:?...}` has no value."""
+_MOST_DEMANDS = 5
 _MARK = "rldbg.mark=1"
 
 
@@ -118,11 +122,24 @@ def _observe(request: Request, run_folder: Path) -> tuple[DryRun | None, list[Co
     commands = recognise(calls, request.framework)
     if any(command.kind == "training" for command in commands) or dry_run.isolation == "none":
         return dry_run, commands
-    insisted = _execute(request, environment, insist=True)
-    behind = recognise(insisted.calls, request.framework)
-    if not any(command.kind == "training" for command in behind):
+    insisted, behind = _insist(request, environment)
+    if not behind:
         return dry_run, commands
-    return replace(insisted, output=dry_run.output, passed=insisted.passed or (dry_run.last,)), behind
+    return replace(insisted, output=dry_run.output, passed=(dry_run.last, *insisted.passed)), behind
+
+
+def _insist(request: Request, environment: dict[str, str]) -> tuple[DryRun, list[Command]]:
+    """Carries the script past its checks, filling in variables that it demands; no commands when that shows nothing."""
+    for _ in range(_MOST_DEMANDS):
+        insisted = _execute(request, environment, insist=True)
+        behind = recognise(insisted.calls, request.framework)
+        if any(command.kind == "training" for command in behind):
+            return insisted, behind
+        demanded = {name for name in _DEMAND.findall(insisted.output) if name not in environment}
+        if not demanded:
+            break
+        environment = environment | {name: f"<{name}>" for name in demanded}
+    return insisted, []
 
 
 def _runs_shell(request: Request) -> bool:

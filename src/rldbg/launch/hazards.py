@@ -22,6 +22,7 @@ _RAY_VARIABLES = (
     "RAY_RUNTIME_ENV_HOOK",
 )
 _SUSPICIOUS = re.compile(r"RAY_(?:DEBUG|POST)\w*")
+_BATCH_HEADER = re.compile(r"(?:\s*(?:#.*)?\n)*?#SBATCH\b")
 _STRAY = re.compile(r"-|\+{1,2}[\w.]+=|[\w]+\.[\w.]+=")
 _PIPED_TO = re.compile(r"\|&?\s*(\w+)")
 
@@ -34,7 +35,7 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
         match = _KILLERS.search(line.text)
         if match:
             found.append(_kills(f"{script}:{line.number}", match[0], match[1]))
-    if re.search(r"(?m)^#SBATCH\b", text) and not in_slurm:
+    if _BATCH_HEADER.match(text) and not in_slurm:
         found.append(
             Finding(
                 "launch.batch-script",

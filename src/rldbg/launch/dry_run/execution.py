@@ -22,8 +22,9 @@ METHODS = ("namespaces", "landlock", "unprivileged")
 _PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
 _STAND_IN = Path(__file__).parent / "shell" / "stand_in.sh"
 _PACKAGES = str(Path(__file__).parents[3])
-_SLEEPS_UNTIL_WAITING = 200
+_SLEEPS_UNTIL_WAITING = 100
 _QUIET_S = 0.3
+_SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/sbin", "")
 _TAIL_BYTES = 20_000
 _VERSIONED_PYTHON = re.compile(r"python3\.\d+")
 
@@ -222,12 +223,33 @@ def _python_names(path: str) -> set[str]:
     return names
 
 
+def _console_scripts(path: str) -> set[str]:
+    """Programs written in Python (`trl`, `rl`): they would start for real. System folders hold none that train."""
+    names: set[str] = set()
+    for folder in path.split(os.pathsep):
+        if folder in _SYSTEM_FOLDERS or not any(shutil.which(name, path=folder) for name in ("python", "python3")):
+            continue
+        names.update(file.name for file in Path(folder).iterdir() if _is_python_script(file))
+    return names
+
+
+def _is_python_script(file: Path) -> bool:
+    try:
+        if file.is_dir() or not os.access(file, os.X_OK):
+            return False
+        with file.open("rb") as handle:
+            opening = handle.read(200)
+    except OSError:
+        return False
+    return opening.startswith(b"#!") and (b"python" in opening.splitlines()[0] or b"exec' " in opening)
+
+
 def _write_stand_ins(folder: Path, path: str) -> None:
     folder.mkdir()
     bash = shutil.which("bash", path=path) or "/bin/bash"
     # -p keeps bash from reading the dry run's own prelude here.
     _write(folder / ".unknown", f"#!{bash} -p\n{_STAND_IN.read_text(encoding='utf-8')}")
-    for name in {*RECORDED, *_python_names(path)}:
+    for name in {*RECORDED, *_python_names(path), *_console_scripts(path)} - SILENT - LENIENT:
         if name in ALWAYS or shutil.which(name, path=path):
             _link(folder / name, ".unknown")
     _write(folder / ".silent", "#!/bin/sh\nexit 0\n")
@@ -240,14 +262,14 @@ def _write_stand_ins(folder: Path, path: str) -> None:
             _write(folder / name, f'#!/bin/sh\n{quote(real)} "$@" 2>/dev/null\nexit 0\n')
     _write(folder / "sh", f'#!{bash} -p\nexec {quote(bash)} "$@"\n')
     (folder / "sleep").unlink()
-    _write(folder / "sleep", _SLEEP)
+    _write(folder / "sleep", f"#!{bash} -p{_SLEEP}")
 
 
-_SLEEP = f"""#!/bin/sh
+_SLEEP = f"""
 # Time does not pass in a dry run; who sleeps for ever waits for something that will not come.
 printf . >> "${PREFIX}_RESULTS/sleeps"
-count=$(wc -c < "${PREFIX}_RESULTS/sleeps")
-if [ "$1" = infinity ] || [ "$count" -gt {_SLEEPS_UNTIL_WAITING} ]; then
+slept=$(<"${PREFIX}_RESULTS/sleeps")
+if [[ ${{1-}} == infinity ]] || ((${{#slept}} > {_SLEEPS_UNTIL_WAITING})); then
   : > "${PREFIX}_RESULTS/waiting"
   while :; do PATH=${{PATH#*:}} command sleep 60; done
 fi

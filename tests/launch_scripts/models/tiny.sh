@@ -1,0 +1,4 @@
+MODEL_ARGS=(
+   --num-layers 2
+   --hidden-size 64
+)

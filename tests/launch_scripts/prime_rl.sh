@@ -1,0 +1,1 @@
+uv run rl @ configs/rl.toml --wandb.name reverse --output-dir outputs

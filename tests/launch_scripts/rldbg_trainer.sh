@@ -1,0 +1,1 @@
+rldbg train recipes/arithmetic.yaml name=tour steps=50 "$@"

@@ -1,0 +1,1 @@
+python tools/download.py && python simulate_everything.py --rounds 5
