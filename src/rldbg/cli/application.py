@@ -106,9 +106,15 @@ def run(arguments: Sequence[str]) -> int:
 def _invoke(arguments: Sequence[str]) -> int:
     from rldbg.cli.settings import project_settings
 
-    result: Any = application.main(
-        list(arguments), prog_name="rldbg", standalone_mode=False, default_map=project_settings()
-    )
+    try:
+        result: Any = application.main(
+            list(arguments), prog_name="rldbg", standalone_mode=False, default_map=project_settings()
+        )
+    except SystemExit as end:
+        # click turns a reader that left into exit code 1, which here would mean "difference found".
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        raise
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 

@@ -10,7 +10,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note
-from rldbg.core import Run, UsageError
+from rldbg.core import Environment, Run, UsageError
 
 
 @verb(
@@ -64,7 +64,7 @@ def command(
         print_json(where) if as_json else print_line(f"broker at {address.host}:{address.port}, run {run.path}")
         return 0
     print_note(f"broker at {address.host}:{address.port}; rldbg ps --run {run.path}")
-    code = _run_armed(list(arguments), os.environ | armed_environment(run, arming))
+    code = _run_armed(list(arguments), Environment().everything() | armed_environment(run, arming))
     stop_broker(run.path)
     return code
 

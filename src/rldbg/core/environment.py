@@ -39,7 +39,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RAY_AUTH_MODE", "cluster", "Ray's token authentication: token or disabled"),
     Variable("RAY_AUTH_TOKEN", "cluster", "the token of a Ray cluster"),
     Variable("RAY_AUTH_TOKEN_PATH", "cluster", "the file with that token, instead of ~/.ray/auth_token"),
-    Variable("RLDBG_ARM_ARGUMENTS", "agent", "set by `rldbg run`: what the start-up hook adds to the training's arguments"),
+    Variable("RLDBG_ARM_ARGUMENTS", "agent", "set by `rldbg run`: what is added to the training's arguments"),
     Variable("RLDBG_HAND_DOWN", "agent", "set by `rldbg run`: further variables for Ray workers, comma separated"),
     Variable("RLDBG_ROLE", "identity", "role of this process in records and in `rldbg ps`"),
     Variable("RLDBG_COORDINATES", "identity", "parallel coordinates of this process, for example dp=0,tp=1"),
@@ -110,6 +110,11 @@ class Environment:
     def everything(self) -> dict[str, str]:
         """The whole environment, for run.json; redact before writing it."""
         return dict(self._values)
+
+    def export(self, name: str, value: str) -> None:
+        """Sets a variable for this process and its children, unless it is set already."""
+        if name not in self._values:
+            os.environ[name] = value
 
     def near_misses(self, prefixes: tuple[str, ...] = ("WEAVER_DEBUG_", "RLDBG_RECORD_")) -> dict[str, str]:
         """Set variables that look like ours but are not declared, with the nearest declared name."""

@@ -52,7 +52,7 @@ def start_broker(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_disarmed(os.environ),
+            env=_disarmed(Environment().everything()),
             start_new_session=True,
         )
     deadline = time.monotonic() + _START_S
@@ -108,7 +108,7 @@ def armed_environment(
     PYTHONPATH gets one entry in front (a folder that holds only the start-up hook), Ray's runtime-env hook carries the
     same into workers of a cluster that runs already; a hook of the user's is called first.
     """
-    base = os.environ if base is None else base
+    base = Environment().everything() if base is None else base
     arming = arming or Arming()
     folder = (run.path if isinstance(run, Run) else run).resolve()
     startup = str(Path(rldbg.agent.__file__).parent / "startup")

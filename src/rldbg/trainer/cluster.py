@@ -95,7 +95,7 @@ class Cluster:
         """
         environment = Environment()
         if not any(environment.is_set(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+            environment.export("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
     def _clean_up(self) -> None:
         if self._temporary is not None:

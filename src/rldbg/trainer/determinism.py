@@ -4,11 +4,12 @@ Random numbers of the rollout are not drawn from here but keyed by sample and po
 neither the order of requests nor a restarted worker changes them.
 """
 
-import os
 import random
 from typing import Any
 
 import numpy as np
+
+from rldbg.core import Environment
 
 
 def fix_threads(threads: int, *, deterministic: bool) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def fix_threads(threads: int, *, deterministic: bool) -> dict[str, Any]:
         torch.use_deterministic_algorithms(True)
         if torch.cuda.is_available():
             # cuBLAS reads this once, before its first call; without it deterministic mode refuses matrix products.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            Environment().export("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
     return {"torch_threads": torch.get_num_threads(), "deterministic": deterministic}
 
