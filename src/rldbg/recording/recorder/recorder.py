@@ -8,13 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from rldbg.core import Environment, Identity
-from rldbg.recording.kinds import Scope
-from rldbg.recording.recorder import naming, parameters, row_filter, schema, trajectories
+from rldbg.recording.recorder import parameters, schema
 from rldbg.recording.recorder.complaints import Complaints
+from rldbg.recording.recorder.preparation import Call, prepare
 from rldbg.recording.recorder.process_end import ProcessEnd
 from rldbg.recording.recorder.session import Session
 from rldbg.recording.recorder.settings import RecorderSettings
-from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.records import RecordKey
 
 
@@ -78,17 +77,17 @@ class Recorder:
             return
         try:
             key = RecordKey(kind, step, self.identity.rank, micro or 0, epoch, mini_batch)
-            self._record(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields)
+            self._record(Call(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def record_parameters(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the parameters that match the patterns, after the optimizer step."""
-        self._record_model("param", "param", step, model, epoch, mini_batch)
+        self._record_model(RecordKey("param", step, self.identity.rank, 0, epoch, mini_batch), model)
 
     def record_gradients(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the gradients of the parameters that match the patterns, before the optimizer step."""
-        self._record_model("gradient", "gradient", step, model, epoch, mini_batch)
+        self._record_model(RecordKey("gradient", step, self.identity.rank, 0, epoch, mini_batch), model)
 
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
@@ -149,98 +148,35 @@ class Recorder:
     def _session_to_record(self) -> Session | None:
         return self._own_session() or (None if self._closed else self._open_session())
 
-    def _record(
-        self,
-        key: RecordKey,
-        has_micro: bool,
-        samples: Iterable[Any] | None,
-        prompt_hashes: tuple[str, ...],
-        policy_version: int | None,
-        fields: dict[str, Any],
-    ) -> None:
+    def _record(self, call: Call) -> None:
         session = self._session_to_record()
         if session is None:
             return
-        if not naming.is_kind_name(key.kind):
-            self._complaints.once(
-                f"kind {key.kind}", f"{key.kind!r} cannot be the name of a kind: use letters, digits, _"
-            )
+        try:
+            prepared = prepare(call, self.settings)
+        except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
+            session.refuse(call.key, f"{type(error).__name__}: {error}")
             return
-        if key.kind in trajectories.TRAJECTORY_KINDS and "trajectories" in fields:
-            fields |= trajectories.columns(fields.pop("trajectories"))
-        ids = trajectories.sample_ids(fields) if samples is None else trajectories.as_sample_ids(samples)
-        rows = row_filter.kept_rows(ids, self.settings.samples)
-        if rows is not None:
-            if not rows:
-                return
-            fields = row_filter.select(fields, rows, len(ids))
-            prompt_hashes = tuple(prompt_hashes[row] for row in rows) if prompt_hashes else ()
-            ids = tuple(ids[row] for row in rows)
-        for problem in schema.problems(key.kind, fields, len(ids)):
-            self._complaints.once(problem, f"{problem} (step {key.step}); recorded as it is")
-        scope = naming.scope_of(key.kind, has_micro)
-        ticket = Ticket(
-            key=key,
-            scope=scope,
-            rows=schema.rows_of(key.kind, fields, len(ids)),
-            alone=self.settings.format != "safetensors" or scope is not Scope.MICRO,
-            samples=ids,
-            prompt_hashes=prompt_hashes,
-            policy_version=policy_version,
-        )
-        session.hand_over(ticket, fields)
+        if prepared is None:
+            return
+        for problem in schema.problems(call.key.kind, prepared.fields, len(prepared.ticket.samples)):
+            self._complaints.once(problem, f"{problem} (step {call.key.step}); recorded as it is")
+        session.hand_over(prepared.ticket, prepared.fields)
 
-    def _record_model(self, kind: str, field: str, step: int, model: Any, epoch: int, mini_batch: int) -> None:
+    def _record_model(self, key: RecordKey, model: Any) -> None:
         # Gathering is a collective: what one rank cannot record, it still has to take part in.
-        wanted = self.wants(kind, step)
-        collective = self.settings.gather_shards and self.settings.enabled and self._asked_for(kind, step)
+        wanted = self.wants(key.kind, key.step)
+        collective = self.settings.gather_shards and self.settings.enabled and self._asked_for(key.kind, key.step)
         if not (wanted or collective) or not self.settings.parameter_patterns:
             return
         try:
-            items = self._parameters(model, gradient=kind == "gradient")
-            if wanted:
-                self._hand_over_model(RecordKey(kind, step, self.identity.rank, 0, epoch, mini_batch), field, items)
+            prepared = list(parameters.prepare(key, model, self.settings, self._complaints))
+            session = self._session_to_record() if wanted else None
+            if session is not None:
+                for ticket, fields in prepared:
+                    session.hand_over(ticket, fields)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
-
-    def _parameters(self, model: Any, *, gradient: bool) -> list[parameters.Selected]:
-        if parameters.flattens_parameters(model):
-            self._complaints.once(
-                "use_orig_params", "FSDP has flattened the parameters: set use_orig_params=True to record them by name"
-            )
-            return []
-        items = parameters.select(model, self.settings.parameter_patterns, gradient=gradient)
-        if not items:
-            known = ", ".join(parameters.names(model)[:5])
-            what = "parameter with a gradient" if gradient else "parameter"
-            patterns = ", ".join(self.settings.parameter_patterns)
-            self._complaints.once(f"no {what}", f"no {what} matches {patterns}; the model has {known} ...")
-        if not self.settings.gather_shards:
-            return items
-        whole = []
-        for item in items:
-            tensor, is_mine = (
-                parameters.gathered(item.tensor) if parameters.is_sharded(item.tensor) else (item.tensor, True)
-            )
-            if is_mine:
-                whole.append(parameters.Selected(item.name, tensor))
-        return whole
-
-    def _hand_over_model(self, key: RecordKey, field: str, items: list[parameters.Selected]) -> None:
-        session = self._session_to_record()
-        if session is None:
-            return
-        complete = parameters.completion(field, self.settings.parameter_mode)
-        for number, item in enumerate(items):
-            ticket = Ticket(
-                key=key._replace(micro=number),
-                scope=Scope.RANK,
-                rows=0,
-                alone=self.settings.format != "safetensors",
-                last=number == len(items) - 1,
-                complete=complete,
-            )
-            session.hand_over(ticket, parameters.fields_of(field, item))
+            self._complaints.once(f"record {key.kind}", f"cannot record {key}: {error!r}")
 
     def _finish(self) -> None:
         self.close(self.settings.exit_flush_s)

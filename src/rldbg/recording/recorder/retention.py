@@ -35,10 +35,10 @@ class Retention:
 
     def added(self, step: int, name: str, size: int) -> list[str]:
         """Takes note of a file and names those to be removed now."""
+        if self._keep_last is None:
+            return []
         with self._lock:
             self._steps.setdefault(step, []).append(_File(name, size))
-            if self._keep_last is None:
-                return []
             old = sorted(self._steps)[: -self._keep_last]
             gone = [file for step in old if step not in self._pinned for file in self._steps.pop(step)]
             self._bytes -= sum(file.size for file in gone)

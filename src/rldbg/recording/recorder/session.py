@@ -21,6 +21,7 @@ from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.recorder.snapshot import Snapshot
 from rldbg.recording.recorder.ticket import Ticket
+from rldbg.recording.records import RecordKey
 
 _LOOK_AGAIN_S = 1.0
 _CLOSE_WAITS_S = 10.0
@@ -70,6 +71,16 @@ class Session:
                 return
         if written is not None:
             self._wait_for(written)
+
+    def refuse(self, key: RecordKey, reason: str) -> None:
+        """Notes a record that was handed over but cannot even be prepared."""
+        self._complaints.once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
+        try:
+            number = next(self._ids)
+            self._journal.intent(number, key, 0)
+            self._journal.drop([number], reason)
+        except OSError as error:
+            self.stop(f"the journal cannot be written: {error}")
 
     def end_step(self, step: int) -> None:
         self._pipeline.end_step(step)

@@ -1,13 +1,14 @@
 """Every knob of a recorder, in one frozen value that pickles and travels to workers."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core import Identity, SampleId, UsageError
+from rldbg.recording.recorder.trajectories import as_sample_id
 
 Format = Literal["safetensors", "pt", "jsonl"]
 ParameterMode = Literal["full", "hash"]
@@ -93,7 +94,7 @@ class RecorderSettings:
             if knobs.get(name) is not None:
                 knobs[name] = frozenset(_many(knobs[name]))
         if knobs.get("samples") is not None:
-            knobs["samples"] = frozenset(_sample(item) for item in _many(knobs["samples"]))
+            knobs["samples"] = frozenset(as_sample_id(item) for item in _many(knobs["samples"]))
         if "parameter_patterns" in knobs:
             knobs["parameter_patterns"] = tuple(pattern for pattern in _many(knobs["parameter_patterns"]) if pattern)
         return cls(directory=Path(directory), **knobs)
@@ -122,10 +123,6 @@ _AT_LEAST: dict[str, float] = {
 
 def _many(value: Any) -> Iterable[Any]:
     return [value] if isinstance(value, str | int | SampleId) else value
-
-
-def _sample(item: SampleId | str | Sequence[Any]) -> SampleId:
-    return SampleId.parse(item) if isinstance(item, str) else SampleId(str(item[0]), int(item[1]))
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -35,7 +35,9 @@ class Snapshot:
 
     def add(self, name: str, value: Any, shape: Shape | None = None) -> None:
         """Copies one field. A declared shape of data or text keeps lists as lists."""
-        if is_tensor(value):
+        if is_tensor(value) and value.is_nested:
+            self._add_rows(name, value.unbind())
+        elif is_tensor(value):
             self.fields[name] = self._own_tensor(value)
         elif isinstance(value, np.ndarray):
             self.fields[name] = self._own_array(value)

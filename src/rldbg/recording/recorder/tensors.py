@@ -31,7 +31,7 @@ def plain_tensor(tensor: Any) -> Any:
         tensor = tensor.to_local()
     if type(tensor).__name__ == "AsyncCollectiveTensor":
         tensor = tensor.wait()
-    if tensor.layout is not torch.strided and not tensor.is_nested:
+    if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     return tensor.resolve_conj().resolve_neg()
 

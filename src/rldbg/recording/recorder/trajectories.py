@@ -1,6 +1,6 @@
 """Trajectories as rollouts have them, one object a sample, turned into columns; and what identifies their samples."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,11 @@ def sample_ids(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
     return tuple(SampleId(str(group), int(run)) for group, run in zip(groups, runs, strict=True))
 
 
-def as_sample_ids(samples: Iterable[Any]) -> tuple[SampleId, ...]:
-    """Sample ids from pairs, `group/run` strings or SampleIds."""
-    return tuple(
-        sample
-        if type(sample) is SampleId
-        else SampleId.parse(sample)
-        if isinstance(sample, str)
-        else SampleId(str(sample[0]), int(sample[1]))
-        for sample in samples
-    )
+def as_sample_id(sample: SampleId | str | Sequence[Any]) -> SampleId:
+    """A sample id from itself, `group/run`, or a pair."""
+    if type(sample) is SampleId:
+        return sample
+    return SampleId.parse(sample) if isinstance(sample, str) else SampleId(str(sample[0]), int(sample[1]))
 
 
 def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
