@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class PolicyActor(PolicyWorker):
 
 
 class RolloutActor:
-    """A rollout worker in a process of its own; it asks one inference server."""
+    """A rollout worker in a process of its own."""
 
     def __init__(self, *, recipe: Recipe, number: int) -> None:
         self._recipe = recipe
@@ -43,17 +44,31 @@ class RolloutActor:
     def __repr__(self) -> str:
         return f"rollout/{self._number}"
 
-    def run(self, step: int, tasks: Sequence[Task], server_name: str, server: Any) -> list[Trajectory]:
+    def run(self, step: int, tasks: Sequence[Task], sampler: Sampling) -> list[Trajectory]:
+        return make_rollout_worker(self._recipe, sampler.generate).run(step, tasks)
+
+
+class Sampling(Protocol):
+    """What a rollout worker asks: an inference server's actor, or a service. It pickles."""
+
+    def generate(self, requests: list[GenerationRequest]) -> list[Generation]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSampling:
+    """An inference server that is an actor; its loss is told by its name."""
+
+    name: str
+    actor: Any
+
+    def generate(self, requests: list[GenerationRequest]) -> list[Generation]:
         import ray
 
-        def generate(requests: list[GenerationRequest]) -> list[Generation]:
-            try:
-                answers: list[Generation] = ray.get(server.generate.remote(requests))
-            except ray.exceptions.RayError as error:
-                raise explain(server_name, error) from error
-            return answers
-
-        return make_rollout_worker(self._recipe, generate).run(step, tasks)
+        try:
+            answers: list[Generation] = ray.get(self.actor.generate.remote(requests))
+        except ray.exceptions.RayError as error:
+            raise explain(self.name, error) from error
+        return answers
 
 
 class RayPolicy:
@@ -116,31 +131,23 @@ class RayPolicy:
         return list(self._cluster.results(calls).values())
 
 
-class RayRollouts:
-    """Rollout workers and inference servers. One that is lost is replaced, and its samples are made again: their
-    random numbers belong to them, so they come out the same."""
+class RolloutPool:
+    """Rollout workers. One that is lost is replaced, and its samples are made again: their random numbers belong to
+    them, so they come out the same. `publish` says what the workers ask for generations."""
 
     def __init__(self, cluster: Cluster, recipe: Recipe, *, on_loss: Callable[[str], None] = _log.warning) -> None:
         self._cluster = cluster
         self._recipe = recipe
         self._on_loss = on_loss
         self._restarts: dict[str, int] = {}
-        self._weights: Any = None
-        self._policy_version = 0
-        self._servers = {
-            f"inference/{number}": self._spawn_server(number) for number in range(recipe.inference.servers)
-        }
+        self._samplers: list[Sampling] = []
         self._workers = {
             f"rollout/{number}": self._spawn_worker(number) for number in range(recipe.rollout_worker.workers)
         }
 
     def publish(self, weights: Any, policy_version: int) -> None:
-        self._weights, self._policy_version = weights, policy_version
-        for name in list(self._servers):
-            try:
-                self._load_weights(name)
-            except WorkerLostError as lost:
-                self._replace(lost)
+        """Here `weights` are a service's frozen ones: something that generates."""
+        self._samplers = [weights]
 
     def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
         made: dict[int, list[Trajectory]] = {}
@@ -151,7 +158,7 @@ class RayRollouts:
         return [trajectory for number in sorted(made) for trajectory in made[number]]
 
     def close(self) -> None:
-        for name in (*self._workers, *self._servers):
+        for name in self._workers:
             self._cluster.kill(name)
 
     def _chunks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
@@ -170,9 +177,8 @@ class RayRollouts:
         while queue or running:
             while queue and idle:
                 number, worker = queue.pop(0), idle.pop(0)
-                server = list(self._servers)[number % len(self._servers)]
-                call = self._workers[worker].run.remote(step, chunks[number], server, self._servers[server])
-                running[call] = (number, worker)
+                sampler = self._samplers[number % len(self._samplers)]
+                running[self._workers[worker].run.remote(step, chunks[number], sampler)] = (number, worker)
             (call,), _ = ray.wait(list(running), num_returns=1)
             number, worker = running.pop(call)
             try:
@@ -187,16 +193,51 @@ class RayRollouts:
         """A new worker in the place of a lost one, unless that has happened too often."""
         name = lost.worker
         self._restarts[name] = self._restarts.get(name, 0) + 1
-        if name not in (*self._servers, *self._workers) or self._restarts[name] > self._recipe.cluster.max_restarts:
+        if self._restarts[name] > self._recipe.cluster.max_restarts:
             raise lost
         self._on_loss(f"{lost.message}; replaced ({self._restarts[name]} of {self._recipe.cluster.max_restarts})")
         self._cluster.kill(name)
-        number = int(name.rpartition("/")[2])
+        self._respawn(name, int(name.rpartition("/")[2]))
+
+    def _respawn(self, name: str, number: int) -> None:
+        self._workers[name] = self._spawn_worker(number)
+
+    def _spawn_worker(self, number: int) -> Any:
+        return self._cluster.spawn(f"rollout/{number}", RolloutActor, recipe=self._recipe, number=number)
+
+
+class RayRollouts(RolloutPool):
+    """Rollout workers with inference servers of our own, which are replaced like the workers."""
+
+    def __init__(self, cluster: Cluster, recipe: Recipe, *, on_loss: Callable[[str], None] = _log.warning) -> None:
+        super().__init__(cluster, recipe, on_loss=on_loss)
+        self._weights: Any = None
+        self._policy_version = 0
+        self._servers = {
+            f"inference/{number}": self._spawn_server(number) for number in range(recipe.inference.servers)
+        }
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        self._weights, self._policy_version = weights, policy_version
+        for name in list(self._servers):
+            try:
+                self._load_weights(name)
+            except WorkerLostError as lost:
+                self._replace(lost)
+        self._samplers = [ActorSampling(name, actor) for name, actor in self._servers.items()]
+
+    def close(self) -> None:
+        super().close()
+        for name in self._servers:
+            self._cluster.kill(name)
+
+    def _respawn(self, name: str, number: int) -> None:
         if name in self._workers:
-            self._workers[name] = self._spawn_worker(number)
-        else:
-            self._servers[name] = self._spawn_server(number)
-            self._load_weights(name)
+            super()._respawn(name, number)
+            return
+        self._servers[name] = self._spawn_server(number)
+        self._load_weights(name)
+        self._samplers = [ActorSampling(name, actor) for name, actor in self._servers.items()]
 
     def _load_weights(self, name: str) -> None:
         call = self._servers[name].load_weights.remote(self._weights, self._policy_version)
@@ -207,9 +248,6 @@ class RayRollouts:
         return self._cluster.spawn(
             f"inference/{number}", InferenceServer, gpus=share, recipe=self._recipe, number=number
         )
-
-    def _spawn_worker(self, number: int) -> Any:
-        return self._cluster.spawn(f"rollout/{number}", RolloutActor, recipe=self._recipe, number=number)
 
 
 def gpu_share(cluster: Cluster, recipe: Recipe, device: str) -> float:

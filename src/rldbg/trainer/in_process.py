@@ -58,3 +58,20 @@ class InProcessRollouts:
 
     def close(self) -> None:
         """Nothing outlives the process."""
+
+
+class InProcessRemoteRollouts:
+    """A rollout worker in this process that asks a training service."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._sampler: Any = None
+
+    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+        return make_rollout_worker(self._recipe, self._sampler.generate).run(step, tasks)
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        self._sampler = weights
+
+    def close(self) -> None:
+        """Nothing outlives the process."""

@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rldbg.core import IncompleteDataError
 from rldbg.replay import Trajectory
 from rldbg.trainer.observer import Observer
 from rldbg.trainer.policy import RankUpdate
 from rldbg.trainer.settings import Recipe
-from rldbg.trainer.shards import Shard, cut, places, prepare
+from rldbg.trainer.shards import Shard, cut, in_sample_order, prepare, response_log_probs
 
 
 class Policy(Protocol):
@@ -41,13 +40,13 @@ class SelfHostedLearner:
 
     def train(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """One step; the metrics it gives are sums or means over all ranks and micro-batches."""
-        self._observer.trajectories("trajectory", step, trajectories)
+        self._observer.trajectories(step, trajectories)
         batch = prepare(trajectories, self._recipe.algorithm, max_length=self._recipe.max_response_length)
         if self._recipe.algorithm.old_log_probs == "policy":
             rows = self._policy.log_probs(cut(batch, self._recipe))
-            batch = batch.with_old_log_probs(self._in_sample_order(rows, len(batch)))
+            batch = batch.with_old_log_probs(in_sample_order(rows, len(batch), self._recipe))
         else:
-            batch = batch.with_old_log_probs([_response_log_probs(item) for item in trajectories])
+            batch = batch.with_old_log_probs([response_log_probs(item) for item in trajectories])
         self._observer.old_log_probs(step, batch)
         updates = self._policy.update(step, cut(batch, self._recipe))
         self._observer.end_step(step)
@@ -62,23 +61,6 @@ class SelfHostedLearner:
     def close(self) -> None:
         self._policy.close()
         self._observer.close()
-
-    def _in_sample_order(self, rows: list[list[list[np.ndarray]]], samples: int) -> list[np.ndarray]:
-        """rows[rank][mini_batch] put back where the samples stand."""
-        ordered: list[np.ndarray] = [np.empty(0)] * samples
-        layout = places(samples, ranks=self._recipe.policy.ranks, mini_batches=self._recipe.policy.mini_batches)
-        for rank_rows, rank_places in zip(rows, layout, strict=True):
-            for mini_rows, place in zip(rank_rows, rank_places, strict=True):
-                ordered[place.start : place.stop] = mini_rows
-        return ordered
-
-
-def _response_log_probs(trajectory: Trajectory) -> np.ndarray:
-    if trajectory.logprobs is None:
-        raise IncompleteDataError(
-            f"the trajectory {trajectory.sample} has no rollout log probs", "set algorithm.old_log_probs=policy"
-        )
-    return trajectory.logprobs[trajectory.prompt_length :]
 
 
 def merge_updates(updates: Sequence[RankUpdate]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from rldbg.replay import Trajectory
 from rldbg.trainer.settings import AlgorithmSettings
 
 if TYPE_CHECKING:
+    from rldbg.trainer.remote_api.datums import Datum
     from rldbg.trainer.shards import StepBatch
     from rldbg.trainer.steps import Forward, LossTerms, MicroBatch
 
@@ -43,12 +44,31 @@ class Observer:
     def __init__(self, settings: RecorderSettings, identity: Identity) -> None:
         self.recorder = Recorder.from_settings(settings, identity)
 
-    def trajectories(self, kind: str, step: int, trajectories: Sequence[Trajectory], **fields: Any) -> None:
-        """`trajectory` or `prepared_trajectories`, as the rollout gave them."""
-        if self.recorder.wants(kind, step):
-            self.recorder.record(
-                kind, step=step, policy_version=step, **_identity(trajectories), **columns(trajectories), **fields
-            )
+    def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """As the rollout gave them."""
+        if self.recorder.wants("trajectory", step):
+            self.recorder.record("trajectory", **_place(step, trajectories), **columns(trajectories))
+
+    def prepared_trajectories(self, step: int, batch: StepBatch) -> None:
+        """With their advantages, one a token that is trained on."""
+        if not self.recorder.wants("prepared_trajectories", step):
+            return
+        pairs = zip(batch.trajectories, batch.advantages, strict=True)
+        advantages = Ragged.from_rows([item.loss_mask * value for item, value in pairs], np.float32)
+        where = _place(step, batch.trajectories)
+        self.recorder.record("prepared_trajectories", **where, **columns(batch.trajectories), advantages=advantages)
+
+    def datums(self, step: int, trajectories: Sequence[Trajectory], datums: Sequence[Datum]) -> None:
+        """What the training service is sent."""
+        if not self.recorder.wants("datums", step):
+            return
+        names = ("input_tokens", "target_tokens", "logprobs", "advantages", "loss_mask")
+        fields: dict[str, Any] = {name: Ragged.from_rows([getattr(datum, name) for datum in datums]) for name in names}
+        self.recorder.record("datums", **_place(step, trajectories), **fields)
+
+    def training_metrics(self, step: int, epoch: int, mini_batch: int, metrics: Mapping[str, Any]) -> None:
+        """What the training service answered."""
+        self.recorder.record("training_metrics", step=step, epoch=epoch, mini_batch=mini_batch, metrics=dict(metrics))
 
     def old_log_probs(self, step: int, batch: StepBatch) -> None:
         if not self.recorder.wants("old_log_probs", step):
@@ -59,9 +79,7 @@ class Observer:
             padded[number, : len(row)] = row
         self.recorder.record(
             "old_log_probs",
-            step=step,
-            policy_version=step,
-            **_identity(batch.trajectories),
+            **_place(step, batch.trajectories),
             old_log_probs=padded,
             batch_info={"batch_size": len(batch)},
         )
@@ -165,8 +183,11 @@ def columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     return fields
 
 
-def _identity(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def _place(step: int, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What says which samples a record is about; a step's samples come from the weights of its number."""
     return {
+        "step": step,
+        "policy_version": step,
         "samples": [item.sample for item in trajectories],
         "prompt_hashes": [item.prompt_hash for item in trajectories],
     }

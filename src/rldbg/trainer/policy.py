@@ -67,7 +67,7 @@ class PolicyWorker:
 
     def start(self, rendezvous: distributed.Rendezvous, checkpoint: Path | None = None) -> dict[str, Any]:
         """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's."""
-        facts: dict[str, Any] = {"threads": self._threads}
+        facts: dict[str, Any] = {"process_threads": self._threads}
         if self._rank == 0 and checkpoint is None:
             facts["warm_start"] = self._warm_start()
         self._model.to(self._device)

@@ -110,6 +110,25 @@ def cut(batch: StepBatch, recipe: Recipe) -> list[list[Shard]]:
     ]
 
 
+def in_sample_order(rows: Sequence[Sequence[Sequence[np.ndarray]]], samples: int, recipe: Recipe) -> list[np.ndarray]:
+    """rows[rank][mini_batch], one array a sample, put back where the samples stand in the step."""
+    ordered: list[np.ndarray] = [np.empty(0)] * samples
+    layout = places(samples, ranks=recipe.policy.ranks, mini_batches=recipe.policy.mini_batches)
+    for rank_rows, rank_places in zip(rows, layout, strict=True):
+        for mini_rows, place in zip(rank_rows, rank_places, strict=True):
+            ordered[place.start : place.stop] = mini_rows
+    return ordered
+
+
+def response_log_probs(trajectory: Trajectory) -> np.ndarray:
+    """The rollout's own log probs of the response."""
+    if trajectory.logprobs is None:
+        raise IncompleteDataError(
+            f"the trajectory {trajectory.sample} has no rollout log probs", "set algorithm.old_log_probs=policy"
+        )
+    return trajectory.logprobs[trajectory.prompt_length :]
+
+
 def mini_batch_denominator(batches: Sequence[StepBatch], how: Aggregation) -> float:
     """What the losses of a mini-batch, given in parts, are divided by: its tokens, or its sequences."""
     tokens = [

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import ExitCode, Identity, RldbgError, Run
 from rldbg.trainer.checkpoint import find_checkpoint
 from rldbg.trainer.controller import Controller, Learner, OnStep, Rollouts
-from rldbg.trainer.in_process import InProcessPolicy, InProcessRollouts
+from rldbg.trainer.in_process import InProcessPolicy, InProcessRemoteRollouts, InProcessRollouts
+from rldbg.trainer.learner import SelfHostedLearner
 from rldbg.trainer.metrics import open_trackers
 from rldbg.trainer.model import check_model
 from rldbg.trainer.observer import Observer, RecordingPlan
 from rldbg.trainer.recipe import LoadedRecipe
+from rldbg.trainer.remote_api import RemoteLearner, check_remote
 from rldbg.trainer.replayed import ReplayedRollouts
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import check_divisible
@@ -79,6 +81,8 @@ def train(
     check_model(recipe.model)
     problems = load_problems(recipe.data)
     check_divisible(recipe.data.samples_per_step, recipe)
+    if recipe.mode == "remote_api":
+        check_remote(recipe, resumes=resume is not None)
     beginning = _beginning(recipe, resume)
     run.start(command=sys.argv, config=loaded.data, name=recipe.name, threads=recipe.threads, seed=recipe.seed)
     facts = run.read()
@@ -124,28 +128,51 @@ def _parts(
     stack: ExitStack,
 ) -> tuple[Learner, Rollouts]:
     """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
-    from rldbg.trainer.learner import SelfHostedLearner
-
     observer = Observer(plan.records, Identity(role="controller"))
     stack.callback(observer.close)
-    policy: RayPolicy | InProcessPolicy
-    if recipe.cluster.in_process:
-        policy = InProcessPolicy(recipe, plan)
-        stack.callback(policy.close)
-        rollouts: Rollouts = beginning.replay or InProcessRollouts(recipe)
-    else:
-        from rldbg.trainer.actors import RayPolicy, RayRollouts
+    needs_cluster = recipe.mode == "self_hosted" or beginning.replay is None
+    if needs_cluster and not recipe.cluster.in_process:
         from rldbg.trainer.cluster import Cluster
 
         cluster = cluster or stack.enter_context(Cluster(recipe.cluster, name=recipe.name))
         run.update(ray=cluster.facts)
-        policy = RayPolicy(cluster, recipe, plan)
-        stack.callback(policy.close)
-        rollouts = beginning.replay or RayRollouts(cluster, recipe, on_loss=reporting.on_note)
+    if recipe.mode == "remote_api":
+        learner = RemoteLearner(recipe=recipe, observer=observer)
+        stack.callback(learner.close)
+        rollouts = beginning.replay or _remote_rollouts(recipe, cluster, reporting)
+        stack.callback(rollouts.close)
+        run.update(**learner.start())
+        return learner, rollouts
+    policy = _policy(recipe, plan, cluster)
+    stack.callback(policy.close)
+    rollouts = beginning.replay or _rollouts(recipe, cluster, reporting)
     stack.callback(rollouts.close)
-    started = policy.start(beginning.checkpoint)
-    run.update(process_threads=started["threads"], warm_start=started.get("warm_start"))
+    run.update(**policy.start(beginning.checkpoint))
     return SelfHostedLearner(recipe=recipe, policy=policy, observer=observer), rollouts
+
+
+def _policy(recipe: Recipe, plan: RecordingPlan, cluster: Cluster | None) -> RayPolicy | InProcessPolicy:
+    if cluster is None:
+        return InProcessPolicy(recipe, plan)
+    from rldbg.trainer.actors import RayPolicy
+
+    return RayPolicy(cluster, recipe, plan)
+
+
+def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
+    if cluster is None:
+        return InProcessRollouts(recipe)
+    from rldbg.trainer.actors import RayRollouts
+
+    return RayRollouts(cluster, recipe, on_loss=reporting.on_note)
+
+
+def _remote_rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
+    if cluster is None:
+        return InProcessRemoteRollouts(recipe)
+    from rldbg.trainer.actors import RolloutPool
+
+    return RolloutPool(cluster, recipe, on_loss=reporting.on_note)
 
 
 @contextmanager
