@@ -5,7 +5,7 @@ Lists of numbers are the affair of number_opcodes.
 
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ _UNTYPED = frozenset(
 )
 _SEPARATE_FROM_BYTES = 1 << 12
 _MAX_DEPTH = 100
+_SHORT_TEXT = 64
 
 
 class PickleWriter:
@@ -43,6 +44,18 @@ class PickleWriter:
         self.chunks: list[Buffer] = []
         self.storages: list[np.ndarray] = []
         self._tail = bytearray(b"\x80\x02")
+        self._texts: dict[str, bytes] = {}
+        self._by_type: dict[type, Callable[[Any, int], None]] = {
+            dict: self._mapping,
+            list: self._list,
+            tuple: self._tuple,
+            AsList: self._numbers,
+            Ragged: lambda value, depth: self._numbers(AsList(value), depth),
+            np.ndarray: self._tensor,
+            EncodedArray: self._tensor,
+            str: self._text,
+            **dict.fromkeys((bool, int, float, bytes, complex, type(None)), self._scalar),
+        }
 
     def finish(self) -> None:
         self._tail += b"."
@@ -51,29 +64,19 @@ class PickleWriter:
     def write(self, value: Any, depth: int = 0) -> None:
         if depth > _MAX_DEPTH:
             raise ValueError(f"data nested deeper than {_MAX_DEPTH} levels cannot be written")
-        if isinstance(value, np.generic):
-            value = value.item()
-        if value is None or isinstance(value, bool | int | float | str | bytes | complex):
-            self._scalar(value)
+        handler = self._by_type.get(type(value))
+        if handler is not None:
+            handler(value, depth)
+        elif isinstance(value, np.generic):
+            self._scalar(value.item())
         elif isinstance(value, Mapping):
             self._mapping(value, depth)
-        elif isinstance(value, list):
-            self._list(value, depth)
         elif isinstance(value, tuple):
-            self._tail += b"("
-            for item in value:
-                self.write(item, depth + 1)
-            self._tail += b"t"
-        elif isinstance(value, AsList):
-            self._numbers(value)
-        elif isinstance(value, Ragged):
-            self._numbers(AsList(value))
-        elif isinstance(value, np.ndarray | EncodedArray):
-            self._tensor(value)
+            self._tuple(value, depth)
         else:
-            raise TypeError(f"{type(value).__name__} cannot be written to a .pt file")
+            self._scalar(value)
 
-    def _scalar(self, value: Any) -> None:
+    def _scalar(self, value: Any, _depth: int = 0) -> None:
         if value is None:
             self._tail += b"N"
         elif isinstance(value, bool):
@@ -83,66 +86,82 @@ class PickleWriter:
         elif isinstance(value, float):
             self._tail += b"G" + struct.pack(">d", value)
         elif isinstance(value, str):
-            self._text(value)
+            self._text(str(value))
         elif isinstance(value, bytes):  # protocol 2 has no opcode for bytes
             self._tail += b"c_codecs\nencode\n("
             self._text(value.decode("latin1"))
             self._text("latin1")
             self._tail += b"tR"
-        else:
+        elif isinstance(value, complex):
             self._tail += b"c__builtin__\ncomplex\n(" + struct.pack(">cdcd", b"G", value.real, b"G", value.imag) + b"tR"
+        else:
+            raise TypeError(f"{type(value).__name__} cannot be written to a .pt file")
 
-    def _text(self, value: str) -> None:
-        data = value.encode("utf-8", "surrogatepass")
-        self._tail += b"X" + struct.pack("<I", len(data)) + data
+    def _text(self, value: str, _depth: int = 0) -> None:
+        """Text; short ones, which are keys mostly, are encoded once."""
+        encoded = self._texts.get(value)
+        if encoded is None:
+            data = value.encode("utf-8", "surrogatepass")
+            encoded = b"X" + struct.pack("<I", len(data)) + data
+            if len(data) < _SHORT_TEXT:
+                self._texts[value] = encoded
+        self._tail += encoded
+
+    def _tuple(self, value: tuple[Any, ...], depth: int) -> None:
+        self._tail += b"("
+        for item in value:
+            self.write(item, depth + 1)
+        self._tail += b"t"
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> None:
         self._tail += b"}("
         for key, item in value.items():
-            self.write(key, depth + 1)
+            if type(key) is str:
+                self._text(key)
+            else:
+                self.write(key, depth + 1)
             self.write(item, depth + 1)
         self._tail += b"u"
 
     def _list(self, value: list[Any], depth: int) -> None:
         numbers = _number_array(value)
         if numbers is not None:
-            self._numbers(AsList(numbers))
+            self._numbers(AsList(numbers), depth)
             return
         self._tail += b"]("
         for item in value:
             self.write(item, depth + 1)
         self._tail += b"e"
 
-    def _numbers(self, numbers: AsList) -> None:
+    def _numbers(self, numbers: AsList, depth: int) -> None:
         values = numbers.values
+        if len(values) == 0:
+            self._tail += b"]"
+            return
         if isinstance(values, Ragged):
             rows = as_lists(values)
         elif len(values.shape) == 1:
-            self._tail += b"]"
-            if len(values):
-                self._tail += b"("
-                self._append(numbers.opcodes())
-                self._tail += b"e"
+            self._tail += b"]("
+            self._append(numbers.opcodes())
+            self._tail += b"e"
             return
-        elif not values.shape:
-            raise ValueError("a list of numbers needs at least one dimension")
         else:
             rows = [AsList(row) for row in np.asarray(values)]
         self._tail += b"]("
         for row in rows:
-            self._numbers(row)
+            self._numbers(row, depth + 1)
         self._tail += b"e"
 
-    def _append(self, data: np.ndarray) -> None:
+    def _append(self, opcodes: np.ndarray) -> None:
         """Large pieces stay where they are; small ones are gathered, so that there are few buffers to write."""
-        if data.nbytes < _SEPARATE_FROM_BYTES:
-            self._tail += data.tobytes()
-            return
-        self.chunks.append(self._tail)
-        self.chunks.append(data.reshape(-1).data)
-        self._tail = bytearray()
+        data = opcodes.reshape(-1).data
+        if len(data) < _SEPARATE_FROM_BYTES:
+            self._tail += data
+        else:
+            self.chunks += (self._tail, data)
+            self._tail = bytearray()
 
-    def _tensor(self, value: np.ndarray | EncodedArray) -> None:
+    def _tensor(self, value: np.ndarray | EncodedArray, _depth: int) -> None:
         dtype, bits = (value.dtype, value.bits) if isinstance(value, EncodedArray) else (value.dtype.name, value)
         is_untyped = dtype in _UNTYPED
         if not is_untyped and dtype not in _STORAGE_OF:

@@ -3,6 +3,7 @@
 Arrays become tensors; AsList and Ragged become Python lists of numbers. Array data is passed through, not copied.
 """
 
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +12,8 @@ from rldbg.recording.formats.pickle_writer import Buffer, PickleWriter
 from rldbg.recording.formats.zip_writer import zip_buffers
 
 __all__ = ["AsList", "dump_pt", "encode_pt"]
+
+_BUFFERS_A_CALL = 1024  # the least that every system accepts
 
 
 def encode_pt(value: Any) -> list[Buffer]:
@@ -31,7 +34,19 @@ def dump_pt(value: Any, target: Path | str | BinaryIO) -> None:
     """Write the file, to a path or to an open binary file."""
     buffers = encode_pt(value)
     if isinstance(target, Path | str):
-        with open(target, "wb") as file:
-            file.writelines(buffers)
+        with open(target, "wb", buffering=0) as file:
+            _write_all(file.fileno(), [memoryview(buffer) for buffer in buffers])
     else:
         target.writelines(buffers)
+
+
+def _write_all(descriptor: int, buffers: list[memoryview]) -> None:
+    """Many buffers a call: a file of lists has thousands of small ones."""
+    first = 0
+    while first < len(buffers):
+        written = os.writev(descriptor, buffers[first : first + _BUFFERS_A_CALL])
+        while first < len(buffers) and written >= buffers[first].nbytes:
+            written -= buffers[first].nbytes
+            first += 1
+        if written:
+            buffers[first] = buffers[first][written:]
