@@ -4,9 +4,10 @@ except to count samples, and that within a limit that is stated when it is reach
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import Finding, Severity
+from rldbg.core import Finding, Severity, to_html
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.samples import causal_order
 from rldbg.recording.verification import duplicates, empty_recording, holes, unread_files
@@ -69,6 +70,23 @@ class Summary:
             return cls(title, str(data["layout"]), kinds, int(data["samples"]), health)
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
+
+    def __rich__(self) -> Any:
+        from rldbg.recording.terminal import summary_view
+
+        return summary_view(self)
+
+    def _repr_html_(self) -> str:
+        from rldbg.recording.terminal import ranges, size
+
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{ranges(kind.steps)}</td><td>{ranges(kind.ranks)}</td>"
+            f"<td>{ranges(kind.micros)}</td><td>{kind.records}</td><td>{size(kind.bytes)}</td></tr>"
+            for name, kind in self.kinds.items()
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("kind", "steps", "ranks", "micro-batches", "records", "size"))
+        title = f"<b>{escape(self.title)}</b> {escape(self.layout)}, {self.samples} samples"
+        return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>{to_html(self.health)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {

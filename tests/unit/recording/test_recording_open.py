@@ -165,3 +165,10 @@ def test_summary_counts_each_file_once(run):
     assert summary["layout"] == "rldbg"
     assert summary["samples"] == 16
     assert summary["health"] == []
+
+
+def test_summary_in_a_notebook_is_escaped(tmp_path):
+    peer_dumps.nexrl(tmp_path / "<b>dump", ranks=1, micros=1)
+    html = rldbg.open(tmp_path / "<b>dump").summary()._repr_html_()
+    assert "&lt;b&gt;dump" in html
+    assert "<td>trajectory</td>" in html
