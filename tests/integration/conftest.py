@@ -1,6 +1,19 @@
-"""Makes the modules of this folder importable by its tests: pytest's importlib mode leaves sys.path alone."""
+"""Makes the modules of this folder importable by its tests (pytest's importlib mode leaves sys.path alone)."""
 
+import os
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One Ray cluster for all tests of the live plane; starting one takes longer than most of them."""
+    from ray_stage import Cluster
+
+    cluster = Cluster(Path(f"/tmp/rldbg-cluster-{os.getpid()}"))
+    yield cluster
+    cluster.end()

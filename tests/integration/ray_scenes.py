@@ -99,6 +99,10 @@ def task():
     return ray.get(reward.remote(5))
 
 
+def legacy_task():
+    return ray.get(reward.options(runtime_env={"env_vars": {"RAY_DEBUG": "legacy"}}).remote(6))
+
+
 def driver():
     here = "the driver"
     breakpoint()
@@ -141,7 +145,9 @@ def main():
     runtime_env = options.pop("runtime_env", None)
     if os.environ.get("SCENE_HOOK"):
         runtime_env = {"worker_process_setup_hook": user_setup_hook, "env_vars": {"USER_VARIABLE": "kept"}}
-    ray.init(num_cpus=4, object_store_memory=80 * 1024 * 1024, runtime_env=runtime_env, **options)
+    if "address" not in options:
+        options |= {"num_cpus": 4, "object_store_memory": 80 * 1024 * 1024}
+    ray.init(runtime_env=runtime_env, **options)
     print("READY", ray.get_runtime_context().gcs_address, flush=True)
     for line in sys.stdin:
         name = line.strip()

@@ -1,7 +1,9 @@
-"""Starts the driver of `ray_scenes` and talks to it."""
+"""A Ray cluster of the tests' own, and drivers of `ray_scenes` on it."""
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +18,8 @@ SCENES = Path(__file__).with_name("ray_scenes.py")
 class Stage:
     """A driver that plays scenes on request. Ray's files go to a folder of its own."""
 
-    def __init__(self, environment: dict[str, str], folder: Path, *, python: str = sys.executable, **ray_options):
-        options = {"include_dashboard": False, "_temp_dir": str(folder), "log_to_driver": False} | ray_options
+    def __init__(self, environment: dict[str, str], *, python: str = sys.executable, **ray_options):
+        options = {"log_to_driver": False} | ray_options
         quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
         self.process = subprocess.Popen(
             [python, str(SCENES)],
@@ -63,6 +65,31 @@ class Stage:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Cluster:
+    """A Ray cluster that knows nothing of rldbg, started by an ordinary driver, with its dashboard."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.stage = Stage(
+            plain_environment(),
+            include_dashboard=True,
+            dashboard_port=port,
+            _temp_dir=str(folder),
+            runtime_env={"env_vars": {"RAY_DEBUG_POST_MORTEM": "1"}},
+        )
+
+    def end(self) -> None:
+        self.stage.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def plain_environment() -> dict[str, str]:

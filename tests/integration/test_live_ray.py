@@ -1,7 +1,6 @@
-"""Armed Ray jobs: workers, tasks, the driver, and what lives below them."""
+"""Armed Ray jobs on a cluster that was there before: workers, tasks, the driver, and what lives below them."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ def job(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stage(job, tmp_path_factory):
-    stage = Stage(job.environment | {"SCENE_HOOK": "1"}, Path(f"/tmp/rldbg-ray-{os.getpid()}"))
+def stage(job, ray_cluster):
+    environment = job.environment | {"SCENE_HOOK": "1", "RAY_AUTH_MODE": "token"}
+    stage = Stage(environment, address=ray_cluster.stage.gcs_address)
     yield stage
     stage.end()
 
@@ -109,7 +109,7 @@ def test_the_users_own_hook_and_variables_are_kept(job, stage):
     assert found["RLDBG_RUN"] == str(job.run.path) and found["RAY_DEBUG_POST_MORTEM"] == "1"
 
 
-def test_nothing_of_the_token_is_where_others_look(job, stage):
+def test_nothing_of_the_token_is_where_others_look(job, stage, ray_cluster):
     token = json.loads((job.run.path / "broker.json").read_text())["token"]
     for folder in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):
@@ -117,7 +117,7 @@ def test_nothing_of_the_token_is_where_others_look(job, stage):
                 assert token.encode() not in (folder / name).read_bytes(), f"{folder}/{name}"
             except OSError:
                 continue
-    for log in (*job.run.path.rglob("*.log"), *Path(f"/tmp/rldbg-ray-{os.getpid()}").rglob("*.log")):
+    for log in (*job.run.path.rglob("*.log"), *ray_cluster.folder.rglob("*.log")):
         assert token not in log.read_text(errors="replace"), log
 
 

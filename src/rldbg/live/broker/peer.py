@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from rldbg.agent import (
     PEER_LIMIT_BYTES,
@@ -27,6 +27,16 @@ class PeerGone(WireError):
 
 class PeerError(WireError):
     """The peer answered that it could not do it; the text is its reason."""
+
+
+class Messages(Protocol):
+    """Where debug adapter messages come from and go to."""
+
+    async def receive(self) -> Message: ...
+
+    def send(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Stream:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
-from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.peer import Messages
 
 _RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
 _FRAME_BOUND = frozenset({"evaluate", "scopes", "variables", "setVariable", "setExpression", "completions"})
@@ -86,7 +86,7 @@ class Translation(Protocol):
 class DebugSession:
     """`on_change` is called after every stop, resume and end; `on_event` sees each event as it came."""
 
-    def __init__(self, stream: Stream, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, stream: Messages, *, on_change: Callable[[], None]) -> None:
         self._stream = stream
         self._on_change = on_change
         self.on_output: Callable[[str], None] = lambda _text: None
@@ -94,7 +94,9 @@ class DebugSession:
         self.capabilities: Message = {}
         self.prepare_stop: Callable[[DebugSession, Stop, list[Message]], Awaitable[None]] | None = None
         self.translation: Translation | None = None
+        # `stop` is what others may know: complete, with its place; `_halt` is there from the first moment on.
         self.stop: Stop | None = None
+        self._halt: Stop | None = None
         self.stops = 0
         self.ended = asyncio.Event()
         self._stopped_threads: set[int] = set()
@@ -154,7 +156,7 @@ class DebugSession:
 
     async def forward(self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S) -> Message:
         """The whole response, successful or not."""
-        if self.translation is not None and self.stop is not None and command in self.translation.commands:
+        if self.translation is not None and self._halt is not None and command in self.translation.commands:
             return await self.translation.forward(self, command, dict(arguments))
         return await self.forward_untranslated(command, arguments, timeout_s)
 
@@ -189,9 +191,9 @@ class DebugSession:
         if command not in _KNOWN:
             raise UsageError(f"the debuggee does not understand {command!r}")
         thread = arguments.get("threadId")
-        if command in _RESUMING and (self.stop is None or (thread and thread not in self._stopped_threads)):
+        if command in _RESUMING and (self._halt is None or (thread and thread not in self._stopped_threads)):
             raise UsageError("it is not stopped", "`rldbg ps` shows what is; `rldbg pause WHO` stops a running process")
-        if command in _FRAME_BOUND and self.stop is None:
+        if command in _FRAME_BOUND and self._halt is None:
             raise UsageError("it is running: values can be read only while it is stopped", "`rldbg pause WHO` first")
 
     def _answered(self, message: Message) -> None:
@@ -222,7 +224,7 @@ class DebugSession:
         stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
         if body.get("text"):
             stop.notes.append(str(body["text"]))
-        self.stop = stop
+        self._halt = stop
         with contextlib.suppress(UsageError, UnreachableError):
             stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
             frames = stack.get("stackFrames") or []
@@ -232,18 +234,19 @@ class DebugSession:
             threads = await self.request("threads", {})
             names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
             stop.thread = str(names.get(stop.thread_id, ""))
-        if self.stop is stop:
+        if self._halt is stop:
+            self.stop = stop
             self.stops += 1
             self._on_change()
 
     def _resumed(self) -> None:
-        self.stop = None
+        self.stop = self._halt = None
         self.translation = None
         self._stopped_threads.clear()
         self._on_change()
 
     def _end(self) -> None:
-        self.stop = None
+        self.stop = self._halt = None
         self.ended.set()
         self._stream.close()
         for waiting in self._waiting.values():

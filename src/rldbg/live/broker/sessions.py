@@ -4,6 +4,7 @@ A session is needed while its process is stopped, while a client is attached, or
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from rldbg.agent import Message, WireError
 from rldbg.core import RldbgError, UnreachableError, UsageError
 from rldbg.live.broker.breakpoints import BreakTable
-from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.peer import Messages
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.session import DebugSession, Stop
 from rldbg.live.log_points import LogPoints
@@ -52,7 +53,7 @@ class Sessions:
         return process.session
 
     async def hold(
-        self, process: Process, stream: Stream, *, prepare_stop: PrepareStop | None = None, **attach: Any
+        self, process: Process, stream: Messages, *, prepare_stop: PrepareStop | None = None, **attach: Any
     ) -> None:
         """Attaches to a debuggee and keeps the session until it ends; `prepare_stop` runs at each stop, before any
         client hears of it."""
@@ -133,7 +134,9 @@ class Sessions:
         if session is None or session.stop or process.declared or process.attached or self.breaks.concerns(process):
             return
         if process.agent is None:
-            await session.request("disconnect", {})
+            # Some sessions end by themselves when their process goes on.
+            with contextlib.suppress(UnreachableError):
+                await session.request("disconnect", {})
             session.close()
             return
         try:

@@ -1,6 +1,7 @@
 """A Ray cluster that rldbg did not start, as its dashboard shows it over HTTP, with Ray's own token."""
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,6 +13,7 @@ from rldbg.core import Environment, PrerequisiteError, UnreachableError
 
 _OLDEST = (2, 9, 1)
 _TIMEOUT_S = 10.0
+_GCS = re.compile(r"--gcs[-_]address=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,17 @@ class Dashboard:
             actor_class=str(actor.get("class_name") or ""),
         )
 
+    def process_ids(self) -> dict[str, int]:
+        """The process behind each worker id."""
+        rows = self._state("workers", ("is_alive", "=", "True"))
+        return {str(row.get("worker_id")): int(row.get("pid") or 0) for row in rows}
+
     def gcs_address(self) -> str:
         """Where the cluster's key-value store is, from the command line of a raylet; empty when it is not shown."""
         summary = (self._get("/nodes?view=summary").get("data") or {}).get("summary") or []
         for node in summary:
-            for word in (node.get("raylet") or {}).get("cmdline") or node.get("cmdline") or []:
-                if "--gcs-address=" in str(word) or "--gcs_address=" in str(word):
-                    return str(word).partition("=")[2].split()[0]
+            if match := _GCS.search(" ".join(map(str, node.get("cmdline") or []))):
+                return match[1]
         return ""
 
     def token(self) -> str:

@@ -11,6 +11,8 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,12 @@ from rldbg.live.broker.session import Stop
 from rldbg.live.broker.sessions import Sessions
 from rldbg.live.foreign_ray.dashboard import Dashboard, PausedWorker
 from rldbg.live.foreign_ray.injection import prepare_stop
+from rldbg.live.foreign_ray.legacy_listing import LegacySession, legacy_sessions
+from rldbg.live.foreign_ray.legacy_pdb import PdbStream
 
-_NOT_THE_USERS = ("ray/util/debugpy.py", "ray/util/rpdb.py", "/debugpy/", "pydevd")
+_RAY_DEBUGGER = ("ray/util/debugpy.py", "ray/util/rpdb.py")
+_LEGACY_EVERY_S = 3.0
+_LEGACY_PATIENCE_S = 8.0
 ADVICE = (
     "nothing is stopped. The usual reasons:",
     "- debugpy is not installed in the workers' environment: breakpoint() is then passed over with a log line",
@@ -42,6 +48,9 @@ class HeldWorkers:
         self._sessions = sessions
         self._by_worker: dict[str, Process] = {}
         self._looked = asyncio.Lock()
+        self._asking: asyncio.Future[None] | None = None
+        self._asked_at = 0.0
+        self._legacy_known: list[LegacySession] | None = None
         self.last_answer = time.monotonic()
 
     async def refresh(self) -> None:
@@ -50,35 +59,50 @@ class HeldWorkers:
             waiting = await asyncio.to_thread(self._dashboard.paused)
             self.last_answer = time.monotonic()
             for worker in waiting:
-                self._take_in(worker)
-            paused = {worker.worker_id for worker in waiting}
+                self._take_in(worker.worker_id, _facts(worker), self._open)
+            paused = {worker.worker_id for worker in waiting} | await self._legacy()
             for worker_id, process in list(self._by_worker.items()):
                 if worker_id not in paused and process.session is None:
                     # It runs: Ray has no way to reach it until its next breakpoint.
                     self._processes.remove(self._by_worker.pop(worker_id))
             await asyncio.gather(*(self._locate(process) for process in self._by_worker.values()))
 
-    def _take_in(self, worker: PausedWorker) -> None:
-        process = self._by_worker.get(worker.worker_id)
+    def _take_in(self, key: str, facts: dict[str, Any], opener: Callable[[Process], Awaitable[None]]) -> Process:
+        process = self._by_worker.get(key)
         if process is None:
-            process = self._processes.add(_facts(worker), open_session=self._open)
-            process.declared = Stop(reason="breakpoint")
-            self._by_worker[worker.worker_id] = process
-        process.facts = _facts(worker)
+            process = self._by_worker[key] = self._processes.add(facts, open_session=opener)
+        process.facts = facts
         if process.session is None and process.declared is None:
             process.declared = Stop(reason="breakpoint")
         self._processes.rename()
+        return process
+
+    async def _legacy(self) -> set[str]:
+        """Sessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds."""
+        if self._asking is None or (self._asking.done() and time.monotonic() - self._asked_at > _LEGACY_EVERY_S):
+            self._asked_at = time.monotonic()
+            self._asking = asyncio.ensure_future(self._ask_legacy())
+        if self._legacy_known is None:
+            await asyncio.wait({self._asking}, timeout=_LEGACY_PATIENCE_S)
+        for session in self._legacy_known or ():
+            facts = _legacy_facts(session)
+            process = self._take_in(session.key, facts, self._open_legacy)
+            if process.declared is not None:
+                process.declared.file, process.declared.line = session.file, session.line
+        return {session.key for session in self._legacy_known or ()}
+
+    async def _ask_legacy(self) -> None:
+        address = await asyncio.to_thread(self._dashboard.gcs_address)
+        sessions = await legacy_sessions(address, self._dashboard.token()) if address else []
+        pids = await asyncio.to_thread(self._dashboard.process_ids) if sessions else {}
+        self._legacy_known = [replace(each, pid=pids.get(each.worker_id, 0)) for each in sessions]
+
+    async def _open_legacy(self, process: Process) -> None:
+        reader, writer = await _connect(process)
+        self._sessions.spawn(self._sessions.hold(process, PdbStream(reader, writer)))
 
     async def _open(self, process: Process) -> None:
-        address = process.facts["address"]
-        try:
-            async with asyncio.timeout(10.0):
-                reader, writer = await asyncio.open_connection(*address)
-        except (OSError, TimeoutError) as error:
-            raise UnreachableError(
-                f"the debug port {address[0]}:{address[1]} of {process.who} is not reachable: {error}",
-                "workers listen on their node's address: run rldbg on that cluster, or through `rldbg tunnel`",
-            ) from error
+        reader, writer = await _connect(process)
         stream = Stream(reader, writer, PEER_LIMIT_BYTES)
         self._sessions.spawn(self._sessions.hold(process, stream, prepare_stop=prepare_stop))
 
@@ -93,6 +117,34 @@ class HeldWorkers:
             await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), 10.0)
             return
         stop.file, stop.line, stop.function, stop.thread = place
+
+
+async def _connect(process: Process) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = process.facts["address"]
+    try:
+        async with asyncio.timeout(10.0):
+            return await asyncio.open_connection(host, port, limit=PEER_LIMIT_BYTES)
+    except (OSError, TimeoutError) as error:
+        raise UnreachableError(
+            f"the debug port {host}:{port} of {process.who} is not reachable: {error}",
+            "workers listen on their node's address: run rldbg on that cluster, or through `rldbg tunnel`",
+        ) from error
+
+
+def _legacy_facts(session: LegacySession) -> dict[str, Any]:
+    """Ray titles its workers `ray::Class.method` or `ray::task`; a driver has its command line there."""
+    name = session.title.removeprefix("ray::").partition("(")[0].split(" ")[0]
+    owner, _, method = name.rpartition(".")
+    role = (snake_case(owner) if owner else method) if session.title.startswith("ray::") else "driver"
+    return {
+        "role": role or "worker",
+        "rank": None,
+        "host": os.uname().nodename if session.host in _own_addresses() | {"localhost"} else session.host,
+        "pid": session.pid,
+        "kind": "legacy",
+        "address": (session.host, session.port),
+        "ray": {"task": name, "debugger": "legacy"},
+    }
 
 
 def _facts(worker: PausedWorker) -> dict[str, Any]:
@@ -142,12 +194,11 @@ def paused_place(threads: list[dict[str, Any]]) -> tuple[str, int, str, str] | N
     """File, line, function and thread of the user's frame that called the breakpoint, from a py-spy dump."""
     for thread in threads:
         frames = thread.get("frames") or []
-        names = {frame["name"] for frame in frames}
+        of_ray = [n for n, frame in enumerate(frames) if str(frame.get("filename") or "").endswith(_RAY_DEBUGGER)]
         # After an exception the user's frames are gone from the stack; only a debugger can show them.
-        if "_wait_for_attach" not in names or "_post_mortem" in names:
+        if not of_ray or any("_post_mortem" in frame["name"] for frame in frames):
             continue
-        for frame in frames:
-            file = str(frame.get("filename") or "")
-            if not any(part in file for part in _NOT_THE_USERS) and frame["name"] != "helper":
-                return file, int(frame.get("line") or 0), str(frame["name"]), str(thread.get("thread_name") or "")
+        for frame in frames[of_ray[-1] + 1 :]:
+            place = str(frame.get("filename") or ""), int(frame.get("line") or 0)
+            return *place, str(frame["name"]).rpartition(".")[2], str(thread.get("thread_name") or "")
     return None
