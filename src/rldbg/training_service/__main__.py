@@ -15,6 +15,8 @@ from pathlib import Path
 from rldbg.core import Environment, RldbgError, UsageError
 
 _SHUTDOWN_S = 2
+# A trainer says nothing while it warms up or debugs; its connection must still be there afterwards.
+_IDLE_S = 3600
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +63,11 @@ def _serve(options: argparse.Namespace) -> None:
     host, port = listener.getsockname()[:2]
     _announce(options.announce, {"pid": os.getpid(), "address": f"{host}:{port}"})
     configuration = uvicorn.Config(
-        build_application(service), log_level="warning", lifespan="on", timeout_graceful_shutdown=_SHUTDOWN_S
+        build_application(service),
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        timeout_keep_alive=_IDLE_S,
     )
     uvicorn.Server(configuration).run(sockets=[listener])
 

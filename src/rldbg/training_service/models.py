@@ -189,15 +189,18 @@ def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     """Copies weights into a module; a name or shape that does not fit is an error that names it, before any copy."""
     import torch
 
-    own = dict(module.named_parameters())
-    for name in sorted(own.keys() ^ weights.keys()):
-        raise RequestError(f"weights {'lack' if name in own else 'have an unknown parameter'} {name}")
+    # A parameter that two places share may be given under the name of each.
+    named = dict(module.named_parameters(remove_duplicate=False))
+    missing = sorted(dict(module.named_parameters()).keys() - weights.keys())
+    unknown = sorted(weights.keys() - named.keys())
+    if missing or unknown:
+        raise RequestError(f"weights lack {missing[0]}" if missing else f"the model has no parameter {unknown[0]}")
     for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
-            raise RequestError(f"{name} has shape {list(tensor.shape)}, the model's has {list(own[name].shape)}")
+        if tensor.shape != named[name].shape:
+            raise RequestError(f"{name} has shape {list(tensor.shape)}, the model's has {list(named[name].shape)}")
     with torch.no_grad():
         for name, tensor in weights.items():
-            own[name].copy_(tensor)
+            named[name].copy_(tensor)
 
 
 def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:

@@ -51,6 +51,11 @@ class Operation:
             self.error = error
             self.finished.set()
 
+    def forget(self) -> None:
+        """Lets go of the result and of what its presentation holds; whoever still asks is told so."""
+        self.result, self.present = None, _forgotten
+        self.error = NotFoundError(f"the result of {self.id} was forgotten; many newer ones exist")
+
     async def wait(self, timeout_s: float) -> bool:
         """Waits for the outcome, at most that long; whether it is there."""
         if not self.done and timeout_s > 0:
@@ -66,6 +71,10 @@ class Operation:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+def _forgotten(_result: Any) -> Any:
+    return None
 
 
 class Operations:
@@ -87,7 +96,7 @@ class Operations:
     def _forget(self, condition: Callable[[Operation], bool]) -> None:
         oldest = next((item for item in self._all.values() if condition(item)), None)
         if oldest is not None:
-            del self._all[oldest.id]
+            self._all.pop(oldest.id).forget()
 
     def find(self, identifier: str) -> Operation | None:
         return self._all.get(identifier)

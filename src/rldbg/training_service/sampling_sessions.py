@@ -14,6 +14,8 @@ from rldbg.training_service.snapshots import Snapshot, Snapshots
 from rldbg.training_service.worker import Worker
 
 _REMEMBERED = 4096
+# Every weight sync opens a session; the oldest are closed when there are more than this.
+_KEPT_SESSIONS = 1000
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class SamplingSessions:
         self._operations = operations
         self._worker = worker
         self._deterministic = deterministic
-        self._sessions: dict[str, SamplingSession] = {}
+        self._sessions: OrderedDict[str, SamplingSession] = OrderedDict()
 
     def create(self, *, model_path: Any = None, base_model: Any = None) -> SamplingSession:
         if model_path:
@@ -59,6 +61,8 @@ class SamplingSessions:
     def open(self, base_model: str, snapshot: Snapshot | None) -> SamplingSession:
         session = SamplingSession(uuid.uuid4().hex, base_model, snapshot)
         self._sessions[session.id] = session
+        if len(self._sessions) > _KEPT_SESSIONS:
+            self._sessions.popitem(last=False)
         return session
 
     def get(self, session_id: Any) -> SamplingSession:

@@ -118,6 +118,9 @@ def test_old_results_are_forgotten_but_never_unfinished_ones_and_unfetched_ones_
         assert operations.get(done[-1].id) is done[-1]
         with pytest.raises(RequestError, match="no operation"):
             operations.get(done[0].id)
+        assert done[0].result is None, "what is forgotten holds no memory"
+        with pytest.raises(RequestError, match="forgotten"):
+            _ = done[0].answer
         for _ in range(8):
             operations.add(Operation("more"))
         assert operations.find(unfetched.id) is None
