@@ -68,12 +68,15 @@ class Judgement:
 def judge(evidence: Evidence, library: Library) -> Judgement:
     """The root causes among everything seen."""
     seen = sightings(evidence, library)
-    notes = [s for s in seen.values() if s.entry.role is Role.BENIGN or s.survived]
+    aside = [] if evidence.read_only_aside else _only_aside(seen, library)
+    notes = [s for s in seen.values() if s.entry.role is Role.BENIGN or s.survived or s in aside]
     live = [s for s in seen.values() if s not in notes]
     warnings = [s for s in live if s.entry.severity == "warning"]
     errors = [s for s in live if s.entry.severity == "error"]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library)
+    if unknown is not None and errors and unknown.kind.rpartition(".")[2].startswith(WRAPPERS):
+        unknown = None
     causes = _causes(candidates, errors, library)
     if causes and all(s.entry.role is Role.EITHER for s in causes) and _came_before(unknown, causes[0]):
         causes = []
@@ -88,6 +91,13 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
         first_error=unknown,
         failed=bool(errors or causes or unknown),
     )
+
+
+def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting]:
+    """What was seen only in logs of Ray's side processes and explains nothing seen elsewhere."""
+    aside = [s for s in seen.values() if all(hit.place.is_aside for hit in s.hits)]
+    elsewhere = [s for s in seen.values() if s not in aside]
+    return [s for s in aside if not any(explains(s, other, library) for other in elsewhere)]
 
 
 def sightings(evidence: Evidence, library: Library) -> Mapping[str, Sighting]:
@@ -196,6 +206,7 @@ def _first_unknown(evidence: Evidence, library: Library) -> Failure | None:
         failure
         for failure in evidence.failures
         if not failure.known_as
+        and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
         and not any(_belongs_to(hit, failure, library) for hit in evidence.hits)
     ]

@@ -1,10 +1,21 @@
 """What a scan brings home: places where an entry matches, failures nobody knows, and how each log ends."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from rldbg.core import Finding
 from rldbg.doctor.cleaning import Speaker
 from rldbg.doctor.clock import Stamp
+
+_ASIDE = re.compile(
+    r"(?:dashboard|monitor|log_monitor|autoscaler|ray_client_server|runtime_env_agent|event_)\w*\.(?:log|err|out)"
+)
+
+
+def is_aside(file: str) -> bool:
+    """Whether a log belongs to one of Ray's side processes, whose troubles seldom harm a job."""
+    return bool(_ASIDE.match(PurePath(file).name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +31,10 @@ class Place:
     @property
     def order(self) -> tuple[str, int]:
         return self.file, self.offset
+
+    @property
+    def is_aside(self) -> bool:
+        return is_aside(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,11 @@ class Evidence:
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """For each log places (offset, step) where training visibly went on."""
+
+    @property
+    def read_only_aside(self) -> bool:
+        """Whether nothing but logs of side processes was read: then they are what the user asks about."""
+        return all(is_aside(end.file) for end in self.ends)
 
     def survived(self, place: Place) -> bool:
         """Whether training went on for at least two steps after a place in its log."""

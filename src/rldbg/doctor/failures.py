@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rldbg.doctor.cleaning import Line
+from rldbg.doctor.cleaning import Line, Speaker
 from rldbg.doctor.evidence import Failure, Place
 from rldbg.doctor.window import Window
 
@@ -57,18 +58,25 @@ EXCEPTION_WORDS = (
     "RayActorError",
     "ActorDiedError",
 )
-ANCHORS = (TRACEBACK, *CRASH_WORDS, *EXCEPTION_WORDS)
+RAY_HEADER = ", actor_id="
+ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
 
 _EXCEPTION = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort)\w*"
     r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
 )
-_LEVELLED = re.compile(r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b[^A-Za-z]{0,40}|^\[[^\]]{0,80}\] *")
+_LEVELLED = re.compile(
+    r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b(?:[^A-Za-z\[]{0,40}\[[^\]]{1,60}\] *|[^A-Za-z]{0,40})"
+    r"|^\[[^\]]{0,80}\] *"
+)
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _WARNING_TYPES = re.compile(r"Warning$")
+_RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<node>[\d.]+))?")
+"""How Ray begins the traceback of a task or an actor's method."""
 _MAX_LINES = 160
+_FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 
 def failure_at(window: Window, anchor: str, place: Place) -> Failure | None:
@@ -76,6 +84,11 @@ def failure_at(window: Window, anchor: str, place: Place) -> Failure | None:
     if anchor == TRACEBACK:
         return _traceback(window, place)
     if window.is_code:
+        return None
+    if remote := _RAY_TASK.search(window.line.text):
+        speaker = Speaker(remote["name"], remote["pid"], remote["node"] or "", place.speaker.rank)
+        return _traceback(window, replace(place, speaker=speaker))
+    if anchor == RAY_HEADER:
         return None
     if anchor in CRASH_WORDS:
         return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place)
@@ -89,7 +102,12 @@ def _after(text: str, word: str) -> str:
 def _lone_exception(window: Window, place: Place) -> Failure | None:
     """An exception line that stands by itself, as in excerpts and in logs of one-line messages."""
     found = _as_exception(window.line.text)
-    if found is None or any("Traceback (" in line.text or _FRAME.search(line.text) for line in window.before(4)):
+    if found is None:
+        return None
+    above = [line for line in window.before(_MAX_LINES // 2) if _same_voice(line, window.line)]
+    while above and (_FRAME_PART.match(above[-1].text) or _FRAME.search(above[-1].text)):
+        above.pop()
+    if above and (TRACEBACK in above[-1].text or _RAY_TASK.search(above[-1].text)):
         return None
     return Failure(found[0], found[1], place)
 

@@ -1,0 +1,179 @@
+"""Failures provoked on a real Ray: each is diagnosed right from the logs that it really produces."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rldbg.doctor import Library, SearchIndex, diagnose
+
+JOBS = Path(__file__).with_name("doctor_jobs.py")
+FAST_LOSS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_request_timeout_seconds": "5"}
+
+
+@pytest.fixture(scope="module")
+def index():
+    return SearchIndex(Library.load())
+
+
+class Cluster:
+    """One head on this machine, in a folder of its own; only its own processes are ever ended."""
+
+    def __init__(self, folder, **variables):
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.environment = os.environ | variables | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        command = ["start", "--head", "--node-ip-address=127.0.0.1", f"--port={self.address.split(':')[1]}"]
+        command += ["--num-cpus=4", "--include-dashboard=false", f"--temp-dir={folder}", "--disable-usage-stats"]
+        command += ["--object-store-memory=80000000"]
+        ray = Path(sys.executable).with_name("ray")
+        subprocess.run([ray, *command], env=self.environment, check=True, timeout=150, capture_output=True)
+
+    def start(self, name, folder="-"):
+        command = [sys.executable, "-u", str(JOBS), name, self.address, str(folder)]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder
+        )
+
+    def processes(self, word=""):
+        found = []
+        for process in psutil.process_iter(("cmdline",)):
+            line = " ".join(process.info["cmdline"] or [])
+            if str(self.folder) in line and word in line:
+                found.append(process)
+        return found
+
+    def stop(self):
+        family = [p for owner in self.processes() for p in (owner, *owner.children(recursive=True))]
+        for process in family:
+            if process.pid != os.getpid() and process.is_running():
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    folder = Path(f"/tmp/rldbg-doc-{os.getpid()}")
+    found = Cluster(folder)
+    yield found
+    found.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def diagnosed(cluster, index, tmp_path):
+    def run(name, folder="-"):
+        output, _ = cluster.start(name, folder).communicate(timeout=90)
+        log = tmp_path / f"{name}.log"
+        log.write_bytes(output)
+        return diagnose([log], index=index)
+
+    return run
+
+
+def causes(found):
+    return [cause.id for cause in found.root_causes]
+
+
+def fallout(found):
+    return {cause.id for cause in found.fallout}
+
+
+def test_a_healthy_job_gives_no_finding_in_its_log_nor_in_the_session(diagnosed, cluster, index):
+    found = diagnosed("healthy")
+    assert (found.verdict, found.fallout) == ("healthy", ())
+    session = diagnose([cluster.folder], index=index)
+    assert (session.verdict, causes(session), session.fallout) == ("healthy", [], ()), session.first_error
+
+
+def test_a_worker_killed_from_outside_is_unknown_with_places_to_look(diagnosed):
+    found = diagnosed("dead_worker")
+    assert (found.verdict, causes(found)) == ("unknown", [])
+    assert "ray-actor-died" in fallout(found)
+    assert any("dmesg" in step for step in found.next)
+
+
+def test_a_crash_in_native_code_is_unknown_and_its_stack_is_pointed_at(diagnosed):
+    found = diagnosed("segfault")
+    assert (found.verdict, causes(found)) == ("unknown", [])
+    assert {"process-segfault", "ray-actor-died"} <= fallout(found)
+
+
+def test_a_taken_port_is_named(diagnosed):
+    assert causes(diagnosed("port_taken")) == ["port-in-use"]
+
+
+def test_a_gloo_timeout_behind_an_unknown_exception_shows_that_exception(diagnosed):
+    found = diagnosed("gloo_after_unknown")
+    assert (found.verdict, causes(found)) == ("unknown", [])
+    assert found.first_error.headline == "KeyError: 'reward of sample 17'"
+    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
+
+
+def test_a_gloo_timeout_behind_a_known_failure_names_that_failure(diagnosed):
+    found = diagnosed("gloo_after_missing_module")
+    assert causes(found) == ["python-module-missing"]
+    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
+
+
+def test_the_limit_of_threads_is_named(diagnosed):
+    assert causes(diagnosed("thread_limit")) == ["os-thread-limit"]
+
+
+def test_a_module_missing_in_the_runtime_env_is_named(diagnosed, tmp_path):
+    found = diagnosed("missing_in_runtime_env", tmp_path)
+    assert causes(found) == ["python-module-missing"]
+    assert "my_project_rewards" in found.root_causes[0].evidence[0].text
+
+
+def test_another_version_of_ray_is_named(diagnosed):
+    assert causes(diagnosed("other_version")) == ["ray-version-mismatch"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+def test_a_full_disk_behind_a_checkpoint_is_named(diagnosed, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
+    try:
+        assert causes(diagnosed("full_disk", small)) == ["ckpt-write-failed"]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_memory_and_a_lost_head_in_a_cluster_of_their_own(index, tmp_path):
+    folder = Path(f"/tmp/rldbg-oom-{os.getpid()}")
+    cluster = Cluster(folder, RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="250", **FAST_LOSS)
+    try:
+        output, _ = cluster.start("hog").communicate(timeout=90)
+        (tmp_path / "hog.log").write_bytes(output)
+        found = diagnose([tmp_path / "hog.log"], index=index)
+        assert causes(found) == ["ray-host-oom-killed"]
+        session = diagnose([folder], index=index)
+        assert causes(session)[:1] == ["ray-host-oom-killed"]
+
+        job = cluster.start("lost_head", tmp_path)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        for process in cluster.processes("gcs_server"):
+            process.send_signal(signal.SIGKILL)
+        output, _ = job.communicate(timeout=120)
+        (tmp_path / "head.log").write_bytes(output)
+        lost = diagnose([tmp_path / "head.log"], index=index)
+        assert (lost.verdict, causes(lost)) == ("unknown", [])
+        assert "ray-gcs-lost" in fallout(lost)
+        assert any("gcs_server.out" in step for step in lost.next)
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
