@@ -40,8 +40,7 @@ class Line:
     limit: str
     ratio: float
     goal: str
-    holds: bool | None
-    """None where there is no goal: the figure is bounded by something else, or stands for comparison."""
+    holds: bool
 
 
 class PythonLoop:
@@ -252,8 +251,8 @@ def bench_small_records(folder: Path, per_file: int, count: int) -> Line:
         "-",
         f"{limit:.0f} records/s as plain files",
         speed / limit,
-        ">= 3000 records/s" if per_file > 1 else "none: making a file is most of it",
-        speed >= 3000 if per_file > 1 else None,
+        ">= 3000 records/s",
+        speed >= 3000,
     )
 
 
@@ -318,10 +317,10 @@ def main() -> int:
         if options.json:
             print(json.dumps(asdict(line)))
         else:
-            verdict = {True: "holds", False: "DOES NOT HOLD", None: "-"}[line.holds]
+            verdict = "holds" if line.holds else "DOES NOT HOLD"
             print(f"{line.name}\n  ours {line.ours} | peer {line.peer} | limit {line.limit}")
             print(f"  ratio {line.ratio:.2f}, goal {line.goal}: {verdict}")
-    return 1 if any(line.holds is False for line in lines) else 0
+    return 0 if all(line.holds for line in lines) else 1
 
 
 if __name__ == "__main__":

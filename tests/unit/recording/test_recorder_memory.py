@@ -85,7 +85,8 @@ def test_joined_checksums_are_those_of_the_whole() -> None:
     "sizes", [[], [10], [40_000, 3], [9_000_001], [1, 2**20, 5_000_000, 77, 12_345_678], [10] * 5000]
 )
 def test_a_file_does_not_depend_on_who_writes_which_piece(tmp_path: Path, sizes: list[int], helpers: int) -> None:
-    buffers = [memoryview(np.random.default_rng(0).bytes(size)) for size in sizes]
+    source = np.random.default_rng(0)
+    buffers = [memoryview(source.bytes(size)) for size in sizes]
     threads: list[threading.Thread] = []
 
     def offer(help: Callable[[], None]) -> None:

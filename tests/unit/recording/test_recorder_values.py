@@ -79,7 +79,7 @@ def test_rows_as_tensors_arrays_and_ragged(tmp_path: Path) -> None:
         ragged=Ragged.from_rows([[1, 2, 3], [4]]),
         numbers=[torch.tensor(0.5), torch.tensor(1.5)],
         experts=[np.zeros((2, 3)), np.ones((1, 3))],
-        nested=torch.nested.nested_tensor(rows, layout=torch.jagged),
+        nested=torch.nested.nested_tensor(rows),
     )
     for name in ("tensors", "arrays", "ragged", "nested"):
         assert [row.tolist() for row in record.fields[name]] == [[1, 2, 3], [4]], name
