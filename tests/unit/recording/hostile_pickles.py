@@ -149,7 +149,21 @@ def exhausting() -> dict[str, bytes]:
     collisions = b"".join(
         b"\x8a\x0c" + (k * (2**61 - 1)).to_bytes(12, "little", signed=True) + b"N" for k in range(2**20, 2**20 + 20_000)
     )
+    numbers = b"]q\x00(" + b"".join(b"J" + struct.pack("<i", k) for k in range(20_000)) + b"e0"
+    swapped = (
+        b"cnumpy\ndtype\n("
+        + text("f8")
+        + b"\x89\x88tR(K\x03"
+        + text(">")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    )
+    block = b"B" + struct.pack("<I", 800_000) + bytes(800_000) + b"q\x000" + swapped + b"q\x010"
+    one_array = (
+        b"cnumpy._core.numeric\n_frombuffer\n(h\x00h\x01J" + struct.pack("<i", 100_000) + b"\x85" + text("C") + b"tR"
+    )
     return {
+        "one list, many sets": b"\x80\x02" + numbers + b"(" + b"c__builtin__\nset\n(h\x00tR" * 20_000 + b"l.",
+        "one buffer, many arrays": b"\x80\x03" + block + b"(" + one_array * 5_000 + b"l.",
         "memo": b"\x80\x02]r\xff\xff\xff\x7f.",
         "memo in text": b"]p2000000000\n.",
         "memo index of many digits": b"]p" + b"9" * 100_000 + b"\n.",

@@ -37,18 +37,23 @@ class DtypeShell:
 
 
 class ArrayShell:
-    """An ndarray before and after its state arrived; `array` is None until then."""
+    """An ndarray as a pickle describes it; built when it is settled, where what is built is counted."""
 
-    __slots__ = ("array",)
+    __slots__ = ("_parts",)
 
-    def __init__(self, array: np.ndarray | None = None) -> None:
-        self.array = array
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
             raise Malformed("a numpy array has an unknown state")
         _, shape, dtype, is_fortran, raw = state
-        self.array = build_array(raw, dtype, shape, "F" if is_fortran is True else "C")
+        self._parts = (raw, dtype, shape, "F" if is_fortran is True else "C")
+
+    def build(self) -> np.ndarray:
+        if not self._parts:
+            raise Malformed("a numpy array without its contents")
+        return build_array(*self._parts)
 
 
 def build_array(raw: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
@@ -88,7 +93,7 @@ def rebuild_shell(*_: Any) -> ArrayShell:
 
 
 def from_buffer(raw: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> ArrayShell:
-    return ArrayShell(build_array(raw, dtype, shape, order))
+    return ArrayShell(raw, dtype, shape, order)
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:

@@ -20,7 +20,31 @@ from rldbg.recording.formats.settle import settled
 from rldbg.recording.formats.tensordict_rebuild import rebuild_consolidated
 
 _PYTHON2_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
-_MAX_SET = 1 << 22
+_FREE_WORK = 1 << 20
+_WORK_PER_BYTE = 4  # honest calls take in what the file spells out, once
+
+
+class WorkBudget:
+    """How much the calls of one load may take in; a pickle can hand one large argument to a million calls."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left = max(_FREE_WORK, _WORK_PER_BYTE * size_bytes)
+
+    def charge(self, args: tuple[Any, ...]) -> None:
+        self._left -= sum(_weight(value, 3) for value in args)
+        if self._left < 0:
+            raise Malformed("a few bytes that ask for more work than any dump needs")
+
+
+def _weight(value: Any, levels: int) -> int:
+    """How much a call may have to look at: the length of its argument, and of mappings inside mappings."""
+    if isinstance(value, dict):
+        return len(value) + (sum(_weight(item, levels - 1) for item in value.values()) if levels else 0)
+    if isinstance(value, str | bytes | bytearray | list | tuple | set | frozenset):
+        return len(value)
+    return value.size if isinstance(value, np.ndarray) else 1
 
 
 class Ordered(dict[Any, Any]):
@@ -36,13 +60,15 @@ class Ordered(dict[Any, Any]):
 class Call:
     """A function of ours under the name of one of theirs. Callable, and nothing else can be done to it."""
 
-    __slots__ = ("__function",)
+    __slots__ = ("__budget", "__function")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], budget: WorkBudget) -> None:
         self.__function = function
+        self.__budget = budget
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__function(*args, **kwargs)
+    def __call__(self, *args: Any) -> Any:
+        self.__budget.charge(args)
+        return self.__function(*args)
 
     def __setstate__(self, state: Any) -> Never:
         raise Malformed("the pickle tries to change a function")
@@ -55,6 +81,7 @@ class SafeUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(scan.pickled), encoding="latin1")
         self._arrays = scan.arrays
         self._load_storage = load_storage
+        self._budget = WorkBudget(len(scan.pickled))
         self._found: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -62,7 +89,7 @@ class SafeUnpickler(pickle.Unpickler):
             raise Malformed("a global's name is not text")
         key = (_PYTHON2_NAMES.get(module, module), name)
         if key not in self._found:
-            self._found[key] = _stand_in(*key)
+            self._found[key] = _stand_in(*key, self._budget)
         return self._found[key]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -81,13 +108,13 @@ def unpickle(
     return settled(SafeUnpickler(scan, load_storage).load(), len(data))
 
 
-def _stand_in(module: str, name: str) -> Any:
+def _stand_in(module: str, name: str, budget: WorkBudget) -> Any:
     if module in ("torch", "torch.storage", "torch.cuda"):
         found = _torch_name(name)
         if found is not None:
             return found
     function = _FUNCTIONS.get(f"{module}.{name}")
-    return opaque_class(module, name) if function is None else Call(function)
+    return opaque_class(module, name) if function is None else Call(function, budget)
 
 
 def _torch_name(name: str) -> Any:
@@ -120,7 +147,7 @@ def _frozenset(items: Any = ()) -> frozenset[Any]:
 def _list_of(items: Any) -> list[Any] | tuple[Any, ...]:
     if isinstance(items, np.ndarray):
         return list(items.tolist())
-    if not isinstance(items, list | tuple) or len(items) > _MAX_SET:
+    if not isinstance(items, list | tuple):
         raise Malformed("a set is not made from a list")
     return items
 

@@ -27,6 +27,7 @@ def settled(value: Any, size_bytes: int) -> Any:
 class _Settling:
     def __init__(self, max_items: int) -> None:
         self._max_items = max_items
+        self._built_items = 0
         self._done: dict[int, tuple[Any, int, int]] = {}  # id: (settled value, items in all, height)
         self._open: set[int] = set()
         self._keep: list[Any] = []  # what was replaced must stay alive, or its id would be given to another object
@@ -80,9 +81,11 @@ class _Settling:
         if isinstance(value, Opaque):
             return self._opaque(value, depth)
         if isinstance(value, ArrayShell):
-            if value.array is None:
-                raise Malformed("a numpy array without its contents")
-            return self._array(value.array, depth)
+            array = value.build()
+            self._built_items += array.size
+            if self._built_items > self._max_items:
+                raise Malformed(f"a few bytes that stand for more than {self._max_items} items")
+            return self._array(array, depth)
         if isinstance(value, np.ndarray):
             return self._array(value, depth)
         if isinstance(value, DtypeShell):
