@@ -128,11 +128,11 @@ def test_the_weaver_client_is_told_soon_when_the_service_is_killed(weaver_python
     try:
         assert client.stdout.readline() == "ready\n"
         os.kill(server["processes"][0]["pid"], signal.SIGKILL)
-        report = json.loads(client.communicate("go\n", timeout=60)[0])
+        report = json.loads(client.communicate("go\n", timeout=120)[0])
     finally:
         client.kill()
     assert "transport_unavailable" in report["error"]
-    assert report["seconds"] < 15
+    assert report["seconds"] < 60, "three attempts of its own, not its minutes of patience"
     ls = subprocess.run([RLDBG, "serve", "ls", "--json"], capture_output=True, text=True, env=environment, timeout=60)
     assert ls.returncode == 1
     assert json.loads(ls.stdout)["servers"][0]["state"] == "crashed"

@@ -1,5 +1,6 @@
 """Both protocols over HTTP, in this process: every request gets an answer in its protocol's form, and none ends it."""
 
+import contextlib
 import hashlib
 import json
 import random
@@ -19,13 +20,25 @@ from rldbg.training_service.service import TrainingService
 TOKENS, TARGETS = [5, 12, 6, 16, 11], [12, 6, 16, 11, 1]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
+@contextlib.contextmanager
+def serving(folder, **settings):
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("service")
-    service = TrainingService(BaseModels("tiny", folder, device="cpu"), folder, deterministic=True, gap_timeout_s=1.0)
+    service = TrainingService(BaseModels("tiny", folder, device="cpu"), folder, deterministic=True, **settings)
     application = build_application(service, limit_bytes=1 << 20)
     with TestClient(application, raise_server_exceptions=False) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("service")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory):
+    """A service that gives up on a gap in the sequence numbers at once."""
+    with serving(tmp_path_factory.mktemp("impatient"), gap_timeout_s=0.05) as opened:
         yield opened
 
 
@@ -133,10 +146,10 @@ def test_a_repeated_request_is_one_and_a_clash_is_told(client):
     assert (clash.status_code, clash.json()["error"]) == (409, "conflict")
 
 
-def test_a_gap_is_an_error_that_names_the_missing_request(client):
-    weaver = Weaver(client)
-    answer = client.post(f"{weaver.path}/optimizer-steps", json={"payload": {"seq_id": 2, "adam_params": {}}})
-    operation = client.get(f"/api/v1/operations/{answer.json()['id']}?wait=20").json()
+def test_a_gap_is_an_error_that_names_the_missing_request(impatient):
+    weaver = Weaver(impatient)
+    answer = impatient.post(f"{weaver.path}/optimizer-steps", json={"payload": {"seq_id": 2, "adam_params": {}}})
+    operation = impatient.get(f"/api/v1/operations/{answer.json()['id']}?wait=20").json()
     assert (operation["status"], operation["error_code"]) == ("error", "sequence_gap")
     assert "seq_id 1" in operation["error_message"]
 
@@ -324,11 +337,11 @@ def test_tinker_gets_its_own_forms_and_a_clash_is_not_a_409(client):
     assert (unknown.status_code, unknown.json()["category"]) == (404, "user")
 
 
-def test_a_failed_promise_carries_error_and_category(client):
-    model = tinker_model(client)
+def test_a_failed_promise_carries_error_and_category(impatient):
+    model = tinker_model(impatient)
     body = {"model_id": model, "seq_id": 5, "adam_params": {}, "type": "optim_step"}
-    promise = client.post("/api/v1/optim_step", json=body).json()
-    result = client.post("/api/v1/retrieve_future", json={"request_id": promise["request_id"]})
+    promise = impatient.post("/api/v1/optim_step", json=body).json()
+    result = impatient.post("/api/v1/retrieve_future", json={"request_id": promise["request_id"]})
     assert result.status_code == 200
     assert "seq_id 1, which never came" in result.json()["error"] and result.json()["category"] == "user"
 
