@@ -1,6 +1,7 @@
 """Files of the .pt writer as real torch reads them."""
 
 import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -134,9 +135,8 @@ def test_what_cannot_be_written_is_an_error(tmp_path):
             encode_pt(value)
 
 
+@pytest.mark.soak
 def test_more_members_than_a_plain_zip_can_count():
-    import zipfile
-
     data = b"".join(zip_buffers([(f"m{i}", [b"x"]) for i in range(70_000)]))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert len(archive.namelist()) == 70_000 and archive.read("m69999") == b"x"

@@ -185,7 +185,7 @@ def survives_everything(record: Record, folder: Path) -> None:
 SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
-@settings(SETTINGS, max_examples=60, derandomize=True)
+@settings(SETTINGS, max_examples=30, derandomize=True)
 @given(record=records())
 def test_any_record_survives(tmp_path_factory, record):
     survives_everything(record, tmp_path_factory.getbasetemp())

@@ -42,10 +42,12 @@ _Handler = Callable[[int], int]
 
 
 class PickleScan:
-    """One walk. Afterwards `pickled` is what to unpickle, and `arrays` what its whole-number persistent ids mean."""
+    """One walk. Afterwards `pickled` is what to unpickle, `arrays` what its whole-number persistent ids mean, and
+    `end` where the pickle ends in the data given."""
 
     def __init__(self, pickled: bytes, *, take_arrays: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
+        self.end = 0
         self._data = pickled
         self._take_arrays = take_arrays
         self._runs = NumberRuns(pickled, decode=take_arrays)
@@ -72,6 +74,7 @@ class PickleScan:
         data, handlers, position = self._data, self._handlers(), 0
         try:
             for _ in range(_MAX_OPCODES):
+                self.end = position + 1
                 position = handlers[data[position]](position)
                 if position < 0:
                     return

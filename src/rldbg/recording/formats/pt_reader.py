@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.recording.formats.legacy_torch import MAGIC
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.opaque import Opaque
@@ -20,7 +21,6 @@ from rldbg.recording.formats.zip_archive import ZipArchive
 
 __all__ = ["Opaque", "load_pickle", "load_pt", "ragged_from_lists", "verify_pt"]
 
-_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _RESAVE_HINT = "load it once with torch, if you trust it, and save it again with torch.save"
 
 
@@ -103,7 +103,7 @@ def _open_archive(data: memoryview) -> ZipArchive:
         return ZipArchive(data)
     if not head:
         raise Malformed("the file is empty", "the writer was stopped before it wrote anything: record the step again")
-    if head.startswith(_LEGACY_MAGIC):
+    if head.startswith(MAGIC):
         raise Malformed("written by torch < 1.6 or with _use_new_zipfile_serialization=False", _RESAVE_HINT)
     if head.startswith(b"\x80"):
         raise Malformed("a raw pickle, not a torch.save file", _RESAVE_HINT)

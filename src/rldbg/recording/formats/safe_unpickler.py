@@ -13,6 +13,7 @@ from typing import Any, Never
 import numpy as np
 
 from rldbg.recording.formats import numpy_rebuild, torch_rebuild
+from rldbg.recording.formats.legacy_torch import read_storage
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.opaque import Opaque, opaque_class
 from rldbg.recording.formats.pickle_scan import PickleScan
@@ -108,6 +109,11 @@ def unpickle(
     return settled(SafeUnpickler(scan, load_storage).load(), len(data))
 
 
+def _read_pickle(data: bytes, load_storage: Callable[[Any], Any]) -> tuple[Any, int]:
+    scan = PickleScan(data)
+    return SafeUnpickler(scan, load_storage).load(), scan.end
+
+
 def _stand_in(module: str, name: str, budget: WorkBudget) -> Any:
     if module in ("torch", "torch.storage", "torch.cuda"):
         found = _torch_name(name)
@@ -181,6 +187,10 @@ def _new_object(cls: Any, *args: Any) -> Any:
     return made
 
 
+def _load_from_bytes(data: Any) -> torch_rebuild.Storage:
+    return read_storage(data, _read_pickle)
+
+
 def _path(*parts: Any) -> str:
     return "/".join(str(part).rstrip("/") if part != "/" else "" for part in parts)
 
@@ -224,5 +234,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": torch_rebuild.rebuild_tensor,
     "torch._utils._rebuild_tensor_v3": torch_rebuild.rebuild_tensor_v3,
     "torch.serialization._get_layout": str,
+    "torch.storage._load_from_bytes": _load_from_bytes,
     **{f"numpy.{core}.{name}": function for core in ("core", "_core") for name, function in _NUMPY_FUNCTIONS.items()},
 }
