@@ -81,6 +81,7 @@ def valid_files(tmp_path_factory) -> Path:
     for protocol in (0, 2, 4, 5):
         plain = values | {"tensors": None, "sample": None, "odd": None}
         (folder / f"plain-{protocol}.pickle").write_bytes(pickle.dumps(plain, protocol))
+    (folder / "plain-tensors.pickle").write_bytes(pickle.dumps([torch.ones(3), torch.arange(4).reshape(2, 2).t()], 4))
     (folder / "plain-foreign.safetensors").write_bytes(
         encode_header([("x", "float32", (2,), 8)], {"a": "b"}) + bytes(8)
     )
