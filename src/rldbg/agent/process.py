@@ -135,8 +135,10 @@ class Agent:
         top = (record["exceptions"][0]["frames"] or [{}])[0]
         facts = {name: top.get(name) for name in ("file", "line", "function")}
         message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
+        # A program that fails in its first lines may be faster than its agent's connection.
+        connected = self._link.wait_connected(3.0)
         self._link.tell("crash", facts | {"message": message, "path": str(path or ""), "where": where})
-        if self.settings.post_mortem_wait_s > 0 and self._link.wait_connected(1.0):
+        if self.settings.post_mortem_wait_s > 0 and connected:
             self._wait_post_mortem(error, facts | {"notes": [message, *blocked_loop_note()]})
 
     def _write_crash(self, record: dict[str, Any]) -> Path | None:

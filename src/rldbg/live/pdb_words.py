@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from rldbg.agent import Message
@@ -92,8 +91,8 @@ class PdbWords:
                 return self._statement(line[1:].strip())
             word, _, rest = line.partition(" ")
             action = self._words.get(_ALIASES.get(word, word))
-            # As in pdb, `n = 5` or `p.x` is Python and not the command that its first letter names.
-            if action is None or re.match(r"(=(?!=)|[.(\[])", rest.strip()):
+            # `n = 5` means the variable and not the command of that name.
+            if action is None or re.match(r"=(?!=)", rest.strip()):
                 return self.python(line)
             return action(rest.strip())
         except EvaluationError as error:
@@ -343,7 +342,7 @@ def _function_at(lines: list[str], name: str, line: int) -> ast.FunctionDef | as
         tree = ast.parse("\n".join(lines))
     except SyntaxError:
         return None
-    plain = PurePath(name).name.rpartition(".")[2]
+    plain = re.split(r"[ .]", name)[-1]
     found: ast.FunctionDef | ast.AsyncFunctionDef | None = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != plain:

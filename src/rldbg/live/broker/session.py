@@ -234,7 +234,7 @@ class DebugSession:
             threads = await self.request("threads", {})
             names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
             stop.thread = str(names.get(stop.thread_id, ""))
-        if self._halt is stop:
+        if self._halt is stop and not self.ended.is_set():
             self.stop = stop
             self.stops += 1
             self._on_change()

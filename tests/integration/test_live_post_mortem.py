@@ -1,0 +1,130 @@
+"""After an exception: a crash file always, and a wait at the raising frame when asked for, on 3.11 and 3.12."""
+
+import json
+import sys
+import time
+
+import pytest
+from live_job import LiveJob, output, until
+from other_python import python_with
+
+from rldbg.live import Arming
+
+FAILING = """
+import sys, threading
+def three(values):
+    deepest = [v * 2 for v in values]
+    return deepest[7]
+def two(rows):
+    middle = {"rows": rows, "password": "hunter2hunter2"}
+    return three(middle["rows"])
+def one():
+    learning_rate = 0.25
+    try:
+        return two([1, 2]) * learning_rate
+    except IndexError as error:
+        raise RuntimeError("step failed") from error
+if sys.argv[1:] == ["thread"]:
+    thread = threading.Thread(target=one, name="worker-thread"); thread.start(); thread.join()
+    print("MAIN WENT ON", flush=True)
+else:
+    one()
+"""
+
+LOOP = """
+import pathlib, time
+def body(i, total):
+    total = total + i
+    return total
+def main():
+    i = total = 0
+    while not pathlib.Path("stop").exists():
+        total = body(i, total)
+        i += 1
+        time.sleep(0.005)
+main()
+print("ENDED", flush=True)
+"""
+
+
+def _pythons():
+    return [pytest.param(None, id="this"), pytest.param("3.12", id="3.12")]
+
+
+@pytest.fixture(params=_pythons())
+def python(request):
+    return sys.executable if request.param is None else python_with(request.param, "debugpy")
+
+
+@pytest.fixture
+def job(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=60.0)) as job:
+        yield job
+
+
+def test_it_waits_at_the_raising_frame_with_all_locals(job, python):
+    process = job.start(job.write("train.py", FAILING), python=python, RANK=2)
+    (stopped,) = job.wait_stopped()
+    assert (stopped["who"], stopped["reason"], stopped["function"]) == ("train/2", "exception", "one")
+    assert any("step failed" in note for note in stopped["notes"])
+    commands = ("p learning_rate", "w", "exc", "f 2", "p deepest", "p [d + 1 for d in deepest]", "whatis deepest", "a")
+    done = job.rldbg("attach", "2", "--json", *(word for command in commands for word in ("-c", command)))
+    answers = {answer["command"]: answer for answer in json.loads(done.stdout)["answers"]}
+    assert answers["p learning_rate"]["value"] == 0.25
+    assert "[IndexError] three" in answers["w"]["text"] and "RuntimeError: step failed" in answers["exc"]["text"]
+    assert answers["p deepest"]["text"] == "[2, 4]" and answers["p [d + 1 for d in deepest]"]["text"] == "[3, 5]"
+    assert answers["a"]["text"] == "values = [1, 2]"
+    # A client may leave and come back; the exception waits.
+    assert job.stopped()
+    job.client.request("continue", who="all")
+    text = output(process)
+    assert process.returncode == 1 and "RuntimeError: step failed" in text
+
+
+def test_the_crash_file_is_there_before_anybody_waits(job, python):
+    process = job.start(job.write("train.py", FAILING), python=python, RANK=2)
+    job.wait_stopped()
+    process.kill()
+    process.wait()
+    (file,) = (job.run.path / "crashes").glob("*.json")
+    assert "hunter2" not in file.read_text()
+    shown = job.rldbg(
+        "attach", str(file), "-c", "f 2", "-c", "p deepest", "-c", "f 3", "-c", "p middle", run=None
+    ).stdout
+    assert "[2, 4]" in shown and "'rows': [1, 2]" in shown
+    crashed = until(lambda: [p for p in job.ps() if p["state"] == "crashed"], "ps to show the crash")
+    assert crashed[0]["crash_file"] == str(file) and "step failed" in crashed[0]["message"]
+
+
+def test_nobody_comes_and_the_wait_ends(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=1.0)) as job:
+        process = job.start(job.write("train.py", FAILING))
+        begin = time.monotonic()
+        assert "RuntimeError" in output(process)
+        assert process.returncode == 1 and time.monotonic() - begin < 30
+
+
+def test_an_exception_in_a_thread_is_caught_too(job):
+    process = job.start(job.write("train.py", FAILING), "thread")
+    (stopped,) = job.wait_stopped()
+    assert stopped["thread"] == "worker-thread" and stopped["state"] == "stopped"
+    job.client.request("continue", who="all")
+    assert "MAIN WENT ON" in output(process)
+
+
+def test_breakpoints_from_outside_on_this_python(job, python):
+    script = job.write("loop.py", LOOP)
+    process = job.start(script, python=python)
+    until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+    for _ in range(3):
+        begin = time.monotonic()
+        job.client.request("break_set", file=str(script), line=4, once=True)
+        (stopped,) = job.wait_stopped()
+        assert stopped["line"] == 4 and time.monotonic() - begin < 20
+        text = job.rldbg("attach", "loop", "-c", "p total >= i", "-c", "n", "-c", "r", "-c", "s").stdout
+        assert "True" in text and "loop.py" in text
+        job.client.request("break_clear")
+        job.client.request("continue", who="all")
+        until(lambda: not job.ps()[0]["debugged"], "the session to be closed")
+    job.write("stop", "")
+    assert "ENDED" in output(process)
