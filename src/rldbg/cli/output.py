@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,28 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 SCHEMA_VERSION = 1
+# Stands for an infinity until the text is made; no real text contains it.
+_HUGE = "\x00inf\x00"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
-    """One JSON document on stdout. NaN and Inf, which JSON has not, become null and ±1e999."""
-    print(json.dumps({"schema_version": SCHEMA_VERSION} | dict(body), default=_plain, allow_nan=True))
+    """One JSON document on stdout. NaN, which JSON has not, becomes null; an infinity becomes ±1e999."""
+    text = json.dumps(_finite({"schema_version": SCHEMA_VERSION} | dict(body)))
+    print(text.replace(json.dumps(_HUGE), "1e999").replace(json.dumps("-" + _HUGE), "-1e999"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return None if math.isnan(value) else ("" if value > 0 else "-") + _HUGE
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, str | int | None):
+        return value
+    return _finite(_plain(value))
 
 
 def print_error(error: Mapping[str, str], *, as_json: bool) -> None:

@@ -89,3 +89,20 @@ def test_a_reader_that_leaves_early_is_no_error():
 
 def test_control_characters_from_files_do_not_reach_the_terminal():
     assert visible("a\x1b[31mb\x07\tc") == "a\\x1b[31mb\\x07\tc"
+
+
+def test_json_output_is_json_whatever_the_numbers(capsys):
+    import numpy as np
+
+    from rldbg.cli.output import print_json
+
+    print_json({"a": float("nan"), "b": [float("inf"), -np.float32("inf")], "c": np.arange(2), "d": {"e": (1.5, None)}})
+    text = capsys.readouterr().out
+    assert "NaN" not in text and "Infinity" not in text
+    assert json.loads(text) == {
+        "schema_version": 1,
+        "a": None,
+        "b": [float("inf"), float("-inf")],
+        "c": [0, 1],
+        "d": {"e": [1.5, None]},
+    }
