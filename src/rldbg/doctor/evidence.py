@@ -98,6 +98,8 @@ class LogEnd:
 class Evidence:
     """Everything found in all logs."""
 
+    files: list[str] = field(default_factory=list)
+    """The logs read so far."""
     hits: list[Hit] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     """How often each entry was seen, including lines beyond those kept."""
@@ -112,7 +114,7 @@ class Evidence:
     @property
     def read_only_aside(self) -> bool:
         """Whether nothing but logs of side processes was read: then they are what the user asks about."""
-        return all(is_aside(end.file) for end in self.ends)
+        return all(is_aside(file) for file in self.files)
 
     def survived(self, place: Place) -> bool:
         """Whether training went on for at least two steps after a place in its log."""

@@ -11,7 +11,7 @@ from rldbg.doctor.expressions import Expression
 from rldbg.doctor.library import Library
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SignaturePattern:
     """A signature, ready to be tried at a place."""
 

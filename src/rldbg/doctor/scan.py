@@ -1,13 +1,14 @@
 """One pass over all logs: anchors are found in raw bytes, and only around them is anything read as text.
 
-Memory stays flat: of each signature the first lines of each log are kept, the others counted. Time stays bounded: what
-a signature may cost in one log has a limit, and a signature that exceeds it is named in a finding.
+Memory stays flat: of each signature some lines of each log are kept, the others counted. Time stays bounded: in a log
+flooded with one message only the first places of each megabyte are tried, and a signature whose expression is slow has
+a budget in each log, beyond which it is skipped and named in a finding.
 """
 
 import re
 import time
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,11 +20,15 @@ from rldbg.doctor.failures import failure_at, skeleton
 from rldbg.doctor.folds import FOLDED_UP_TO_BYTES, straddling
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
 from rldbg.doctor.signatures import Match, match_at
-from rldbg.doctor.sources import Chunk, Source, chunks, unreadable
+from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, chunks, unreadable
 from rldbg.doctor.window import Window
 
 KEPT_PER_SIGNATURE = 64
 BUDGET_S = 5.0
+_TRIES_PER_CHUNK = 100
+_TRIES_IN_FLOOD = 10
+_FLOOD = 5000
+_SLOW_S = 0.005
 _CRASHES_PER_CHUNK = 40
 _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
@@ -84,37 +89,58 @@ class LogReader:
         self._source = source
         self._evidence = scanner.evidence
         self._kept: Counter[int] = Counter()
-        self._spent_s: Counter[int] = Counter()
-        self._seen_lines: set[tuple[int, int]] = set()
+        self._spent_s: dict[int, float] = {}
+        self._tries: Counter[int] = Counter()
+        self._tries_here: Counter[int] = Counter()
+        self._flooded: Counter[str] = Counter()
+        self._latest: dict[int, deque[Hit]] = {}
+        self._seen_lines: set[tuple[str, str, int]] = set()
         self._failures: dict[str, Failure] = {}
         self._tail: Chunk | None = None
         self._bytes = 0
         self._year = 1970
+        self._evidence.files.append(source.name)
 
     def take(self, chunk: Chunk) -> None:
         if self._tail is None:
             self._year = self._source.year
         self._tail = chunk
         self._bytes = chunk.offset + len(chunk.data)
+        self._tries_here.clear()
         found = self._scanner.index.engine.find(chunk.data)
         if chunk.offset + len(chunk.data) <= FOLDED_UP_TO_BYTES:
             found = sorted(found + straddling(chunk, self._scanner.index.engine))
+        own = [item for item in found if chunk.begin <= item[0] < chunk.end]
+        self._try_all(chunk, own)
+        kept_from = chunk.offset + chunk.end - MARGIN_BYTES
+        self._seen_lines = {line for line in self._seen_lines if line[2] >= kept_from}
+        self._sample_progress(chunk)
+
+    def _try_all(self, chunk: Chunk, found: Sequence[tuple[int, int]]) -> None:
+        """Tries what each anchor may stand for; where only the latest places matter, the last ones of the chunk."""
         crashes = 0
-        last = sum(1 for at, _anchor in found if chunk.begin <= at < chunk.end)
-        for number, (at, anchor) in enumerate(item for item in found if chunk.begin <= item[0] < chunk.end):
+        latest: dict[SignaturePattern, deque[int]] = {}
+        for number, (at, anchor) in enumerate(found):
             for pattern in self._scanner.index.patterns[anchor]:
                 if isinstance(pattern, SignaturePattern):
-                    self._try_signature(pattern, chunk, at)
+                    if pattern.signature.last_before:
+                        latest.setdefault(pattern, deque(maxlen=_TRIES_IN_FLOOD)).append(at)
+                    else:
+                        self._try_signature(pattern, chunk, at)
                 elif isinstance(pattern, CluePattern):
                     self._try_clue(pattern, chunk, at)
                 else:
                     crashes += 1
-                    if crashes <= _CRASHES_PER_CHUNK or last - number <= _CRASHES_PER_CHUNK:
+                    if crashes <= _CRASHES_PER_CHUNK or len(found) - number <= _CRASHES_PER_CHUNK:
                         self._try_crash(pattern, chunk, at)
-        self._seen_lines = {key for key in self._seen_lines if key[1] >= chunk.offset}
-        self._sample_progress(chunk)
+        for pattern, places in latest.items():
+            for at in places:
+                self._try_signature(pattern, chunk, at)
 
     def finish(self) -> None:
+        for name, count in self._flooded.items():
+            if name in self._evidence.counts:
+                self._evidence.counts[name] += count
         for failure in self._failures.values():
             known = tuple(self._scanner.index.known(failure.headline))
             self._evidence.failures.append(replace(failure, known_as=known))
@@ -123,26 +149,29 @@ class LogReader:
 
     def _try_signature(self, pattern: SignaturePattern, chunk: Chunk, at: int) -> None:
         key = id(pattern)
-        if self._kept[key] >= KEPT_PER_SIGNATURE:
-            self._evidence.counts[pattern.entry.id] = self._evidence.counts.get(pattern.entry.id, 0) + 1
-            return
-        if self._spent_s[key] > self._scanner.budget_s:
+        limit = _TRIES_IN_FLOOD if self._tries[key] > _FLOOD else _TRIES_PER_CHUNK
+        if self._tries_here[key] >= limit or self._spent_s.get(key, 0.0) > self._scanner.budget_s:
+            self._flooded[pattern.entry.id] += 1
             return
         window = Window(chunk, at)
-        if (key, window.offset) in self._seen_lines:
+        line = (pattern.entry.id, pattern.signature.last_before or "", window.offset)
+        if line in self._seen_lines:
             return
         began = time.perf_counter()
         match = match_at(pattern, window)
-        self._spend(key, pattern, time.perf_counter() - began)
-        if match is None:
-            return
-        self._seen_lines.add((key, window.offset))
-        self._kept[key] += 1
-        self._keep(pattern, window, match)
+        self._spend(pattern, time.perf_counter() - began)
+        if match is not None:
+            self._seen_lines.add(line)
+            self._keep(pattern, window, match)
 
-    def _spend(self, key: int, pattern: SignaturePattern, seconds: float) -> None:
-        before = self._spent_s[key]
-        self._spent_s[key] += seconds  # type: ignore[assignment]
+    def _spend(self, pattern: SignaturePattern, seconds: float) -> None:
+        key = id(pattern)
+        self._tries[key] += 1
+        self._tries_here[key] += 1
+        if seconds < _SLOW_S:
+            return
+        before = self._spent_s.get(key, 0.0)
+        self._spent_s[key] = before + seconds
         if before <= self._scanner.budget_s < self._spent_s[key]:
             self._evidence.findings.append(
                 Finding(
@@ -156,6 +185,12 @@ class LogReader:
             )
 
     def _keep(self, pattern: SignaturePattern, window: Window, match: Match) -> None:
+        """Keeps the first hits of a signature; of those that count only right before a trouble the latest ones."""
+        key = id(pattern)
+        self._evidence.counts[pattern.entry.id] = self._evidence.counts.get(pattern.entry.id, 0) + window.line.repeated
+        latest = bool(pattern.signature.last_before)
+        if self._kept[key] >= KEPT_PER_SIGNATURE and not latest:
+            return
         timeout = _TIMEOUT.search(match.text)
         hit = Hit(
             pattern.entry.id,
@@ -165,8 +200,13 @@ class LogReader:
             last_before=pattern.signature.last_before or "",
             timeout_s=_seconds(timeout) if timeout else None,
         )
+        if latest:
+            waiting = self._latest.setdefault(key, deque())
+            waiting.append(hit)
+            if len(waiting) > KEPT_PER_SIGNATURE:
+                self._evidence.hits.remove(waiting.popleft())
+        self._kept[key] += 1
         self._evidence.hits.append(hit)
-        self._evidence.counts[hit.entry] = self._evidence.counts.get(hit.entry, 0) + window.line.repeated
         self._scanner.on_hit(hit)
 
     def _try_clue(self, pattern: CluePattern, chunk: Chunk, at: int) -> None:

@@ -1,0 +1,70 @@
+"""Following live logs: speaks up once, reads what is appended, and survives rotation."""
+
+import threading
+
+import pytest
+
+from rldbg.doctor import Library, SearchIndex
+from rldbg.doctor.jobs import job_facts
+from rldbg.doctor.scan import Scanner
+from rldbg.doctor.sources import Source
+from rldbg.doctor.watching import FollowedLog, watch
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+@pytest.fixture(scope="module")
+def index():
+    return SearchIndex(Library.load())
+
+
+def test_it_speaks_up_when_a_cause_has_been_appended(index, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("step:1 - fine\n")
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(watch([tmp_path], index=index, poll_s=0.02, settle_s=0.1)), daemon=True
+    )
+    thread.start()
+    with log.open("a") as stream:
+        stream.write(OOM)
+    thread.join(timeout=60)
+    assert [cause.id for cause in answers[0].root_causes] == ["torch-cuda-oom"]
+
+
+def test_it_ends_with_the_job_and_reads_the_last_line_without_its_end(index, tmp_path):
+    (tmp_path / "a.log").write_text("fine\n" + OOM.rstrip())
+    found = watch([tmp_path], index=index, has_ended=lambda: True, poll_s=0.01)
+    assert [cause.id for cause in found.root_causes] == ["torch-cuda-oom"]
+    assert found.root_causes[0].evidence[0].line == 2
+
+
+def test_only_whole_lines_are_read_and_each_once(index, tmp_path):
+    log = tmp_path / "a.log"
+    scanner = Scanner(index)
+    log.write_text("x\n" + OOM[:30])
+    followed = FollowedLog(scanner, Source(log))
+    assert followed.advance()
+    with log.open("a") as stream:
+        stream.write(OOM[30:])
+    assert followed.advance()
+    assert not followed.advance()
+    assert [(hit.entry, hit.place.line) for hit in scanner.evidence.hits] == [("torch-cuda-oom", 2)]
+
+
+def test_a_log_that_was_cut_is_read_from_its_beginning(index, tmp_path):
+    log = tmp_path / "a.log"
+    scanner = Scanner(index)
+    log.write_text("a line\n" * 100)
+    followed = FollowedLog(scanner, Source(log))
+    followed.advance()
+    log.write_text(OOM)
+    assert followed.advance()
+    assert scanner.evidence.hits[0].place.line == 1
+
+
+def test_a_run_folder_says_with_what_it_ran_and_whether_it_is_over(tmp_path):
+    (tmp_path / "run.json").write_text('{"environment": {"http_proxy": "p"}, "hosts": ["elsewhere"], "ended_at": null}')
+    facts = job_facts([tmp_path])
+    assert (facts.environment, facts.is_local, facts.has_ended) == ({"http_proxy": "p"}, False, False)
+    assert job_facts([tmp_path / "x.log"]).environment == {}
