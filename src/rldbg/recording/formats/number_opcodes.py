@@ -26,7 +26,7 @@ class NumberColumn:
         return number_opcodes(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AsList:
     """Numbers that must be a Python list for whoever loads the file: a 1-D array, or Ragged for a list of lists."""
 
@@ -58,14 +58,15 @@ def number_opcodes(values: np.ndarray) -> np.ndarray:
         return _filled(b"G", ">f8", values)
     if kind not in "iu":
         raise TypeError(f"an array of {values.dtype} cannot be written as a list of numbers")
-    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    if low >= 0 and high < 1 << 8:
+    # One pass instead of two: numbers without a sign are below a power of two exactly when their union is.
+    union = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    if 0 <= union < 1 << 8:
         return _filled(b"K", "u1", values)
-    if low >= 0 and high < 1 << 16:
+    if 0 <= union < 1 << 16:
         return _filled(b"M", "<u2", values)
-    if low >= -(1 << 31) and high < 1 << 31:
+    if 0 <= union < 1 << 31 or (union < 0 and int(values.min()) >= -(1 << 31) and int(values.max()) < 1 << 31):
         return _filled(b"J", "<i4", values)
-    if high < 1 << 63:
+    if union < 1 << 63:
         return _filled(b"\x8a\x08", "<i8", values)
     return _filled(b"\x8a\x09", "<u8", values, tail=b"\x00")  # a ninth byte keeps the sign positive
 
