@@ -104,11 +104,12 @@ def _lone_exception(window: Window, place: Place) -> Failure | None:
     found = _as_exception(window.line.text)
     if found is None:
         return None
-    above = [line for line in window.before(_MAX_LINES // 2) if _same_voice(line, window.line)]
-    while above and (_FRAME_PART.match(above[-1].text) or _FRAME.search(above[-1].text)):
-        above.pop()
-    if above and (TRACEBACK in above[-1].text or _RAY_TASK.search(above[-1].text)):
-        return None
+    for line in window.above(_MAX_LINES // 2):
+        if not _same_voice(line, window.line) or _FRAME_PART.match(line.text) or _FRAME.search(line.text):
+            continue
+        if TRACEBACK in line.text or _RAY_TASK.search(line.text):
+            return None
+        break
     return Failure(found[0], found[1], place)
 
 
@@ -122,7 +123,7 @@ def _as_exception(text: str) -> tuple[str, str] | None:
 
 def _traceback(window: Window, place: Place) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out."""
-    lines = [line for line in window.after(_MAX_LINES) if _same_voice(line, window.line)]
+    lines = [line for line in window.below(_MAX_LINES) if _same_voice(line, window.line)]
     frames: list[str] = []
     for number, line in enumerate(lines):
         if frame := _FRAME.search(line.text):
@@ -145,7 +146,7 @@ def _is_shown_code(lines: Sequence[Line], number: int) -> bool:
 
 
 def _is_chained(window: Window) -> bool:
-    return any(_CHAIN.search(line.text) for line in window.before(3))
+    return any(_CHAIN.search(line.text) for line in window.above(3))
 
 
 def _same_voice(line: Line, other: Line) -> bool:

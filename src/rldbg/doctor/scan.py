@@ -11,9 +11,10 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 from rldbg.core import Finding, Severity
-from rldbg.doctor.cleaning import Line, clean
+from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place
 from rldbg.doctor.failures import failure_at, skeleton
@@ -37,6 +38,7 @@ _PROGRESS = re.compile(
     rb"(?:\bsteps?|global_step|[Ii]teration|Training Progress)[\"']?[ :=/]{1,3}"
     rb"(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9})"
 )
+_CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 _TIMEOUT = re.compile(
     r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
     r"|ran for (?P<ms3>\d+) milliseconds|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b|within (?P<s2>\d+) seconds"
@@ -239,9 +241,13 @@ class LogReader:
     def _stamp(self, window: Window) -> Stamp | None:
         if own := stamp_in(window.line.text, year=self._year):
             return own
-        near: list[Line] = [*reversed(window.before(25)), *window.after(8)]
-        ours = [line for line in near if line.speaker.pid == window.line.speaker.pid]
-        return next((stamp for line in ours if (stamp := stamp_in(line.text, year=self._year))), None)
+        for raw in chain(islice(window.raw_above(), 25), islice(window.raw_below(), 8)):
+            if not _CLOCK_SHAPE.search(raw):
+                continue
+            line = clean(raw)
+            if line.speaker.pid == window.line.speaker.pid and (stamp := stamp_in(line.text, year=self._year)):
+                return stamp
+        return None
 
     def _sample_progress(self, chunk: Chunk) -> None:
         """Where training visibly went on: everywhere in a small log, at the beginning of each chunk in a large one."""

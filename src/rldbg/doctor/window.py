@@ -1,8 +1,10 @@
 """The lines around a place in a chunk, cleaned, and joined again where a terminal or a logger had wrapped them."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from rldbg.doctor.cleaning import Line, clean
@@ -49,35 +51,38 @@ class Window:
         start, end = self.bounds
         return clean(self.chunk.data[start:end])
 
-    def before(self, count: int) -> list[Line]:
-        """Up to `count` lines above, the nearest last."""
+    def raw_above(self) -> Iterator[bytes]:
+        """The lines above as they are, the nearest first; blank ones left out."""
         data, end = self.chunk.data, self.bounds[0] - 1
         low = max(0, end - MARGIN_BYTES)
-        found: list[Line] = []
-        while len(found) < count and end > low:
+        while end > low:
             start = max(data.rfind(b"\n", low, end), data.rfind(b"\r", max(low, end - _LINE_BYTES), end)) + 1
             if start <= low and low > 0:
-                break
+                return
             raw = data[max(start, end - _LINE_BYTES) : end]
             if raw.strip():
-                found.append(clean(raw))
+                yield raw
             end = start - 1
-        return found[::-1]
 
-    def after(self, count: int) -> list[Line]:
-        """Up to `count` lines below, the nearest first."""
+    def raw_below(self) -> Iterator[bytes]:
+        """The lines below as they are, the nearest first; blank ones left out."""
         data, start = self.chunk.data, self.bounds[1] + 1
         high = min(len(data), start + MARGIN_BYTES // 2)
-        found: list[Line] = []
-        while len(found) < count and start < high:
-            ends = [
-                at for at in (data.find(b"\n", start, high), data.find(b"\r", start, start + _LINE_BYTES)) if at >= 0
-            ]
-            end = min(ends, default=high)
-            if data[start:end].strip():
-                found.append(clean(data[start : min(end, start + _LINE_BYTES)]))
+        while start < high:
+            ends = (data.find(b"\n", start, high), data.find(b"\r", start, start + _LINE_BYTES))
+            end = min((at for at in ends if at >= 0), default=high)
+            raw = data[start : min(end, start + _LINE_BYTES)]
+            if raw.strip():
+                yield raw
             start = end + 1
-        return found
+
+    def above(self, count: int) -> Iterator[Line]:
+        """Up to `count` lines above, the nearest first, cleaned one by one as they are asked for."""
+        return map(clean, islice(self.raw_above(), count))
+
+    def below(self, count: int) -> Iterator[Line]:
+        """Up to `count` lines below, the nearest first, cleaned one by one as they are asked for."""
+        return map(clean, islice(self.raw_below(), count))
 
     @cached_property
     def joined(self) -> "Joined":
@@ -86,12 +91,12 @@ class Window:
         The expressions take a missing space for a space, so a blank lost at the fold does no harm.
         """
         before, current = "", self.line.text
-        for previous in reversed(self.before(4)):
+        for previous in self.above(4):
             if not _folds(previous, current, self.line):
                 break
             before, current = previous.text + before.lstrip(), previous.text
         after, current = "", self.line.text
-        for following in self.after(6):
+        for following in self.below(6):
             if not _folds(Line(current, self.line.speaker), following.text, self.line, following):
                 break
             after, current = after + following.text.lstrip(), following.text
@@ -100,14 +105,15 @@ class Window:
 
     def around(self, lines: int) -> str:
         """The text of some lines above and below, for rules about the neighbourhood."""
-        pieces = [line.text for line in self.before(lines)] + [self.line.text]
-        return "\n".join(pieces + [line.text for line in self.after(lines)])
+        above = [line.text for line in self.above(lines)][::-1]
+        return "\n".join([*above, self.line.text, *(line.text for line in self.below(lines))])
 
     @cached_property
     def is_code(self) -> bool:
         """Whether the line is source code that a traceback shows, not something that happened."""
-        above = [line for line in self.before(3) if not _CARETS.match(line.text)]
-        return bool(above and _CODE_ABOVE.match(above[-1].text)) and not _RECORD_START.match(self.line.text)
+        nearest = next((line for line in self.above(3) if not _CARETS.match(line.text)), None)
+        shown = nearest is not None and _CODE_ABOVE.match(nearest.text)
+        return bool(shown) and not _RECORD_START.match(self.line.text)
 
     @property
     def line_number(self) -> int:

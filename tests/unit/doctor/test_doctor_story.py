@@ -191,10 +191,9 @@ def test_memory_is_called_fragmented_only_when_the_numbers_say_so(verdict):
     assert ids(verdict([line.format(8, "700 MiB")])) == ["torch-cuda-oom"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_long_noisy_log_keeps_its_verdict(tmp_path, index, seed):
+def noisy_logs(tmp_path, index, seed, count):
     rng = random.Random(seed)
-    lines = healthy_lines(100_000 // 8, seed=seed)
+    lines = healthy_lines(count, seed=seed)
     lines += ["(WorkerDict pid=4003, ip=10.0.0.3) [2026-11-15 10:59:00,000 E 1 1] " + OOM]
     lines += [line for line in healthy_lines(400, seed=seed + 9) if "step:" not in line and "Progress" not in line]
     lines += [WATCHDOG.format(rank=rank, time="11:10:00") for rank in range(64)] + [DIED] * 20
@@ -209,11 +208,33 @@ def test_a_long_noisy_log_keeps_its_verdict(tmp_path, index, seed):
         if number == 3:
             raw += bytes(rng.randrange(256) for _ in range(5000))
         (tmp_path / f"worker{number}.log").write_bytes(raw)
-    found = diagnose([tmp_path], index=index)
-    assert ids(found) == ["torch-cuda-oom"]
+    return ids(diagnose([tmp_path], index=index))
+
+
+def test_a_long_noisy_log_keeps_its_verdict(tmp_path, index):
+    assert noisy_logs(tmp_path, index, 0, 10_000) == ["torch-cuda-oom"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_very_long_noisy_logs_keep_their_verdict(tmp_path, index, seed):
+    assert noisy_logs(tmp_path, index, seed, 100_000) == ["torch-cuda-oom"]
+
+
+@pytest.mark.soak
+def test_a_gigabyte_of_healthy_logs_gives_no_finding(tmp_path, index):
+    log = tmp_path / "run.log"
+    with log.open("w") as stream:
+        for seed in range(100):
+            text = "\n".join(healthy_lines(20_000, seed=seed)) + "\n"
+            for _ in range(6):
+                stream.write(text)
+    assert log.stat().st_size > 1 << 30
+    found = diagnose([log], index=index)
+    assert (found.verdict, ids(found), found.fallout, found.notes) == ("healthy", [], (), ())
 
 
 def test_healthy_logs_give_no_finding(tmp_path, index):
-    (tmp_path / "run.log").write_text("\n".join(healthy_lines(20_000, seed=5)))
+    (tmp_path / "run.log").write_text("\n".join(healthy_lines(8_000, seed=5)))
     found = diagnose([tmp_path], index=index)
     assert (found.verdict, ids(found), found.fallout, found.notes) == ("healthy", [], (), ())
