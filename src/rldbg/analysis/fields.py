@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.measure import Measured, measure
-from rldbg.analysis.pairing import Block
+from rldbg.analysis.pairing import Block, row_count
 from rldbg.analysis.tolerances import Tolerance, Tolerances
 from rldbg.recording import EncodedArray, Ragged, Record
 
@@ -60,7 +60,7 @@ def compare_field(block: Block, name: str, tolerances: Tolerances) -> FieldDiffe
     a, b = block.a.fields[name], block.b.fields[name]
     if _is_array(a) and _is_array(b):
         tolerance = tolerances.of(block.a.key.kind, name, block.a.dtype(name), block.b.dtype(name))
-        if block.rows_a is None:
+        if block.rows_a is None or not (_has_row_each(block.a, name) and _has_row_each(block.b, name)):
             return _compare_tensors(block, name, tolerance)
         return _compare_rows(block, name, tolerance)
     return _compare_data(block, name, tolerances)
@@ -68,6 +68,13 @@ def compare_field(block: Block, name: str, tolerances: Tolerances) -> FieldDiffe
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, Ragged | EncodedArray | np.ndarray)
+
+
+def _has_row_each(record: Record, name: str) -> bool:
+    """Whether a field has one row a sample; a user's kind may hold other tensors beside its samples."""
+    value = record.fields[name]
+    shape = (len(value),) if isinstance(value, Ragged) else value.shape
+    return bool(shape) and shape[0] == row_count(record)
 
 
 def _compare_tensors(block: Block, name: str, tolerance: Tolerance) -> FieldDifference:

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from rldbg.recording import Record, Recording
 
 
+# What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from.
+_FOR_RERUN = frozenset({"capsule", "capsule_result"})
+
+
 class Side:
     """A recording, listed once; records are read when their turn comes."""
 
@@ -18,6 +22,8 @@ class Side:
         self.label = label
         self._entries = defaultdict(list)
         for entry in recording.entries():
+            if entry.kind in _FOR_RERUN:
+                continue
             if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
                 self._entries[entry.kind, entry.step].append(entry)
 

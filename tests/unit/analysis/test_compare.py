@@ -198,3 +198,15 @@ def test_a_remote_dump_is_compared_by_what_it_has(base, tmp_path):
     dump_pt(body, remote / "prepared_trajectories" / "step_000000.pt")
     first = run(base, remote).first_difference.to_dict()
     assert (first["stage"], first["sample"], first["b"]) == ("reward", "g1/3", 5.0)
+
+
+def test_a_users_kind_may_hold_tensors_beside_its_samples(tmp_path):
+    for name, shift in (("a", 0.0), ("b", 1.0)):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            weights = np.arange(6, dtype=np.float32).reshape(1, 6)
+            weights[0, 4] += shift
+            recorder.record(
+                "mine", step=0, samples=[("g", 0), ("g", 1)], weights=weights, scores=np.zeros(2, np.float32)
+            )
+    first = run(tmp_path / "a", tmp_path / "b").first_difference.to_dict()
+    assert (first["kind"], first["field"], first["index"]) == ("mine", "weights", [0, 4])
