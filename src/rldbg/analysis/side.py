@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from rldbg.recording import Record, Recording
 
-
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from.
 _FOR_RERUN = frozenset({"capsule", "capsule_result"})
 

@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.core import ExitCode, RldbgError
 
-_KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "param", "gradient")
+_KINDS = ("trajectory", "old_log_probs", "forward_data", "is_loss_debug", "loss", "param", "gradient")
 _RECORD = (
     "++debug.enable_data_dump=true",
     "++debug.capsule=true",
@@ -37,36 +38,40 @@ class Visited(NamedTuple):
     seconds: float
 
 
-def _stops(run: Path, recipe: str, steps: int) -> tuple[Stop, ...]:
+def _tour(run: Path, recipe: str, steps: int) -> Iterator[Stop]:
+    """The stops in order; each is made when its turn comes, so that later ones can look at what earlier ones wrote."""
     first, again = str(run / "first"), str(run / "replayed")
     replay = (f"++rollout_worker.trajectory_load_path={first}", "++rollout_worker.type=mock")
     train = ("train", recipe, "--steps", str(steps), "--run")
-    last = str(steps - 1)
-    return (
-        Stop("Train a tiny model, and record what every step knew", (*train, first, *_RECORD), trains=True),
-        Stop("What is in the recording, and is it healthy?", ("show", first)),
-        Stop("Is every file whole?", ("verify", first)),
-        Stop("Does what must hold in any recording hold in this one?", ("check", first)),
-        Stop(
-            "Train again from the recorded trajectories, without inference",
-            (*train, again, *_RECORD, *replay, "++rollout_worker.need_llm_inference=false"),
-            trains=True,
-        ),
-        Stop("Did the replay do the same, token by token?", ("compare", first, again)),
-        Stop("Run one recorded step again, in one process, without Ray", ("rerun", first, "--step", "5")),
-        Stop(
-            "What would another entropy coefficient have done to that step?",
-            ("rerun", first, "--step", "5", "--set", "algorithm.entropy_coeff=0.01"),
-        ),
-        Stop("One sample, token by token", ("show", first, "--step", last, "--sample", "0/0")),
+    yield Stop("Train a tiny model, and record what every step knew", (*train, first, *_RECORD), trains=True)
+    yield Stop("What is in the recording, and is it healthy?", ("show", first))
+    yield Stop("One sample, token by token", ("show", first, "--step", "5", "--sample", _some_sample(first, 5)))
+    yield Stop("Is every file whole?", ("verify", first))
+    yield Stop("Does what must hold in any recording hold in this one?", ("check", first))
+    yield Stop(
+        "Train again from the recorded trajectories, without inference",
+        (*train, again, *_RECORD, *replay, "++rollout_worker.need_llm_inference=false"),
+        trains=True,
     )
+    yield Stop("Did the replay do the same, token by token?", ("compare", first, again))
+    yield Stop("Run one recorded step again, in one process, without Ray", ("rerun", first, "--step", "5"))
+    yield Stop(
+        "What would another entropy coefficient have done to that step?",
+        ("rerun", first, "--step", "5", "--set", "algorithm.entropy_coeff=0.01"),
+    )
+
+
+def _some_sample(recording: str, step: int) -> str:
+    from rldbg.recording import open as open_recording
+
+    return str(open_recording(recording).samples(step)[0])
 
 
 @verb("demo")
 @click.option(
     "--run", "run_folder", type=click.Path(path_type=Path), help="Where the runs go.  [default: a new folder]"
 )
-@click.option("--steps", type=click.IntRange(6, 40), default=24, show_default=True, help="Steps of each training.")
+@click.option("--steps", type=click.IntRange(6, 40), default=16, show_default=True, help="Steps of each training.")
 @click.option("--recipe", default="recipes/arithmetic.yaml", show_default=True, help="What to train.")
 def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> int:
     """The tour: train, record, verify, check, replay, compare, rerun; prints the command of each stop."""
@@ -79,7 +84,7 @@ def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> 
     started = time.monotonic()
     with Cluster(ClusterSettings(), name="demo") as cluster:
         address = cluster.facts["address"]
-        for stop in _stops(run.path, recipe, steps):
+        for stop in _tour(run.path, recipe, steps):
             visited.append(_visit(stop, address, quiet=as_json))
     seconds = time.monotonic() - started
     if as_json:

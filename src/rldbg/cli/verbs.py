@@ -16,12 +16,14 @@ class Verb(NamedTuple):
 
 VERBS: tuple[Verb, ...] = (
     Verb("run", "live", "Arm a training script or command for debugging and run it."),
+    Verb("tunnel", "live", "Forward a cluster's dashboard and broker to this machine."),
     Verb("ps", "live", "Who is there, who is stopped, and where."),
     Verb("attach", "live", "A prompt at a stopped process, at several, or at a crash file."),
     Verb("cast", "live", "One command on many stopped ranks, the answers folded."),
     Verb("break", "live", "Set, list and clear breakpoints in running processes."),
     Verb("pause", "live", "Stop running processes where they are."),
     Verb("continue", "live", "Let stopped processes go on."),
+    Verb("stacks", "live", "Where every rank is, equal stacks once; --diagnose says why nobody moves."),
     Verb("broker", "live", "Start and stop the broker of a run by hand.", hidden=True),
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
@@ -32,7 +34,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("serve", "isolation", "Servers that outlive the shell: a training service to debug against."),
     Verb("doctor", "doctor", "The root cause of a failure, with its fix; and is this machine fit."),
     Verb("train", "trainer", "Run the embedded GRPO trainer on a recipe; record, replay, resume."),
-    Verb("demo", "trainer", "The tour: record, verify and show a small recording."),
+    Verb("demo", "trainer", "The tour: train, record, verify, check, replay, compare, rerun."),
     Verb("config", "settings", "Show the resolved configuration and where each value comes from."),
 )
 
