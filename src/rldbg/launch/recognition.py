@@ -157,6 +157,8 @@ def judge_by_name(program: Program) -> Literal["training", "other", "undecided"]
     """The words of a program's last name, weighed; nothing in them decides for a name of no such words."""
     last = program.name.rsplit(".", 1)[-1] if program.kind == "module" else _base(program.name)
     words = Program(program.kind, last).words
+    if program.arguments and program.arguments[0] in _NEVER | _NOT_FIRST:
+        return "other"  # a sub-command: `run.py prepare`
     if not words or _NEVER.intersection(words):
         return "other"
     if _NOT_FIRST.intersection(words) and words[0] not in _TRAINS:

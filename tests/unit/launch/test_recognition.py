@@ -64,6 +64,7 @@ def test_training_of_each_framework(line, framework):
         "ray start --head",
         "rldbg compare a b",
         "python download_datasets.py --train",
+        "python run.py prepare tiny",
     ],
 )
 def test_what_is_not_the_training(line):

@@ -1,0 +1,131 @@
+"""`rldbg tunnel`: the dashboard and the broker of a cluster on ports of this machine."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import Environment, ExitCode, UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.launch.tunnel.route import Route, Wish
+    from rldbg.launch.tunnel.slurm import Job, Slurm
+
+
+@verb("tunnel")
+@click.argument("job", required=False)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="The port on this machine (default: the same, or a free one)."
+)
+@click.option(
+    "--dashboard-port", type=click.IntRange(1, 65535), help="The dashboard's port there (default: found out)."
+)
+@click.option("--login", help="The login node, when Slurm's commands are not on this machine.")
+@click.option("--jump", default="", help="A host to go through, as for ssh -J.")
+@click.option("--run", "run_folder", default="", help="The run folder on the cluster whose broker is wanted too.")
+@click.option("--k8s", help="NAMESPACE/RAYCLUSTER: through kubectl instead of ssh.")
+@click.option("--ssh", default="ssh", show_default=True, help="The ssh to use, with options of its own.")
+@click.option("--print", "only_print", is_flag=True, help="Only print the command that would forward.")
+def command(
+    job: str | None,
+    port: int | None,
+    dashboard_port: int | None,
+    login: str | None,
+    jump: str,
+    run_folder: str,
+    k8s: str | None,
+    ssh: str,
+    only_print: bool,
+    as_json: bool,
+) -> int:
+    """Forward the Ray dashboard (and rldbg's broker) of a Slurm JOB or a Kubernetes RayCluster to this machine.
+
+    Without JOB, your running job is taken; of several you choose. Stays until interrupted or until the job ends.
+    """
+    from rldbg.launch.tunnel.kubernetes import RayCluster
+    from rldbg.launch.tunnel.remote import Host
+    from rldbg.launch.tunnel.route import Wish, kubernetes_route, slurm_route
+    from rldbg.launch.tunnel.slurm import Slurm
+
+    wish = Wish(port or 0, dashboard_port or 0, jump, run_folder)
+    if k8s:
+        if job or login:
+            raise UsageError("--k8s goes without a Slurm job and without --login", "leave them out")
+        route = kubernetes_route(RayCluster.parse(k8s), wish)
+    else:
+        slurm = Slurm(Host(tuple(shlex.split(ssh)), login or ""))
+        route = slurm_route(slurm.find(job) if job else _choose(slurm), slurm, wish)
+    if only_print:
+        return _print_command(route, as_json)
+    return _forward(route, wish, as_json)
+
+
+def _choose(slurm: "Slurm") -> "Job":
+    """The one running job, or the one that the user picks."""
+    jobs = slurm.jobs()
+    running = [job for job in jobs if job.is_running]
+    if len(running) == 1:
+        return slurm.check(running[0])
+    if not running:
+        waiting = "; ".join(str(job) for job in jobs)
+        raise UnreachableError("you have no running job", f"in the queue: {waiting}" if waiting else "submit one first")
+    if not sys.stdin.isatty():
+        listing = "; ".join(str(job) for job in running)
+        raise UsageError(f"you have {len(running)} running jobs: {listing}", f"rldbg tunnel {running[0].id}")
+    for number, job in enumerate(running, start=1):
+        print_note(f"{number}  {job}")
+    chosen: int = click.prompt("which one", type=click.IntRange(1, len(running)), default=1, err=True)
+    return slurm.check(running[chosen - 1])
+
+
+def _print_command(route: "Route", as_json: bool) -> int:
+    if as_json:
+        print_json(route.to_dict())
+    else:
+        print_note(f"{route.goal}: {route.found}")
+        print_line(shlex.join(route.command))
+    return ExitCode.OK
+
+
+def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
+    from rldbg.launch.tunnel.broker_alias import write_alias
+    from rldbg.launch.tunnel.forwarding import KeptTunnel, dashboard_answers
+    from rldbg.launch.tunnel.route import alias_folder
+
+    tunnel = KeptTunnel(
+        route.command,
+        say=lambda text: print_note(f"rldbg: {text}"),
+        goal_exists=route.goal_exists,
+        answers=lambda: dashboard_answers(route.dashboard.local),
+    )
+    tunnel.open()
+    try:
+        alias = ""
+        if route.broker is not None:
+            home = Path(Environment().text("RLDBG_HOME"))
+            folder = alias_folder(route, home)
+            alias = str(write_alias(route.broker, route.broker_port, name="tunnel", folder=folder))
+        if as_json:
+            print_json(route.to_dict() | {"broker_run": alias or None})
+        else:
+            _tell(route, alias)
+        sys.stdout.flush()
+        why = tunnel.keep()
+        print_note(f"rldbg: {why}; the tunnel is closed")
+    finally:
+        tunnel.close()
+    return ExitCode.OK
+
+
+def _tell(route: "Route", alias: str) -> None:
+    print_line(f"{route.goal}, {route.found}")
+    print_line(f"dashboard: {route.url}")
+    print_line(f"VS Code: Ray Debugger > Add Cluster > 127.0.0.1:{route.dashboard.local}")
+    print_line(f"paused tasks: rldbg ps --ray {route.url}")
+    if alias:
+        print_line(f"this run's processes: rldbg ps --run {alias}")
+    print_line("Ctrl-C closes the tunnel")

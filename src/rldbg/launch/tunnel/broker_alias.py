@@ -1,0 +1,65 @@
+"""The broker of a run inside the job, and a run folder here that leads to it through the tunnel."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import PrerequisiteError, Run, UnreachableError
+from rldbg.launch.tunnel.remote import CommandFailed, Host
+
+_LIST = (
+    'ls -t "$1"/.rldbg/runs/*/broker.json 2>/dev/null | head -5 | '
+    'while read -r f; do printf "%s\\t" "$f"; tr -d "\\n" < "$f"; echo; done'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FarBroker:
+    """A broker as its own run folder describes it."""
+
+    run: str
+    facts: dict[str, Any]
+
+    @property
+    def host(self) -> str:
+        return str(self.facts["host"])
+
+    @property
+    def port(self) -> int:
+        return int(self.facts["port"])
+
+
+def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
+    """The newest broker among the runs of the job's folder, or the one of `run`."""
+    folder = f"{run.rstrip('/')}/broker.json" if run else ""
+    command = (
+        ["sh", "-c", 'printf "%s\\t" "$1"; cat "$1"', "sh", folder] if run else ["sh", "-c", _LIST, "sh", work_dir]
+    )
+    if not run and not work_dir:
+        return None
+    try:
+        text = login.run(command)
+    except (CommandFailed, UnreachableError, PrerequisiteError):
+        return None
+    for line in [text.replace("\n", "")] if run else text.splitlines():
+        path, _, body = line.partition("\t")
+        try:
+            facts = json.loads(body)
+            return FarBroker(str(Path(path).parent), {"host": facts["host"], "port": facts["port"]} | facts)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def write_alias(broker: FarBroker, local_port: int, *, name: str, folder: Path | None = None) -> Path:
+    """A run folder whose broker.json says 127.0.0.1 and the forwarded port; readable by its owner only."""
+    run = Run.create(name=name, path=folder)
+    file = run.path / "broker.json"
+    temporary = run.path / f".broker.json.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(broker.facts | {"host": "127.0.0.1", "port": local_port}, stream)
+    temporary.replace(file)
+    return run.path

@@ -1,0 +1,72 @@
+"""A Ray cluster on Kubernetes: its head pod is found by KubeRay's labels, its ports forwarded by kubectl."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rldbg.core import PrerequisiteError, UnreachableError, UsageError
+from rldbg.launch.tunnel.forwarding import Forward
+from rldbg.launch.tunnel.remote import last_words
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "RayCluster":
+        namespace, slash, name = text.partition("/")
+        if not slash or not namespace or not name or "/" in name:
+            raise UsageError(f"--k8s {text!r} is not NAMESPACE/RAYCLUSTER", "for example --k8s training/ray-math")
+        return cls(namespace, name)
+
+    def head_pod(self) -> str:
+        """The running head pod; an error says which state it is in instead."""
+        label = f"ray.io/cluster={self.name},ray.io/node-type=head"
+        pods = json.loads(self._kubectl("get", "pods", "-l", label, "-o", "json")).get("items", [])
+        if not pods:
+            raise UnreachableError(
+                f"there is no head pod of {self.namespace}/{self.name}",
+                f"kubectl -n {self.namespace} get rayclusters",
+            )
+        for pod in pods:
+            if pod.get("status", {}).get("phase") == "Running":
+                return str(pod["metadata"]["name"])
+        phase = pods[0].get("status", {}).get("phase", "unknown")
+        name = pods[0]["metadata"]["name"]
+        raise UnreachableError(f"the head pod {name} is {phase}", f"kubectl -n {self.namespace} describe pod {name}")
+
+    def exists(self) -> bool:
+        try:
+            self.head_pod()
+        except UnreachableError:
+            return False
+        return True
+
+    def command(self, pod: str, forwards: Sequence[Forward]) -> list[str]:
+        ports = [f"{forward.local}:{forward.port}" for forward in forwards]
+        return ["kubectl", "-n", self.namespace, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", *ports]
+
+    def _kubectl(self, *words: str) -> str:
+        try:
+            result = subprocess.run(
+                ["kubectl", "-n", self.namespace, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise PrerequisiteError(
+                "there is no kubectl on this machine", "install kubectl and log in to the cluster"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise UnreachableError("kubectl did not answer within 60 s", "kubectl cluster-info") from None
+        if result.returncode:
+            raise UnreachableError(
+                f"kubectl failed: {last_words(result.stderr)}", f"kubectl -n {self.namespace} get pods"
+            )
+        return result.stdout

@@ -1,0 +1,465 @@
+"""`rldbg tunnel` on a real Slurm of four nodes, each with a network and an sshd of its own, from Debian packages."""
+
+import contextlib
+import http.client
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGES = (
+    "openssh-server libwrap0 slurm-client slurmctld slurmd slurm-wlm-basic-plugins libslurm38 libhwloc15".split()  # noqa: SIM905
+)
+CACHE = Path(__file__).parents[2] / ".cache" / "debs"
+NODES = (9, 10, 11, 12)
+RLDBG = [sys.executable, "-m", "rldbg"]
+DASHBOARD = """\
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"version": "4", "ray_version": "2.60.0", "node": sys.argv[3]}).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or platform.system() != "Linux" or not shutil.which("ip") or not shutil.which("apt-get"),
+    reason="needs root, network namespaces and Debian's packages",
+)
+
+
+def unpacked() -> Path:
+    """The packages, fetched once and only unpacked: nothing is installed."""
+    root = CACHE / "root"
+    if not (root / "usr" / "sbin" / "sshd").exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run(["apt-get", "download", *PACKAGES], cwd=CACHE, check=True, capture_output=True, timeout=120)
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"Debian's packages cannot be had: {error}")
+        for package in CACHE.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+    return root
+
+
+def run(*words, **settings):
+    return subprocess.run(
+        [str(word) for word in words], check=True, capture_output=True, text=True, timeout=60, **settings
+    )
+
+
+def wait_for(condition, what: str, timeout_s: float = 40.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {timeout_s} s")
+
+
+class Cluster:
+    """Slurm's controller and the login node's sshd on this machine, four nodes in network namespaces."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder, self.root = folder, root
+        self.tag = f"r{os.getpid() % 10000}"
+        self.net = f"10.{100 + os.getpid() % 100}.45"
+        self.plugins = next(root.glob("usr/lib/*/slurm-wlm"))
+        libraries = [*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu"), self.plugins]
+        self.environment = dict(os.environ) | {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+            "PATH": f"{root}/usr/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "RLDBG_HOME": str(folder / "home"),
+        }
+        self.processes: list[subprocess.Popen] = []
+
+    @property
+    def ssh(self) -> str:
+        return f"ssh -F {self.folder}/ssh_config"
+
+    def start(self) -> None:
+        self._make_network()
+        self._write_configuration()
+        self._spawn("controller", [f"{self.root}/usr/sbin/slurmctld-wlm", "-D", "-c"])
+        self._spawn("login", self._privately("login", self._sshd("login", f"{self.net}.1", 2200)))
+        for node in NODES:
+            refuses = node == 9
+            slurmd = f"{self.root}/usr/sbin/slurmd-wlm -D -N node-{node}"
+            sshd = self._sshd(f"node-{node}", f"{self.net}.{node}", 22, refuses=refuses)
+            self._spawn(f"node-{node}", self._privately(f"{self.tag}{node}", f"{sshd} & exec {slurmd}"))
+        wait_for(lambda: "idle 4" in self.command("sinfo", "-h", "-o", "%T %D"), "all nodes idle")
+        wait_for(lambda: self.ssh_works("node-10"), "sshd up")
+
+    def stop(self) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for node in NODES:
+            listed = subprocess.run(
+                ["ip", "netns", "pids", f"{self.tag}{node}"], capture_output=True, text=True, check=False
+            )
+            for pid in listed.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", f"{self.tag}{node}"], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", f"{self.tag}br"], check=False, capture_output=True)
+
+    def command(self, *words: str) -> str:
+        return subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, check=False, cwd=self.folder
+        ).stdout
+
+    def ssh_works(self, host: str) -> bool:
+        return subprocess.run([*self.ssh.split(), host, "true"], capture_output=True, check=False).returncode == 0
+
+    def submit(self, script: str, *options: str) -> str:
+        file = self.folder / f"job{time.monotonic_ns()}.sh"
+        file.write_text(script)
+        answer = run("sbatch", "--parsable", *options, file, env=self.environment, cwd=self.folder)
+        return answer.stdout.strip()
+
+    def tunnel(self, *words: str, **more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [*RLDBG, "tunnel", "--ssh", self.ssh, *words],
+            env=self.environment | more,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    @contextlib.contextmanager
+    def open_tunnel(self, *words: str, environment=None) -> Iterator[tuple[dict, subprocess.Popen]]:
+        process = subprocess.Popen(
+            [*RLDBG, "tunnel", "--json", "--ssh", self.ssh, *words],
+            env=environment or self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            line = process.stdout.readline()
+            yield json.loads(line or "{}"), process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=20)
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            process.stderr.close()
+
+    def _make_network(self) -> None:
+        bridge = f"{self.tag}br"
+        run("ip", "link", "add", bridge, "type", "bridge")
+        run("ip", "addr", "add", f"{self.net}.1/24", "dev", bridge)
+        run("ip", "link", "set", bridge, "up")
+        for node in NODES:
+            space = f"{self.tag}{node}"
+            run("ip", "netns", "add", space)
+            run("ip", "link", "add", f"{space}v", "type", "veth", "peer", "name", "eth0", "netns", space)
+            run("ip", "link", "set", f"{space}v", "master", bridge, "up")
+            run("ip", "-n", space, "addr", "add", f"{self.net}.{node}/24", "dev", "eth0")
+            run("ip", "-n", space, "link", "set", "eth0", "up")
+            run("ip", "-n", space, "link", "set", "lo", "up")
+
+    def _write_configuration(self) -> None:
+        folder = self.folder
+        for name in ("state", "log", "run", "spool", "upper", "home"):
+            (folder / name).mkdir()
+        shutil.copy(self.root / "usr" / "sbin" / "slurmstepd-wlm", folder / "upper" / "slurmstepd")
+        (folder / "slurm.conf").write_text(
+            f"ClusterName=t\nSlurmctldHost={os.uname().nodename}({self.net}.1)\nAuthType=auth/none\nCredType=cred/none\n"
+            f"PluginDir={self.plugins}\nSlurmUser=root\nSlurmdUser=root\nSlurmctldPort=16817\nSlurmdPort=16818\n"
+            f"SlurmctldPidFile={folder}/run/ctld.pid\nSlurmdPidFile={folder}/run/%n.pid\nSlurmdSpoolDir={folder}/spool/%n\n"
+            f"StateSaveLocation={folder}/state\nSlurmctldLogFile={folder}/log/ctld.log\nSlurmdLogFile={folder}/log/%n.log\n"
+            "ProctrackType=proctrack/pgid\nTaskPlugin=task/none\nSelectType=select/linear\nSchedulerType=sched/builtin\n"
+            "SwitchType=switch/none\nReturnToService=2\nJobAcctGatherType=jobacct_gather/none\n"
+            "AccountingStorageType=accounting_storage/none\nMpiDefault=none\nKillWait=1\n"
+            f"NodeName=node-[9-12] NodeAddr={self.net}.[9-12] CPUs=2 State=UNKNOWN\n"
+            "PartitionName=batch Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4\n"
+        )
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "host_key")
+        (folder / "ssh_config").write_text(
+            f"Host login\n  HostName {self.net}.1\n  Port 2200\n"
+            + "".join(f"Host node-{node}\n  HostName {self.net}.{node}\n" for node in NODES)
+            + f"Host *\n  User root\n  IdentityFile {folder}/key\n  IdentitiesOnly yes\n"
+            f"  StrictHostKeyChecking accept-new\n  UserKnownHostsFile {folder}/known_hosts\n  BatchMode yes\n"
+        )
+        users = Path("/etc/passwd").read_text() + "sshd:x:74:74::/run/sshd:/usr/sbin/nologin\n"
+        (folder / "passwd").write_text(users)
+
+    def _sshd(self, name: str, address: str, port: int, *, refuses: bool = False) -> str:
+        file = self.folder / f"sshd_{name}"
+        passed = " ".join(f"{key}={self.environment[key]}" for key in ("SLURM_CONF", "LD_LIBRARY_PATH", "PATH"))
+        file.write_text(
+            f"ListenAddress {address}\nPort {port}\nHostKey {self.folder}/host_key\n"
+            f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
+            f"PermitRootLogin yes\nPasswordAuthentication no\nSetEnv {passed}\n"
+            f"PidFile {self.folder}/run/{name}.sshd\n" + ("AllowUsers nobody\n" if refuses else "")
+        )
+        return f"{self.root}/usr/sbin/sshd -D -e -f {file}"
+
+    def _privately(self, space: str, command: str) -> list[str]:
+        """In a mount namespace where sshd finds its user and slurmd its step daemon; in the network of a node."""
+        upper = self.folder / f"upper{space}"
+        shutil.copytree(self.folder / "upper", upper)
+        (self.folder / f"work{space}").mkdir()
+        script = (
+            f"mount -t overlay overlay /usr/sbin "
+            f"-o lowerdir=/usr/sbin,upperdir={upper},workdir={self.folder}/work{space}"
+            " && "
+            f"mount --bind {self.folder}/passwd /etc/passwd && mount -t tmpfs tmpfs /run && mkdir /run/sshd && "
+        )
+        enter = ["nsenter", f"--net=/var/run/netns/{space}"] if space != "login" else []
+        return [*enter, "unshare", "-m", "sh", "-c", script + f"{{ {command}; }}"]
+
+    def _spawn(self, name: str, words: list[str]) -> None:
+        with (self.folder / "log" / f"{name}.out").open("w") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    words,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    # Slurm's sockets and paths must be short.
+    folder = Path(f"/tmp/rldbg-slurm-{os.getpid()}")
+    folder.mkdir(mode=0o755)
+    made = Cluster(folder, unpacked())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def job_script(cluster: Cluster, node: int, address: str, port: int = 8265, log: bool = True) -> str:
+    """A job over all nodes whose dashboard is on one of them, in the manner of NeMo RL's ray.sub."""
+    (cluster.folder / "dashboard.py").write_text(DASHBOARD)
+    said = f"ray start --head --dashboard-host={address} --node-ip-address={cluster.net}.{node} --dashboard-port={port}"
+    folder = f"{cluster.folder}/$SLURM_JOB_ID-logs"
+    return (
+        f"#!/bin/bash\nmkdir -p {folder}\n"
+        + (f'echo "{said}" > {folder}/ray-head.log\n' if log else "")
+        + f"srun --overlap -N1 -n1 -w node-{node} {sys.executable} dashboard.py {address} {port} node-{node}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def job(cluster):
+    """A real Ray head on the node that sorts first by name, its dashboard bound to the node's own address."""
+    address = f"{cluster.net}.10"
+    start = (
+        f"ray start --head --node-ip-address={address} --dashboard-host={address} --num-cpus=1 --disable-usage-stats "
+        f"--temp-dir={cluster.folder}/ray --block"
+    )
+    script = (
+        "#!/bin/bash\nexport RAY_AUTH_MODE=disabled\nmkdir -p $SLURM_JOB_ID-logs\n"
+        f'srun --overlap -N1 -n1 -w node-10 -o $SLURM_JOB_ID-logs/ray-head.log bash -xc "{start}"\n'
+    )
+    number = cluster.submit(script, "-N4", "--job-name=ray-cluster-longname")
+    wait_for(lambda: reachable(address, 8265), "the dashboard is up", timeout_s=120)
+    yield number
+    cluster.command("scancel", number)
+
+
+def reachable(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex((host, port)) == 0
+
+
+def is_ray(url: str) -> bool:
+    """Whether a real dashboard's version came through."""
+    return wait_for(lambda: version_at(url).get("ray_version"), "the dashboard answers") == ray_version()
+
+
+def ray_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("ray")
+
+
+def version_at(url: str) -> dict:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    try:
+        connection.request("GET", "/api/version")
+        return json.loads(connection.getresponse().read())
+    except OSError:
+        return {}
+
+
+def test_jobs_that_have_no_nodes(cluster):
+    wait_for(lambda: not cluster.command("squeue", "-h", "-o", "%i").split(), "the jobs of other tests end")
+    array = cluster.submit("#!/bin/bash\nsleep 30\n", "--array=1-3%1", "-N1", "-w", "node-12", "--hold")
+    listed = cluster.tunnel()
+    assert listed.returncode == 5
+    assert f"{array}_[1-3" in listed.stderr
+    waiting = cluster.tunnel(f"{array}_[1-3%1]")
+    assert waiting.returncode == 5
+    assert "PENDING" in waiting.stderr and "no nodes yet" in waiting.stderr
+    cluster.command("scancel", array)
+    failed = cluster.submit("#!/bin/bash\nexit 3\n", "-N1")
+    wait_for(lambda: "JobState=FAILED" in cluster.command("scontrol", "show", "job", "-o", failed), "the job fails")
+    ended = cluster.tunnel(failed)
+    assert ended.returncode == 5
+    assert "FAILED" in ended.stderr
+    assert "no job '99999'" in cluster.tunnel("99999").stderr
+
+
+def test_several_jobs_are_offered(cluster):
+    jobs = [cluster.submit("#!/bin/bash\nsleep 60\n", "-N1", f"--job-name={name}") for name in ("one", "two")]
+    try:
+        wait_for(lambda: len(cluster.command("squeue", "-h", "-t", "R", "-o", "%i").split()) == 2, "both run")
+        offered = cluster.tunnel()
+        assert offered.returncode == 2
+        assert all(number in offered.stderr for number in jobs)
+    finally:
+        for number in jobs:
+            cluster.command("scancel", number)
+
+
+def test_head_that_is_not_the_first_node_and_not_on_localhost(cluster, job):
+    with cluster.open_tunnel() as (told, _):
+        assert is_ray(told["url"])
+        assert told["goal"] == f"job {job} (ray-cluster-longname)"
+        assert told["target"] == f"{cluster.net}.10:8265"
+
+
+def test_from_a_laptop_through_the_login_node_with_the_port_taken(cluster, job):
+    laptop = {
+        name: value for name, value in cluster.environment.items() if name not in ("SLURM_CONF", "LD_LIBRARY_PATH")
+    }
+    laptop["PATH"] = os.environ["PATH"]
+    with (
+        socket.create_server(("127.0.0.1", 8265)),
+        cluster.open_tunnel("--login", "login", job, environment=laptop) as (told, _),
+    ):
+        assert not told["url"].endswith(":8265")
+        assert is_ray(told["url"])
+        assert told["command"][told["command"].index("-J") + 1] == "login"
+
+
+def test_jump_host_and_print(cluster, job):
+    printed = cluster.tunnel("--print", "--jump", "node-12", "--port", "18765", job)
+
+    assert printed.returncode == 0, printed.stderr
+    assert f"-J node-12 -L 127.0.0.1:18765:{cluster.net}.10:8265 node-10" in printed.stdout
+    with cluster.open_tunnel("--jump", "node-12", "--port", "18765", job) as (told, _):
+        assert is_ray("http://127.0.0.1:18765")
+        assert told["url"] == "http://127.0.0.1:18765"
+    with socket.create_server(("127.0.0.1", 18765)):
+        refused = cluster.tunnel("--port", "18765", job)
+    assert refused.returncode == 2
+    assert "taken" in refused.stderr
+
+
+def test_tunnel_survives_a_lost_connection_and_ends_with_its_job(cluster):
+    number = cluster.submit(job_script(cluster, 12, f"{cluster.net}.12", 8270), "-N1", "-w", "node-12")
+    wait_for(lambda: reachable(f"{cluster.net}.12", 8270), "the dashboard is up")
+    with cluster.open_tunnel(number) as (told, process):
+        kill_children(process)
+        wait_for(lambda: version_at(told["url"]).get("node") == "node-12", "the connection is back")
+        cluster.command("scancel", number)
+        wait_for(lambda: not reachable(f"{cluster.net}.12", 8270), "the dashboard is gone")
+        kill_children(process)
+        assert process.wait(timeout=40) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "connecting again" in said
+    assert "the job has ended" in said
+    assert "Permanently added" not in said and "bind [::1]" not in said
+
+
+def kill_children(process: subprocess.Popen) -> None:
+    for child in run("pgrep", "-P", process.pid).stdout.split():
+        os.kill(int(child), signal.SIGKILL)
+
+
+def test_dashboard_on_localhost_found_by_asking_the_nodes(cluster):
+    number = cluster.submit(job_script(cluster, 11, "127.0.0.1", 8266, log=False), "-N4")
+    try:
+        wait_for(lambda: b"node-11" in ask_inside(cluster, 11, 8266), "the dashboard is up")
+        with cluster.open_tunnel("--dashboard-port", "8266", number) as (told, _):
+            assert version_at(told["url"])["node"] == "node-11"
+            assert told["target"] == "localhost:8266"
+        silent = cluster.tunnel("--dashboard-port", "8299", number)
+        assert silent.returncode == 5
+        assert "listens on port 8299" in silent.stderr
+    finally:
+        cluster.command("scancel", number)
+
+
+def ask_inside(cluster: Cluster, node: int, port: int) -> bytes:
+    code = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/api/version', timeout=2).read())"
+    words = ["nsenter", f"--net=/var/run/netns/{cluster.tag}{node}", sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, check=False).stdout
+
+
+def test_node_that_lets_nobody_in(cluster):
+    number = cluster.submit(job_script(cluster, 9, f"{cluster.net}.9"), "-N1", "-w", "node-9")
+    try:
+        wait_for(lambda: reachable(f"{cluster.net}.9", 8265), "the dashboard is up")
+        from_login = cluster.tunnel(number)
+        assert from_login.returncode == 5
+        assert "does not let you in by ssh" in from_login.stderr
+        with cluster.open_tunnel("--login", "login", number) as (told, _):
+            assert version_at(told["url"])["node"] == "node-9"
+    finally:
+        cluster.command("scancel", number)
+
+
+def test_broker_of_a_run_inside_the_job_is_forwarded_too(cluster, job):
+    """One tunnel is enough: `rldbg ps` works here against a broker there."""
+    run_folder = cluster.folder / ".rldbg" / "runs" / "inside"
+    run_folder.mkdir(parents=True)
+    code = (
+        "import json, sys, os\nfrom rldbg.live.broker.service import ServiceOptions, serve\nfrom pathlib import Path\n"
+        f"serve(ServiceOptions(run=Path({str(run_folder)!r}), host={cluster.net + '.10'!r}, owner_pid={os.getpid()}))\n"
+    )
+    broker = subprocess.Popen(["nsenter", f"--net=/var/run/netns/{cluster.tag}10", sys.executable, "-c", code])
+    try:
+        wait_for(lambda: (run_folder / "broker.json").exists(), "the broker is up")
+        with cluster.open_tunnel(job) as (told, _):
+            assert told["broker_run"]
+            listed = subprocess.run(
+                [*RLDBG, "ps", "--json", "--run", told["broker_run"]],
+                cwd=cluster.folder,
+                env=cluster.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert listed.returncode == 0, listed.stderr
+            assert json.loads(listed.stdout)["processes"] == []
+            assert (cluster.folder / told["broker_run"] / "broker.json").stat().st_mode & 0o077 == 0
+    finally:
+        broker.terminate()
+        broker.wait()
