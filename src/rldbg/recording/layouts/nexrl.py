@@ -50,7 +50,7 @@ class NexrlLayout(Layout):
 def load_content(tree: Tree, file: str) -> Any:
     """The dictionary in a pt or jsonl file."""
     path = tree.local(file)
-    return load_jsonl(path) if file.endswith(".jsonl") else load_pt(path)
+    return load_jsonl(path) if file.endswith(".jsonl") else load_pt(path, arrays=True)
 
 
 def content_record(content: Any, entry: Entry) -> Record:

@@ -62,7 +62,7 @@ class SlimeLayout(Layout):
         return listing_of(tree, entries, ignored=_DERIVED)
 
     def load(self, tree: Tree, file: str) -> _Content:
-        data = load_pt(tree.local(file))
+        data = load_pt(tree.local(file), arrays=True)
         if not isinstance(data, Mapping):
             raise IncompleteDataError(f"{file}: not a mapping, so no dump of slime", "rldbg show --layout names others")
         is_rollout = "samples" in data and "format_version" not in data
@@ -110,7 +110,7 @@ def _groups(tree: Tree, file: str) -> dict[int, str]:
     name = f"{found['before']}rollout_data/{found['step']}.pt"
     if not any(fact.name == name for fact in tree.files):
         return {}
-    data = load_pt(tree.local(name))
+    data = load_pt(tree.local(name), arrays=True)
     samples = data.get("samples") if isinstance(data, Mapping) else None
     if not isinstance(samples, list):
         raise Malformed(f"{name} has no samples")
