@@ -25,21 +25,21 @@ def long_enough(anchor: str) -> str:
     return anchor
 
 
-def anchors_of(expression: str) -> tuple[str, ...]:
-    """The anchors of an expression; NoAnchorError when it has none."""
-    found = _alternatives(sre_parser.parse(expression))
+def anchors_of(expression: str, *, both: bool = True) -> tuple[str, ...]:
+    """The anchors of an expression, with the second pieces unless `both` is off; NoAnchorError when it has none."""
+    found = _alternatives(sre_parser.parse(expression), both=both)
     if not found:
         raise NoAnchorError(f"no literal text of {SHORTEST} characters in every match of {expression!r}")
     return tuple(dict.fromkeys(found))
 
 
-def _alternatives(tree: Any) -> list[str]:
+def _alternatives(tree: Any, *, both: bool) -> list[str]:
     """Anchors one of which must occur in a match of this sequence; empty when that cannot be promised."""
     runs, branches = _runs_and_branches(tree)
     if runs:
-        return _pieces(runs)
+        return _pieces(runs)[: 2 if both else 1]
     for choices in branches:
-        per_choice = [_alternatives(choice) for choice in choices]
+        per_choice = [_alternatives(choice, both=both) for choice in choices]
         if all(per_choice):
             return [anchor for anchors in per_choice for anchor in anchors]
     return []

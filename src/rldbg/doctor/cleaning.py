@@ -76,9 +76,9 @@ class Line(NamedTuple):
     repeated: int = 1
 
 
-def clean(raw: bytes | str) -> Line:
+def clean(raw: bytes | bytearray | str) -> Line:
     """The words and the writer of one raw line."""
-    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     text = text.rstrip("\r\n\x00 \t")
     if text.startswith('{"'):
         text = _from_json(text)

@@ -20,7 +20,7 @@ class Engine(Protocol):
 
     name: str
 
-    def find(self, text: bytes) -> list[tuple[int, int]]: ...
+    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]: ...
 
 
 def engine_for(anchors: Sequence[bytes], name: EngineName = "auto") -> Engine:
@@ -42,14 +42,14 @@ class HyperscanEngine:
         import hyperscan
 
         self._lengths = [len(anchor) for anchor in anchors]
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._database: Any = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._database.compile(
             expressions=[_escaped(anchor) for anchor in anchors],
             ids=list(range(len(anchors))),
             flags=[hyperscan.HS_FLAG_DOTALL] * len(anchors),
         )
 
-    def find(self, text: bytes) -> list[tuple[int, int]]:
+    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         lengths = self._lengths
 
@@ -87,7 +87,7 @@ class GramEngine:
         self._table = np.zeros(1 << self._BITS, dtype=bool)
         self._table[((self._grams * self._FACTOR) >> self._SHIFT).astype(np.int64)] = True
 
-    def find(self, text: bytes) -> list[tuple[int, int]]:
+    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]:
         view = np.frombuffer(text, dtype=np.uint8)
         found: list[tuple[int, int]] = []
         for alignment in range(SHORTEST):
@@ -103,7 +103,7 @@ class GramEngine:
         found.sort()
         return found
 
-    def _compare(self, text: bytes, at: int, gram: int, found: list[tuple[int, int]]) -> None:
+    def _compare(self, text: bytes | bytearray, at: int, gram: int, found: list[tuple[int, int]]) -> None:
         for anchor, offset, index in self._by_gram[gram]:
             start = at - offset
             if start >= 0 and text.startswith(anchor, start):

@@ -22,7 +22,7 @@ def straddling(chunk: Chunk, engine: Engine) -> list[tuple[int, int]]:
     places: list[int] = []
     starts: list[int] = []
     borders: list[int] = []
-    pieces: list[bytes] = []
+    pieces: list[bytes | bytearray] = []
     size = 0
     for start, end in _long_lines(data, chunk.begin, chunk.end):
         tail = data[max(start, end - _EDGE) : end].rstrip(b" \r")
@@ -42,7 +42,7 @@ def straddling(chunk: Chunk, engine: Engine) -> list[tuple[int, int]]:
     return found
 
 
-def _long_lines(data: bytes, begin: int, end: int) -> list[tuple[int, int]]:
+def _long_lines(data: bytes | bytearray, begin: int, end: int) -> list[tuple[int, int]]:
     """The lines that are long enough to have been wrapped and have another one after them."""
     lines = []
     start = data.rfind(b"\n", 0, begin) + 1
@@ -53,7 +53,7 @@ def _long_lines(data: bytes, begin: int, end: int) -> list[tuple[int, int]]:
     return lines
 
 
-def _head(data: bytes, start: int) -> bytes:
+def _head(data: bytes | bytearray, start: int) -> bytes | bytearray:
     """The first words of a line, without indentation and without the prefix that a launcher repeats."""
     raw = data[start : start + 200].split(b"\n", 1)[0].lstrip()
     if raw[:1] and raw[:1] in _PREFIX_STARTS:

@@ -1,6 +1,6 @@
 """The library as something to search with: all anchors, an engine that finds them, and what each may stand for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rldbg.doctor import failures
@@ -41,15 +41,24 @@ Pattern = SignaturePattern | CluePattern | CrashPattern
 
 
 class SearchIndex:
-    """All anchors of a library, the engine that finds them, and for each one the patterns it may be part of."""
+    """All anchors of a library, engines that find them, and for each anchor the patterns it may be part of."""
 
     def __init__(self, library: Library, engine: EngineName = "auto") -> None:
         by_anchor: dict[str, list[Pattern]] = {}
-        for anchor, pattern in _all(library):
-            by_anchor.setdefault(anchor, []).append(pattern)
+        anchored = list(_anchored(library))
+        for pattern, first, _every in anchored:
+            for anchor in first:
+                by_anchor.setdefault(anchor, []).append(pattern)
+        needed = [anchor.encode() for anchor in by_anchor]
+        for pattern, first, every in anchored:
+            for anchor in sorted(set(every) - set(first)):
+                by_anchor.setdefault(anchor, []).append(pattern)
         self.library = library
         self.patterns: tuple[tuple[Pattern, ...], ...] = tuple(tuple(found) for found in by_anchor.values())
-        self.engine: Engine = engine_for([anchor.encode() for anchor in by_anchor], engine)
+        self.engine: Engine = engine_for(needed, engine)
+        """One anchor a wording: for large logs, as programs wrote them."""
+        self.folded_engine: Engine = engine_for([anchor.encode() for anchor in by_anchor], engine)
+        """With the second pieces: for small logs, which a terminal or a mail may have wrapped."""
 
     def known(self, text: str) -> Iterator[str]:
         """The entries whose words a text contains, whatever its context."""
@@ -63,20 +72,22 @@ class SearchIndex:
                     yield pattern.entry.id
 
 
-def _all(library: Library) -> Iterator[tuple[str, Pattern]]:
+def _anchored(library: Library) -> Iterator[tuple[Pattern, Sequence[str], Sequence[str]]]:
+    """Every pattern with the anchors it needs, and with those that find it in wrapped text too."""
     clues: dict[str, CluePattern] = {}
     for entry in library.entries.values():
         for signature in entry.signatures:
             pattern = _signature_pattern(entry, signature)
-            for anchor in signature.anchors or anchors_of(signature.match):
-                yield anchor, pattern
+            if signature.anchors:
+                yield pattern, signature.anchors, signature.anchors
+            else:
+                yield pattern, anchors_of(signature.match, both=False), anchors_of(signature.match)
         for source in (*entry.needs, *entry.excluded_by):
             clues.setdefault(source, CluePattern(Expression(source)))
     for source, clue in clues.items():
-        for anchor in anchors_of(source):
-            yield anchor, clue
+        yield clue, anchors_of(source, both=False), anchors_of(source)
     for anchor in failures.ANCHORS:
-        yield anchor, CrashPattern(anchor)
+        yield CrashPattern(anchor), (anchor,), (anchor,)
 
 
 def _signature_pattern(entry: Entry, signature: Signature) -> SignaturePattern:

@@ -100,23 +100,29 @@ class LogReader:
         self._failures: dict[str, Failure] = {}
         self._tail: Chunk | None = None
         self._bytes = 0
-        self._year = 1970
+        self._year, self._size = 1970, 0
         self._evidence.files.append(source.name)
 
     def take(self, chunk: Chunk) -> None:
         if self._tail is None:
-            self._year = self._source.year
+            self._year, self._size = self._source.year, self._source.size
         self._tail = chunk
         self._bytes = chunk.offset + len(chunk.data)
         self._tries_here.clear()
-        found = self._scanner.index.engine.find(chunk.data)
-        if chunk.offset + len(chunk.data) <= FOLDED_UP_TO_BYTES:
-            found = sorted(found + straddling(chunk, self._scanner.index.engine))
+        found = self._find(chunk)
         own = [item for item in found if chunk.begin <= item[0] < chunk.end]
         self._try_all(chunk, own)
         kept_from = chunk.offset + chunk.end - MARGIN_BYTES
         self._seen_lines = {line for line in self._seen_lines if line[2] >= kept_from}
         self._sample_progress(chunk)
+
+    def _find(self, chunk: Chunk) -> list[tuple[int, int]]:
+        """The anchors in a chunk; in a small log also those that a line break cuts in two."""
+        index = self._scanner.index
+        size = max(self._size, chunk.offset + len(chunk.data))
+        if size > FOLDED_UP_TO_BYTES:
+            return index.engine.find(chunk.data)
+        return sorted(index.folded_engine.find(chunk.data) + straddling(chunk, index.folded_engine))
 
     def _try_all(self, chunk: Chunk, found: Sequence[tuple[int, int]]) -> None:
         """Tries what each anchor may stand for; where only the latest places matter, the last ones of the chunk."""
@@ -263,7 +269,7 @@ class LogReader:
             return None, 0
         data = self._tail.data
         lines = self._tail.first_line + data.count(b"\n")
-        for raw in reversed(data[-65536:].splitlines()[-400:]):
+        for raw in reversed(bytes(data[-65536:]).splitlines()[-400:]):
             if stamp := stamp_in(clean(raw[:600]).text, year=self._year):
                 return stamp, lines
         return None, lines

@@ -18,8 +18,9 @@ from typing import BinaryIO
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.doctor.cleaning import Speaker
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
 MARGIN_BYTES = 1 << 16
+_COUNTED = 1 << 18
 """Every place that is looked at has at least this much text on both sides, or the file's end."""
 
 _NO_LOG = frozenset(
@@ -86,7 +87,7 @@ class Source:
 class Chunk:
     """A piece of a log. Places in [begin, end) belong to it; the rest is margin shared with its neighbours."""
 
-    data: bytes
+    data: bytes | bytearray
     offset: int
     """Where `data` begins in the log."""
     begin: int
@@ -97,49 +98,60 @@ class Chunk:
 
 
 def chunks(stream: BinaryIO) -> Iterator[Chunk]:
-    """The log in overlapping pieces, in flat memory. A damaged gzip gives what could be unpacked, then raises."""
-    carried, offset, begin, first_line = b"", 0, 0, 1
-    utf16: str | None = None
-    started = False
+    """The log in overlapping pieces, in flat memory. A damaged gzip gives what could be unpacked, then raises.
+
+    All pieces share one buffer: a piece is valid until the next one is asked for.
+    """
+    buffer = bytearray(2 * MARGIN_BYTES + CHUNK_BYTES)
+    filled = offset = begin = 0
+    first_line = 1
+    wide: str | None = None
     while True:
-        fresh = _read_fully(stream)
-        if not started:
-            utf16 = _utf16(fresh)
-            started = True
-        if utf16:
-            fresh = fresh.decode(utf16, "replace").encode()
-        data = carried + fresh
-        is_last = not fresh
-        end = len(data) if is_last else max(begin, len(data) - MARGIN_BYTES)
-        if end > begin or is_last:
-            yield Chunk(data, offset, begin, end, first_line, is_last)
+        fresh = _fill(stream, buffer, filled)
+        if offset == 0 and filled == 0:
+            wide = _utf16(buffer)
+        if wide:
+            yield from _narrowed(stream, wide, bytes(buffer[:fresh]))
+            return
+        filled += fresh
+        data = buffer if filled == len(buffer) else buffer[:filled]
+        is_last = filled < len(buffer)
+        end = filled if is_last else filled - MARGIN_BYTES
+        yield Chunk(data, offset, begin, end, first_line, is_last)
         if is_last:
             return
-        keep = max(0, end - MARGIN_BYTES)
-        first_line += data.count(b"\n", 0, keep) if keep < 1 << 14 else _newlines(data, keep)
-        carried, offset, begin = data[keep:], offset + keep, end - keep
+        keep = end - MARGIN_BYTES
+        first_line += _newlines(data, keep)
+        buffer[: filled - keep] = buffer[keep:filled]
+        filled, offset, begin = filled - keep, offset + keep, end - keep
 
 
-def _read_fully(stream: BinaryIO) -> bytes:
-    """One chunk, or less only at the end: pipes deliver in small pieces."""
-    parts: list[bytes] = []
-    missing = CHUNK_BYTES
-    while missing:
-        piece = stream.read(missing)
-        if not piece:
+def _fill(stream: BinaryIO, buffer: bytearray, start: int) -> int:
+    """Fills the rest of the buffer, or less only at the end: pipes deliver in small pieces."""
+    view = memoryview(buffer)
+    at = start
+    while at < len(buffer):
+        count = stream.readinto(view[at:])  # type: ignore[attr-defined]
+        if not count:
             break
-        parts.append(piece)
-        missing -= len(piece)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        at += count
+    return at - start
 
 
-def _newlines(data: bytes, end: int) -> int:
+def _narrowed(stream: BinaryIO, encoding: str, head: bytes) -> Iterator[Chunk]:
+    """A log in UTF-16, as some shells on Windows write it: read whole, it is never large."""
+    text = (head + stream.read()).decode(encoding, "replace").encode()
+    yield Chunk(bytearray(text), 0, 0, len(text), 1, is_last=True)
+
+
+def _newlines(data: bytearray, end: int) -> int:
     import numpy as np
 
-    return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8, count=end) == 10))
+    view = np.frombuffer(data, dtype=np.uint8, count=end)
+    return sum(int(np.count_nonzero(view[at : at + _COUNTED] == 10)) for at in range(0, end, _COUNTED))
 
 
-def _utf16(head: bytes) -> str | None:
+def _utf16(head: bytearray) -> str | None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16-le" if head[0] == 0xFF else "utf-16-be"
     return None

@@ -51,7 +51,7 @@ class Window:
         start, end = self.bounds
         return clean(self.chunk.data[start:end])
 
-    def raw_above(self) -> Iterator[bytes]:
+    def raw_above(self) -> Iterator[bytes | bytearray]:
         """The lines above as they are, the nearest first; blank ones left out."""
         data, end = self.chunk.data, self.bounds[0] - 1
         low = max(0, end - MARGIN_BYTES)
@@ -64,7 +64,7 @@ class Window:
                 yield raw
             end = start - 1
 
-    def raw_below(self) -> Iterator[bytes]:
+    def raw_below(self) -> Iterator[bytes | bytearray]:
         """The lines below as they are, the nearest first; blank ones left out."""
         data, start = self.chunk.data, self.bounds[1] + 1
         high = min(len(data), start + MARGIN_BYTES // 2)
