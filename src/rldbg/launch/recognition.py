@@ -4,6 +4,7 @@ Preparation of data, conversion of checkpoints and checks of metrics are not. A 
 else by its options; a program that no framework knows is judged by the words of its name.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ _SERVES = word_set(
 )
 _MAY_TRAIN = word_set("main run rl entry entrypoint launch experiment async")
 _FEWEST_SIGNS = 2
+_PREPARES = re.compile(r"(?:^|[/.])data_(?:preprocess|preparation|process)\w*[/.]")
 _NOISE = word_set("hostname git nvidia-smi rm pkill killall fuser scontrol squeue sinfo sacct scancel sleep")
 
 
@@ -157,6 +159,8 @@ def judge_by_name(program: Program) -> Literal["training", "other", "undecided"]
     """The words of a program's last name, weighed; nothing in them decides for a name of no such words."""
     last = program.name.rsplit(".", 1)[-1] if program.kind == "module" else _base(program.name)
     words = Program(program.kind, last).words
+    if _PREPARES.search(program.name):
+        return "other"  # a folder of such programs: data_preprocess/dapo.py
     if program.arguments and program.arguments[0] in _NEVER | _NOT_FIRST:
         return "other"  # a sub-command: `run.py prepare`
     if not words or _NEVER.intersection(words):

@@ -65,6 +65,7 @@ def test_training_of_each_framework(line, framework):
         "rldbg compare a b",
         "python download_datasets.py --train",
         "python run.py prepare tiny",
+        "python examples/data_preprocess/dapo_multiturn.py",
     ],
 )
 def test_what_is_not_the_training(line):
