@@ -1,6 +1,7 @@
 """Probes of a machine made of files, fixes that say what they do first, preflight of a job, drafts, pages."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -236,3 +237,8 @@ def test_the_seed_documents_values_are_in_the_knowledge(library):
     assert "cluster.component_placement" in " ".join(library["nccl-invalid-arg-placement"].fix)
     assert "gpu_memory_utilization" in " ".join(library["tms-cu-mem-create-oom"].fix)
     assert "attention_backend: triton" in " ".join(library["sglang-flashinfer-instability"].fix)
+
+
+def test_the_pages_in_the_repository_are_current(library):
+    folder = Path(__file__).parents[3] / "docs" / "failures"
+    assert {file.name: file.read_text() for file in folder.glob("*.md")} == failure_pages(library)
