@@ -1,5 +1,6 @@
 """Failures provoked on a real Ray: each is diagnosed right from the logs that it really produces."""
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from rldbg.doctor import Library, SearchIndex, diagnose
+from rldbg.doctor.probes import Machine
+from rldbg.doctor.remedies import steps_of
 
 JOBS = Path(__file__).with_name("doctor_jobs.py")
 FAST_LOSS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_request_timeout_seconds": "5"}
@@ -148,6 +151,37 @@ def test_a_full_disk_behind_a_checkpoint_is_named(diagnosed, tmp_path):
         assert causes(diagnosed("full_disk", small)) == ["ckpt-write-failed"]
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_every_node_is_probed_through_ray(cluster):
+    rldbg = Path(sys.executable).with_name("rldbg")
+    environment = cluster.environment | {"RAY_ADDRESS": cluster.address}
+    done = subprocess.run([rldbg, "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=120)
+    probes = json.loads(done.stdout)["probes"]
+    nodes = {probe["node"] for probe in probes if "node" in probe}
+    assert len(nodes) == 1, done.stderr
+    assert {probe["id"] for probe in probes if "node" in probe} >= {"shm-size", "memory", "debugger-variables"}
+    assert [probe["status"] for probe in probes if probe["id"] == "versions-equal"] == ["pass"]
+
+
+def test_a_cluster_that_does_not_answer_is_exit_5(cluster):
+    rldbg = Path(sys.executable).with_name("rldbg")
+    environment = cluster.environment | {"RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run([rldbg, "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, json.loads(done.stdout)["error"]["kind"]) == (5, "unreachable")
+
+
+def test_a_session_that_nobody_uses_is_stopped_when_asked(cluster, tmp_path):
+    steps = [
+        step
+        for step in steps_of("stop-stale-ray", machine=Machine(), home=tmp_path)
+        if str(cluster.folder) in step.text
+    ]
+    assert len(steps) == 1
+    daemons = [process for word in ("gcs_server", "raylet") for process in cluster.processes(word)]
+    steps[0].act()
+    _gone, alive = psutil.wait_procs([daemon for daemon in daemons if "log_monitor" not in daemon.name()], timeout=30)
+    assert not [process for process in alive if process.name() in ("gcs_server", "raylet")]
 
 
 def test_memory_and_a_lost_head_in_a_cluster_of_their_own(index, tmp_path):
