@@ -31,16 +31,39 @@ def raise_timeouts(timeout_s: float = PATIENCE_S) -> dict[str, Any]:
             c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
         except (RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
             failed.append(f"{type(error).__name__}: {error}")
-    waiting = next((name for name in map(collective_of, sys._current_frames().values()) if name), "")
+    calls = [call for call in map(collective_of, sys._current_frames().values()) if call is not None]
+    waiting = calls[0]["op"] if calls else ""
     return {"groups": len(groups), "failed": failed, "waiting_in": waiting, "watchdogs": watchdogs()}
 
 
-def collective_of(frame: FrameType) -> str:
-    """The collective a thread is in, by name; empty when it is in none."""
+def collective_of(frame: FrameType) -> dict[str, Any] | None:
+    """The collective a thread is in: its name, its group, the shape of its tensor, the peer of a send or receive."""
     for each in reversed(chain(frame)):
         if each.f_code.co_filename.endswith(_FILES) and _NAMES.fullmatch(each.f_code.co_name):
-            return each.f_code.co_name
-    return ""
+            return {"op": each.f_code.co_name} | _call_facts(each)
+    return None
+
+
+def _call_facts(frame: FrameType) -> dict[str, Any]:
+    values = frame.f_locals
+    tensor = values.get("tensor", values.get("input_tensor", values.get("input")))
+    shape = getattr(tensor, "shape", None)
+    facts: dict[str, Any] = {"group": _group_name(values.get("group"))}
+    if shape is not None:
+        facts["shape"] = "x".join(map(str, shape))
+    if frame.f_code.co_name in ("send", "recv", "isend", "irecv"):
+        peer = values.get("dst", values.get("src"))
+        facts["peer"] = peer if type(peer) is int else None
+    return facts
+
+
+def _group_name(group: Any) -> str:
+    c10d = _initialised()
+    if c10d is None:
+        return ""
+    if group is None:
+        group = c10d._get_default_group()
+    return str(c10d._world.pg_names.get(group, ""))
 
 
 def watchdogs() -> list[str]:
@@ -82,7 +105,8 @@ def flight_record() -> bytes | None:
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(binding, name, None)
         if dump is not None:
-            data = dump()
+            # Stack traces of the recorder are symbolised on the spot, which takes seconds; we have better ones.
+            data = dump(includeCollectives=True, includeStackTraces=False)
             return data if isinstance(data, bytes) and data else None
     return None
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .ray_process import RayFacts, is_ray_worker, ray_facts
+from .ray_process import RayFacts, ray_facts
 from .settings import Settings
 
 _AXIS = re.compile(r"\s*(\w+)\s*=\s*(\d+)\s*")
@@ -28,16 +28,14 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
     """Everything `rldbg ps` shows about a process; `chosen` (from `rldbg.auto.identify`) wins over what is found."""
     ray = ray_facts()
     rank, world_size = _rank(ray)
-    child = not ray.role and _is_helper(settings.parent)
     found: dict[str, Any] = {
-        "role": _program() if child else settings.role or ray.role or _program(),
-        "rank": None if child else rank,
+        "role": settings.role or ray.role or _program(),
+        "rank": rank,
         "world_size": world_size,
-        "child": child,
         "coordinates": _coordinates(settings.coordinates),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "parent_pid": os.getppid(),
+        "ancestors": _ancestors(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "program": _program(),
         "cwd": _cwd(),
@@ -48,18 +46,17 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
     return found | {name: value for name, value in chosen.items() if value is not None}
 
 
-def parent_mark() -> str:
-    """What children inherit in RLDBG_AGENT_PARENT: enough to tell a helper of a rank from a rank of its own."""
-    return "\n".join([_program(), os.environ.get("RANK", ""), "ray" if is_ray_worker() else ""])
-
-
-def _is_helper(mark: str) -> bool:
-    """Whether the process above us in this run is the one that counts, and we only work for it."""
-    if not mark:
-        return False
-    program, rank, ray = (*mark.split("\n"), "", "")[:3]
-    mine = os.environ.get("RANK", "")
-    return ray == "ray" or (mine == rank and (bool(mine) or program == _program()))
+def _ancestors() -> list[int]:
+    """Process ids above this one, nearest first; only the parent where the system does not show more."""
+    found = [os.getppid()]
+    while found[-1] > 1 and len(found) < 12:
+        try:
+            # The name, in parentheses, may itself hold spaces and parentheses; the parent is the second word after it.
+            words = Path(f"/proc/{found[-1]}/stat").read_text().rpartition(")")[2].split()
+            found.append(int(words[1]))
+        except (OSError, ValueError, IndexError):
+            break
+    return found
 
 
 def _rank(ray: RayFacts) -> tuple[int | None, int | None]:

@@ -6,6 +6,8 @@ said once on stderr and never reaches the user's program.
 
 import contextlib
 import os
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from . import collectives
 from .crash import crash_record, write_crash
 from .dead_frames import DeadFrames
 from .debugger import Debugger, NoDebugger
-from .identity import describe_process, parent_mark
+from .identity import describe_process
 from .link import Link, NoBroker
 from .redaction import load_redact
 from .selection import Subject, parse_selection
@@ -43,7 +45,6 @@ class Agent:
         self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)
 
     def start(self) -> None:
-        os.environ["RLDBG_AGENT_PARENT"] = parent_mark()
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
         )
@@ -184,6 +185,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
         }
         if op not in operations:
             raise ValueError(f"this agent does not know {op!r}")
@@ -191,7 +193,7 @@ class Agent:
 
     def _stacks(self, body: Message) -> dict[str, Any]:
         stacks: dict[str, Any] = {
-            "threads": thread_stacks(with_locals=bool(body.get("locals"))),
+            "threads": thread_stacks(with_locals=bool(body.get("locals")), collective_of=collectives.collective_of),
             "groups": collectives.groups(),
         }
         if body.get("flight_record"):
@@ -236,8 +238,6 @@ class Agent:
         self._link.start()
 
     def _after_fork_in_child(self) -> None:
-        os.environ["RLDBG_AGENT_PARENT"] = parent_mark()
-        self.settings = Settings.from_environment() or self.settings
         self._counting = threading.Lock()
         self._stops = self._crashes = 0
         self._link.abandon()
@@ -249,6 +249,19 @@ class Agent:
         """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""
         with contextlib.suppress(OSError):
             self._link.tell("bye", {})
+
+
+def spy_on(pid: int, options: list[str]) -> dict[str, Any]:
+    """What py-spy sees of another process of this host, for a broker on another one."""
+    tool = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if tool is None:
+        return {"reason": "py-spy is not installed on that host"}
+    done = subprocess.run(
+        [tool, "dump", "--json", *options, "--pid", str(pid)], capture_output=True, text=True, timeout=15, check=False
+    )
+    if done.returncode:
+        return {"reason": (done.stderr.strip().splitlines() or ["py-spy failed"])[-1]}
+    return {"threads": done.stdout}
 
 
 def resolve_file(path: str) -> str:

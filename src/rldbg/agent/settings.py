@@ -24,7 +24,6 @@ class Settings:
     redact: bool = True
     collective_timeout_s: float = 0.0
     debugpy: str = ""
-    parent: str = ""
 
     @classmethod
     def from_environment(cls, values: Mapping[str, str] = os.environ) -> "Settings | None":
@@ -41,7 +40,6 @@ class Settings:
             redact=values.get("RLDBG_REDACT", "1") != "0",
             collective_timeout_s=_seconds(values, "RLDBG_COLLECTIVE_TIMEOUT_S"),
             debugpy=values.get("RLDBG_DEBUGPY", ""),
-            parent=values.get("RLDBG_AGENT_PARENT", ""),
         )
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,7 +13,9 @@ _DEPTH = 200
 _HERE = str(Path(__file__).parent)
 
 
-def thread_stacks(*, with_locals: bool = False) -> list[dict[str, Any]]:
+def thread_stacks(
+    *, with_locals: bool = False, collective_of: Callable[[FrameType], dict[str, Any] | None] | None = None
+) -> list[dict[str, Any]]:
     """One entry a thread, the main thread first, innermost frame first. Threads of the debugger are left out."""
     # Not threading.enumerate(): pydevd patches it to hide the threads that we must recognise here.
     threads: dict[int, threading.Thread] = getattr(threading, "_active", {})
@@ -26,6 +29,7 @@ def thread_stacks(*, with_locals: bool = False) -> list[dict[str, Any]]:
             {
                 "thread": thread.name if thread else f"thread-{ident}",
                 "main": ident == threading.main_thread().ident,
+                "collective": collective_of(frame) if collective_of is not None else None,
                 "frames": [frame_facts(each, with_locals=with_locals) for each in without_tools(frames)],
             }
         )

@@ -32,7 +32,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RLDBG_COLLECTIVE_TIMEOUT_S", "agent", "least timeout of process groups, so that a pause harms nobody"),
     Variable("RLDBG_DEBUGPY", "agent", "the debugpy to use where none is installed"),
     Variable("RLDBG_NEXT_RAY_HOOK", "agent", "the user's own RAY_RUNTIME_ENV_HOOK, which still runs"),
-    Variable("RLDBG_AGENT_PARENT", "agent", "what a process tells its children about itself"),
     Variable("RAY_ADDRESS", "cluster", "the Ray cluster that live verbs look at when no run has a live broker"),
     Variable("RLDBG_KNOWLEDGE", "doctor", "folders with further failure entries, separated by colons"),
     Variable("RAY_TMPDIR", "cluster", "where Ray keeps its sessions, instead of /tmp/ray"),

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from rldbg.live.client import BrokerClient
     from rldbg.live.crash_file import CrashFile
     from rldbg.live.debuggee import BrokerDebuggee
+    from rldbg.live.flight_recorder import read_dumps
     from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
+    from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
     from rldbg.live.launcher import (
         Arming,
         armed_environment,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     )
     from rldbg.live.pdb_words import Answer, PdbWords, break_text
     from rldbg.live.prompt import Prompt
+    from rldbg.live.stack_groups import StackGroup, diagnose_stacks, group_stacks
 
 __all__ = [
     "Answer",
@@ -30,21 +33,29 @@ __all__ = [
     "CastResult",
     "CrashFile",
     "Crowd",
+    "Diagnosis",
     "Fold",
     "PdbWords",
+    "Pending",
     "Prompt",
     "RankAnswer",
+    "RankView",
     "Spread",
+    "StackGroup",
     "armed_environment",
     "break_text",
     "cast",
     "compress",
     "connect_target",
+    "diagnose",
+    "diagnose_stacks",
     "execute_on",
     "find_run",
     "fold",
+    "group_stacks",
     "is_alive",
     "is_continue",
+    "read_dumps",
     "start_broker",
     "stop_broker",
 ]
@@ -76,5 +87,13 @@ __getattr__, __dir__ = lazy_names(
         "PdbWords": "pdb_words",
         "break_text": "pdb_words",
         "Prompt": "prompt",
+        "read_dumps": "flight_recorder",
+        "Diagnosis": "hang",
+        "Pending": "hang",
+        "RankView": "hang",
+        "diagnose": "hang",
+        "StackGroup": "stack_groups",
+        "diagnose_stacks": "stack_groups",
+        "group_stacks": "stack_groups",
     },
 )

@@ -1,20 +1,21 @@
 """What a client may ask the broker. One desk a connection: it knows which processes its client is attached to."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.live.broker.processes import Process
+from rldbg.live.broker.stacks import stack_of
 from rldbg.live.foreign_ray.held_workers import ADVICE
 
 if TYPE_CHECKING:
     from rldbg.live.broker.server import Broker
 
+_CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", "break_set"})
+_REFRESH_S = 0.25
 _STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
-_STACK_S = 3.0
 
 
 class Desk:
@@ -47,6 +48,9 @@ class Desk:
             raise UsageError(
                 f"the broker does not know {op!r}", "use the same rldbg as the one that started the broker"
             )
+        if op in _CHOOSING:
+            # Who a process is may have changed since it was last asked: a Ray worker got an actor, a child its RANK.
+            await self._broker.refresh(timeout_s=_REFRESH_S)
         return await operation(body)
 
     async def leave(self) -> None:
@@ -67,22 +71,22 @@ class Desk:
     # Looking.
 
     async def _ps(self, body: Message) -> Message:
-        await self._broker.refresh(timeout_s=0.25)
         everyone = [p for p in self._broker.processes if body.get("all") or _is_of_interest(p)]
         advice = list(ADVICE) if self._broker.foreign is not None and not everyone else []
         return {"processes": [process.to_dict() for process in everyone], "advice": advice}
 
     async def _select(self, body: Message) -> Message:
-        await self._broker.refresh(timeout_s=0.25)
         return {"who": [process.who for process in self._chosen(body)]}
 
-    def _chosen(self, body: Message, *, states: tuple[str, ...] = ("running", "stopped")) -> list[Process]:
+    def _chosen(
+        self, body: Message, *, states: tuple[str, ...] = ("running", "stopped"), ended: bool = False
+    ) -> list[Process]:
         try:
             selection = parse_selection(str(body.get("who") or "all"))
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg ps --help` for the grammar") from None
         named = [p for p in self._broker.processes.select(selection) if _is_of_interest(p)]
-        chosen = [process for process in named if process.state in states and process.is_alive]
+        chosen = [process for process in named if ended or (process.state in states and process.is_alive)]
         if not chosen:
             there = ", ".join(p.who for p in self._broker.processes if _is_of_interest(p)) or "no process at all"
             what = "stopped" if states == ("stopped",) and named else "there"
@@ -97,23 +101,9 @@ class Desk:
         return chosen[0]
 
     async def _stacks(self, body: Message) -> Message:
-        chosen = self._chosen(body, states=("running", "stopped", "crashed"))
-        wanted = {"locals": bool(body.get("locals")), "flight_record": bool(body.get("flight_record"))}
-
-        async def ask(process: Process) -> Message:
-            entry = process.to_dict()
-            if process.agent is None:
-                return entry | {"unanswered": "it has no agent"}
-            try:
-                answer: Message = await process.agent.request("stacks", wanted, timeout_s=_STACK_S)
-            except (WireError, TimeoutError) as error:
-                return entry | {"unanswered": str(error) or f"its interpreter did not answer within {_STACK_S:g} s"}
-            return entry | answer
-
-        return {
-            "stacks": await asyncio.gather(*(ask(process) for process in chosen)),
-            "broker_host": os.uname().nodename,
-        }
+        chosen = self._chosen(body, states=("running", "stopped", "crashed"), ended=True)
+        stacks = await asyncio.gather(*(stack_of(process, self._broker.processes, body) for process in chosen))
+        return {"stacks": stacks}
 
     # Debugging one process.
 
@@ -179,8 +169,6 @@ class Desk:
         return await self._each(self._chosen(body, states=("running",)), self._broker.sessions.pause)
 
     async def _continue(self, body: Message) -> Message:
-        await self._broker.refresh(timeout_s=0.25)
-
         async def let_go(process: Process) -> None:
             await self._broker.sessions.resume(process, "continue")
 

@@ -25,6 +25,7 @@ class Process:
     open_session: Callable[["Process"], Awaitable[None]] | None = None
     who: str = ""
     role: str = ""
+    helps: "Process | None" = None
     session: DebugSession | None = None
     declared: Stop | None = None
     crash: Message | None = None
@@ -55,11 +56,16 @@ class Process:
     def is_alive(self) -> bool:
         return self.ended_at is None
 
+    @property
+    def rank(self) -> int | None:
+        """None for a helper: it inherited its parent's RANK and is not that rank."""
+        return None if self.helps is not None else self.facts.get("rank")
+
     def subject(self) -> Subject:
         return Subject(
             who=self.who,
             role=self.role,
-            rank=self.facts.get("rank"),
+            rank=self.rank,
             coordinates=self.facts.get("coordinates") or {},
             pid=int(self.facts.get("pid") or 0),
         )
@@ -91,7 +97,7 @@ class Process:
         return {
             "who": self.who,
             "role": self.role,
-            "rank": self.facts.get("rank"),
+            "rank": self.rank,
             "state": self.state,
             "file": known.get("file"),
             "line": known.get("line"),
@@ -146,8 +152,11 @@ class ProcessTable:
 
     def rename(self) -> None:
         everyone = list(self._processes.values())
+        by_pid = {(process.facts.get("host"), process.facts.get("pid")): process for process in everyone}
         for process in everyone:
-            process.role = self._role(process)
+            process.helps = _helped(process, by_pid)
+            own = str(process.facts.get("role") or "process")
+            process.role = own if process.helps is None else f"{process.helps.role or own}.child"
         listed = [process for process in everyone if process.is_alive or process.crash]
         names = Counter(_plain_name(process) for process in listed)
         for process in everyone:
@@ -155,14 +164,25 @@ class ProcessTable:
             is_listed = process.is_alive or process.crash is not None
             process.who = name if is_listed and names[name] == 1 else f"{name}@{process.facts.get('pid')}"
 
-    def _role(self, process: Process) -> str:
-        role = str(process.facts.get("role") or "process")
-        if not process.facts.get("child"):
-            return role
-        parent = self.find(str(process.facts.get("host")), int(process.facts.get("parent_pid") or 0))
-        return f"{parent.role if parent and parent is not process else role}.child"
-
 
 def _plain_name(process: Process) -> str:
-    rank = process.facts.get("rank")
-    return process.role if rank is None else f"{process.role}/{rank}"
+    return process.role if process.rank is None else f"{process.role}/{process.rank}"
+
+
+def _helped(process: Process, by_pid: dict[tuple[Any, Any], Process]) -> Process | None:
+    """The process that this one works for: a Ray worker above it, one of the same rank, or one of the same program."""
+    facts = process.facts
+    if facts.get("kind") != "process":
+        return None
+    for pid in facts.get("ancestors") or []:
+        above = by_pid.get((facts.get("host"), pid))
+        if above is None or above is process:
+            continue
+        if above.facts.get("kind") in ("actor", "task"):
+            return above
+        rank, its = facts.get("rank"), above.facts.get("rank")
+        same = (
+            rank == its if rank is not None else its is not None or above.facts.get("program") == facts.get("program")
+        )
+        return above if same else None
+    return None

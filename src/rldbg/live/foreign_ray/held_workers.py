@@ -5,21 +5,18 @@ broker therefore keeps each session until somebody continues it.
 """
 
 import asyncio
-import json
 import os
-import shutil
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rldbg.agent import PEER_LIMIT_BYTES, snake_case
 from rldbg.core import UnreachableError
 from rldbg.live.broker.peer import Stream
 from rldbg.live.broker.processes import Process, ProcessTable
+from rldbg.live.broker.py_spy import dump
 from rldbg.live.broker.session import Stop
 from rldbg.live.broker.sessions import Sessions
 from rldbg.live.foreign_ray.dashboard import Dashboard, PausedWorker
@@ -173,32 +170,18 @@ def _is_local(process: Process) -> bool:
 
 
 async def _place_from_outside(process: Process) -> tuple[str, int, str, str] | None:
-    tool = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
-    if tool is None:
-        return None
-    command = [tool, "dump", "--json", "--nonblocking", "--pid", str(process.facts["pid"])]
-    spy = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(5.0):
-            text, _ = await spy.communicate()
-        return paused_place(json.loads(text)) if spy.returncode == 0 else None
-    except (TimeoutError, ValueError):
-        if spy.returncode is None:
-            spy.kill()
-        return None
+    threads = await dump(int(process.facts["pid"]), ["--nonblocking"])
+    return None if isinstance(threads, str) else paused_place(threads)
 
 
 def paused_place(threads: list[dict[str, Any]]) -> tuple[str, int, str, str] | None:
     """File, line, function and thread of the user's frame that called the breakpoint, from a py-spy dump."""
     for thread in threads:
         frames = thread.get("frames") or []
-        of_ray = [n for n, frame in enumerate(frames) if str(frame.get("filename") or "").endswith(_RAY_DEBUGGER)]
+        of_ray = [n for n, frame in enumerate(frames) if frame["file"].endswith(_RAY_DEBUGGER)]
         # After an exception the user's frames are gone from the stack; only a debugger can show them.
-        if not of_ray or any("_post_mortem" in frame["name"] for frame in frames):
+        if not of_ray or any("_post_mortem" in frame["function"] for frame in frames):
             continue
         for frame in frames[of_ray[-1] + 1 :]:
-            place = str(frame.get("filename") or ""), int(frame.get("line") or 0)
-            return *place, str(frame["name"]).rpartition(".")[2], str(thread.get("thread_name") or "")
+            return frame["file"], frame["line"], frame["function"].rpartition(".")[2], thread["thread"]
     return None

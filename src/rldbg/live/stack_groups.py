@@ -1,0 +1,131 @@
+"""The stacks of many processes: equal ones together, the odd ones first; and what they say about a hang."""
+
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.live.flight_recorder import groups_of, read_record, view_of
+from rldbg.live.folding import compress
+from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Processes whose interesting thread is at the same place."""
+
+    who: tuple[str, ...]
+    thread: str
+    frames: tuple[Message, ...]
+    waiting: str = ""
+    unanswered: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "who": list(self.who),
+            "thread": self.thread,
+            "waiting_in": self.waiting or None,
+            "unanswered": self.unanswered or None,
+            "frames": list(self.frames),
+        }
+
+    def title(self) -> str:
+        return f"{compress(self.who)}" + (f"  waits in {self.waiting}" if self.waiting else "")
+
+
+def group_stacks(stacks: Sequence[Message]) -> list[StackGroup]:
+    """Smallest group first; within a size, by name."""
+    groups: dict[tuple[Any, ...], list[Message]] = {}
+    for stack in stacks:
+        thread = interesting_thread(stack)
+        frames = tuple((f["file"], f["line"], f["function"]) for f in thread.get("frames", []))
+        groups.setdefault((frames, _waiting(stack), stack.get("unanswered", "")), []).append(stack)
+    found = []
+    for (_frames, waiting, unanswered), members in groups.items():
+        thread = interesting_thread(members[0])
+        names = tuple(member["who"] for member in members)
+        found.append(StackGroup(names, thread.get("thread", ""), tuple(thread.get("frames", [])), waiting, unanswered))
+    return sorted(found, key=lambda group: (len(group.who), group.who))
+
+
+def interesting_thread(stack: Message) -> Message:
+    """The thread in a collective, else the one that stopped, else the main thread."""
+    threads: list[Message] = stack.get("threads") or []
+    for thread in threads:
+        if thread.get("collective"):
+            return thread
+    stopped = next((thread for thread in threads if thread["thread"] == stack.get("thread")), None)
+    return stopped or (threads[0] if threads else {})
+
+
+def users_frame(frames: Sequence[Message]) -> Message | None:
+    """The innermost frame that is neither the standard library's nor an installed package's, else the innermost."""
+    for frame in frames:
+        if not any(part in frame["file"] for part in _LIBRARIES):
+            return frame
+    return frames[0] if frames else None
+
+
+def _waiting(stack: Message) -> str:
+    call = interesting_thread(stack).get("collective")
+    return str(_pending(stack, call)) if call else ""
+
+
+def _pending(stack: Message, call: Message) -> Pending:
+    known: list[Message] = stack.get("groups") or []
+    group: Message = next((each for each in known if each["name"] == call.get("group")), {})
+    return Pending(
+        group=str(call.get("group") or ""),
+        sequence=int(group.get("sequence") or 0),
+        op=str(call["op"]),
+        shape=str(call.get("shape") or ""),
+        peer=call.get("peer"),
+    )
+
+
+def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Diagnosis:
+    """What stacks, group counters and flight records say together, seen twice: ranks that move are not hung."""
+    moved = [
+        f"{after['who']}: {_counters(first)} -> {_counters(after)}"
+        for first, after in zip(before, stacks, strict=False)
+        if first.get("pid") == after.get("pid") and first.get("groups") and _counters(first) != _counters(after)
+    ]
+    if moved:
+        return Diagnosis("collectives are being called: the ranks move", "moving", (), tuple(moved[:8]))
+    groups: dict[str, tuple[int, ...]] = {}
+    views = []
+    for stack in stacks:
+        if stack.get("rank") is None:
+            continue
+        for group in stack.get("groups") or []:
+            groups[str(group["name"])] = tuple(group["ranks"])
+        view, named = _view(stack)
+        groups |= named
+        views.append(view)
+    return diagnose(views, groups)
+
+
+def _counters(stack: Message) -> dict[str, Any]:
+    return {str(group["name"]): group["sequence"] for group in stack.get("groups") or []}
+
+
+def _view(stack: Message) -> tuple[RankView, dict[str, tuple[int, ...]]]:
+    thread = interesting_thread(stack)
+    frame = users_frame(thread.get("frames") or [])
+    place = f"{frame['file'].rpartition('/')[2]}:{frame['line']} ({frame['function']})" if frame else ""
+    if not place and stack.get("file"):
+        place = f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}"
+    state = "lost" if stack.get("lost") else str(stack["state"])
+    rank, who = int(stack["rank"]), str(stack["who"])
+    if stack.get("flight_record"):
+        record = read_record(bytes.fromhex(stack["flight_record"]))
+        view = view_of(rank, record, who, place, state)
+        if view.pending:
+            return view, groups_of(record)
+    call = thread.get("collective")
+    pending = (_pending(stack, call),) if call else ()
+    entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
+    return RankView(rank, who, place, state, pending, entered), {}

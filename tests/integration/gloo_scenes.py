@@ -1,0 +1,118 @@
+"""Deadlocks of real gloo ranks. The parent imports torch once and forks the ranks of the scene it is asked for."""
+
+import datetime
+import os
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def reward_of_a_slow_rank(go_on):
+    while not go_on.exists():
+        time.sleep(0.01)
+
+
+def absent(rank, folder):
+    dist.all_reduce(torch.ones(2))
+    if rank == 2:
+        reward_of_a_slow_rank(folder / "go")
+    dist.all_reduce(torch.ones(2))
+
+
+def disagreement(rank, _folder):
+    dist.barrier()
+    if rank == 1:
+        dist.broadcast(torch.ones(3), src=0)
+    else:
+        dist.all_reduce(torch.ones(3))
+
+
+def cycle(rank, _folder):
+    first, second = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+    for group in (second, first) if rank == 1 else (first, second):
+        dist.all_reduce(torch.ones(2), group=group)
+
+
+def receives(rank, _folder):
+    if rank < 2:
+        dist.recv(torch.ones(1), src=1 - rank)
+    dist.barrier()
+
+
+def interpreter_stuck(rank, folder):
+    if rank == 0:
+        reward_of_a_slow_rank(folder / "go")
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    dist.all_reduce(torch.ones(2))
+
+
+def stopped(rank, _folder):
+    if rank == 1:
+        breakpoint()
+    dist.all_reduce(torch.ones(2))
+
+
+def patient(rank, folder):
+    """Rank 0 is stopped while rank 1 is already in the collective; the timeouts must not fire."""
+    dist.barrier()
+    if rank == 0:
+        breakpoint()
+    begin = time.monotonic()
+    dist.all_reduce(torch.ones(2))
+    (folder / f"survived_{rank}").write_text(f"{time.monotonic() - begin:.1f}")
+
+
+def impatient(rank, folder):
+    """Timeouts as the user set them; rank 0 is stopped before rank 1 calls the collective."""
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
+    if rank == 0:
+        breakpoint()
+    else:
+        reward_of_a_slow_rank(folder / "go")
+    dist.all_reduce(torch.ones(2))
+    (folder / f"survived_{rank}").write_text("")
+
+
+def unprotected(rank, folder):
+    """Rank 1 is in the collective before rank 0 is stopped."""
+    if rank == 0:
+        reward_of_a_slow_rank(folder / "go")
+        breakpoint()
+    dist.all_reduce(torch.ones(2))
+
+
+def run(scene, rank, world_size, folder, timeout_s):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
+    store = dist.FileStore(str(folder / "store"), world_size)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    globals()[scene](rank, folder)
+    dist.destroy_process_group()
+
+
+def main():
+    print("READY", flush=True)
+    for line in sys.stdin:
+        scene, world_size, folder, timeout_s = line.split()
+        children = []
+        for rank in range(int(world_size)):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    run(scene, rank, int(world_size), Path(folder), float(timeout_s))
+                    os._exit(0)
+                except BaseException as error:  # noqa: BLE001 - a child must never return into the parent's loop
+                    print("FAILED", rank, repr(error), flush=True)
+                    os._exit(1)
+            children.append(pid)
+        print("PIDS", *children, flush=True)
+        threading.Thread(target=lambda pids=tuple(children): [os.waitpid(p, 0) for p in pids], daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
