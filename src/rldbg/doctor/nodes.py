@@ -13,6 +13,7 @@ from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.probes.machine import Machine, result
 
 _TASK_S = 60.0
+_CONNECT_S = 3.0
 _CURRENT_CLUSTER = "/tmp/ray/ray_current_cluster"
 
 
@@ -25,11 +26,7 @@ def cluster_address(machine: Machine) -> str | None:
     host, _, port = (current or "").partition(":")
     if not port.isdigit():
         return None
-    try:
-        with socket.create_connection((host, int(port)), timeout=2.0):
-            return current
-    except OSError:
-        return None
+    return current if _answers(host, int(port)) else None
 
 
 def probe_nodes(address: str) -> list[ProbeResult]:
@@ -63,12 +60,23 @@ def probe_nodes(address: str) -> list[ProbeResult]:
 def _connect(address: str) -> None:
     import ray
 
+    hint = "check RAY_ADDRESS, or give --no-nodes"
+    host, _, port = address.removeprefix("ray://").partition(":")
+    if port.isdigit() and not _answers(host, int(port)):
+        raise UnreachableError(f"the Ray cluster at {address} does not answer", hint)
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="rldbg-doctor")
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise UnreachableError(
-            f"the Ray cluster at {address} does not answer: {error}", "check RAY_ADDRESS, or give --no-nodes"
-        ) from error
+        raise UnreachableError(f"the Ray cluster at {address} does not answer: {error}", hint) from error
+
+
+def _answers(host: str, port: int) -> bool:
+    """Ray itself would try for minutes."""
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
 
 
 def _look() -> tuple[list[ProbeResult], dict[str, str]]:

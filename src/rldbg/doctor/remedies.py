@@ -7,6 +7,7 @@ shell (a child cannot); they are noted in `<RLDBG_HOME>/run_settings.json`, whic
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ EGL_VENDOR = """{
     }
 }
 """
-_STOP_S = 20.0
+_STOP_S = 8.0
+_STOP_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +111,37 @@ def _egl(machine: Machine) -> list[Step]:
 
 
 def _stop(session: RaySession) -> Step:
+    """The daemons are asked to end in Ray's own order, raylet before GCS, and made to when they do not listen."""
+
     def stop() -> None:
-        processes = [psutil.Process(pid) for pid in session.pids if psutil.pid_exists(pid)]
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        _gone, alive = psutil.wait_procs(processes, timeout=_STOP_S)
+        for asked in (signal.SIGTERM, signal.SIGKILL):
+            for pid in session.pids:
+                _end(pid, asked)
+        alive = [pid for pid in session.pids if _is_alive(pid)]
         if alive:
-            pids = " ".join(str(process.pid) for process in alive)
-            raise PrerequisiteError(f"processes {pids} did not stop", f"look at them, then kill -9 {pids}")
+            pids = " ".join(map(str, alive))
+            raise PrerequisiteError(f"processes {pids} did not stop", f"look at them: ps -fp {pids}")
 
     pids = " ".join(map(str, session.pids))
-    return Step(f"stop the Ray session {session.folder} that nobody uses (SIGTERM to {pids})", stop)
+    return Step(f"stop the Ray session {session.folder} that nobody uses (SIGTERM, then SIGKILL, to {pids})", stop)
+
+
+def _end(pid: int, asked: signal.Signals) -> None:
+    """Sends a signal to one process and waits for its end for a while."""
+    if not _is_alive(pid):
+        return
+    psutil.Process(pid).send_signal(asked)
+    deadline = time.monotonic() + _STOP_S
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(_STOP_POLL_S)
+
+
+def _is_alive(pid: int) -> bool:
+    """A process that has ended and that nobody has waited for yet counts as gone."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _settings(remedy: str, variables: Any) -> RunSettings | None:

@@ -22,6 +22,7 @@ class RaySession:
 
     folder: str
     pids: tuple[int, ...]
+    """In the order in which they are to be stopped."""
     in_use: bool
     """Whether a driver is connected to it, or a worker does something."""
 
@@ -38,9 +39,14 @@ def running_sessions() -> list[RaySession]:
         if folder and any(name in (info["name"] or "") for name in _DAEMONS):
             daemons.setdefault(folder, []).append(process)
     return [
-        RaySession(folder, tuple(sorted(process.pid for process in found)), _is_in_use(found))
+        RaySession(folder, tuple(process.pid for process in sorted(found, key=_stop_order)), _is_in_use(found))
         for folder, found in sorted(daemons.items())
     ]
+
+
+def _stop_order(process: psutil.Process) -> tuple[bool, int]:
+    """The raylets first: they take leave of the GCS when they end."""
+    return "gcs_server" in (process.info["name"] or ""), process.pid
 
 
 def _session_of(command: Sequence[str]) -> str | None:
