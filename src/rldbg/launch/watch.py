@@ -97,7 +97,8 @@ class Watch:
             text = f"{process['who']} stopped at {place}: rldbg attach {process['who']} --run {self.run.path}"
             self._once(("stopped", process["who"], place, round(time.time() - (process["since_s"] or 0))), text)
         if process["crash_file"]:
-            text = f"{process['who']} crashed: {process['message']}: rldbg attach {process['crash_file']}"
+            message = (process["message"] or "").partition("\n")[0][:200]
+            text = f"{process['who']} crashed: {message}: rldbg attach {process['crash_file']}"
             self._once(("crash", process["crash_file"]), text)
 
     def _look_for_unreached(self) -> None:
