@@ -104,7 +104,7 @@ class Agent:
         try:
             answer = self._link.request("stopping", facts, timeout_s=10.0)
             with self._debugger.lock:
-                self._debugger.open()
+                self._open_debugger()
                 say(f"{answer.get('who')} stopped at {where}: Task paused, waiting for debugger to attach...")
                 self._debugger.stop_at(frame)
         except (NoBroker, NoDebugger) as error:
@@ -208,9 +208,14 @@ class Agent:
 
     def _open_and_report(self) -> None:
         try:
-            self._debugger.open()
+            self._open_debugger()
         except (NoBroker, NoDebugger) as error:
             self._link.tell("debug_failed", {"reason": str(error)})
+
+    def _open_debugger(self) -> None:
+        """Opened means that every thread sees breakpoints; only then may the broker say that they are set."""
+        self._debugger.open()
+        self._link.tell("debug_ready", {})
 
     def _close_session(self, stops: int) -> dict[str, Any]:
         """Only when the broker has seen every stop of this process; else one is on its way and needs the session."""

@@ -1,5 +1,6 @@
 """`rldbg attach`: a prompt at a stopped process, at several at once, or at a crash file."""
 
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,14 +22,24 @@ if TYPE_CHECKING:
 @click.argument("who", required=False, metavar="[WHO|CRASHFILE]")
 @target_options
 @click.option("-c", "commands", multiple=True, metavar="COMMAND", help="Run this instead of a prompt; may be repeated.")
+@click.option("--ide", is_flag=True, help="Open a local port for VS Code or any editor that speaks DAP.")
+@click.option("--port", default=0, help="The local port for --ide; default: a free one.")
 @click.option(
-    "--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for the next stop."
+    "--launch-json",
+    type=click.Path(path_type=Path, dir_okay=False),
+    is_flag=False,
+    flag_value=Path(".vscode/launch.json"),
+    help="With --ide: also write the configuration there (default .vscode/launch.json).",
 )
+@click.option("--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for the next stop.")
 def command(
     who: str | None,
     run_dir: Path | None,
     ray_url: str | None,
     commands: tuple[str, ...],
+    ide: bool,
+    port: int,
+    launch_json: Path | None,
     wait_s: float,
     as_json: bool,
 ) -> int:
@@ -43,6 +54,8 @@ def command(
 
     with open_target(run_dir, ray_url) as client:
         who = who or _the_stopped_one(client)
+        if ide:
+            return _serve_editors(client.run, who, port, launch_json, as_json)
         crowd = Crowd(client, who, stop=True, wait_s=wait_s)
         if commands or not sys.stdin.isatty():
             return _run_script(crowd.words, commands or _lines_of_stdin(), as_json)
@@ -61,6 +74,25 @@ def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
         return _run_script([words], commands or _lines_of_stdin(), as_json)
     print_line(crash.headline())
     Prompt([words], write=print_line, show_cast=print_cast, history=_history()).run()
+    return ExitCode.OK
+
+
+def _serve_editors(run: Path, who: str, port: int, launch_json: Path | None, as_json: bool) -> int:
+    """Until interrupted."""
+    from rldbg.live import EditorPort, launch_configuration, write_launch_configuration
+
+    editor = EditorPort(run, who, port)
+    configuration = launch_configuration(editor.facts["who"], editor.port, editor.facts.get("cwd", ""))
+    if launch_json is not None:
+        write_launch_configuration(launch_json, configuration)
+        print_note(f"written into {launch_json}")
+    if as_json:
+        print_json({"host": "127.0.0.1", "port": editor.port, "configuration": configuration})
+    else:
+        print_line(f"{editor.facts['who']} at 127.0.0.1:{editor.port}; for launch.json:")
+        print_line(json.dumps(configuration, indent=2))
+    sys.stdout.flush()
+    editor.serve(print_note)
     return ExitCode.OK
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rldbg.live.flight_recorder import read_dumps
     from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
     from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
+    from rldbg.live.ide import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.launcher import (
         Arming,
         armed_environment,
@@ -34,6 +35,7 @@ __all__ = [
     "CrashFile",
     "Crowd",
     "Diagnosis",
+    "EditorPort",
     "Fold",
     "PdbWords",
     "Pending",
@@ -55,9 +57,11 @@ __all__ = [
     "group_stacks",
     "is_alive",
     "is_continue",
+    "launch_configuration",
     "read_dumps",
     "start_broker",
     "stop_broker",
+    "write_launch_configuration",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -87,6 +91,9 @@ __getattr__, __dir__ = lazy_names(
         "PdbWords": "pdb_words",
         "break_text": "pdb_words",
         "Prompt": "prompt",
+        "EditorPort": "ide",
+        "launch_configuration": "ide",
+        "write_launch_configuration": "ide",
         "read_dumps": "flight_recorder",
         "Diagnosis": "hang",
         "Pending": "hang",

@@ -28,6 +28,7 @@ class EditorBridge:
         self._name = name
         self._seq = 0
         self._lines: dict[str, list[Any]] = {}
+        self._mappings: list[tuple[str, str]] = []
 
     async def serve(self, who: str) -> None:
         try:
@@ -78,10 +79,11 @@ class EditorBridge:
             return False
         local = {"initialize": session.capabilities, "attach": {}, "launch": {}, "configurationDone": {}}
         if command in local:
+            self._learn_paths(message.get("arguments") or {})
             self._respond(message, local[command])
             self._after(command, session)
             return True
-        arguments = message.get("arguments") or {}
+        arguments = self._translated(message.get("arguments") or {}, to_remote=True)
         if command == "setBreakpoints":
             arguments = self._with_ours(arguments, process)
         try:
@@ -89,12 +91,38 @@ class EditorBridge:
         except RldbgError as error:
             self._respond(message, {}, success=False, text=str(error))
             return True
-        body = response.get("body") or {}
+        body = self._translated(response.get("body") or {}, to_remote=False)
         if command == "setBreakpoints":
             wanted = len((message.get("arguments") or {}).get("breakpoints") or [])
             body = body | {"breakpoints": (body.get("breakpoints") or [])[:wanted]}
         self._respond(message, body, success=bool(response.get("success")), text=str(response.get("message") or ""))
         return True
+
+    def _learn_paths(self, arguments: Message) -> None:
+        """The session was attached long before this editor; its path mappings are applied here."""
+        for mapping in arguments.get("pathMappings") or []:
+            local, remote = str(mapping.get("localRoot") or ""), str(mapping.get("remoteRoot") or "")
+            if local and remote and remote != ".":
+                self._mappings.append((local.rstrip("/"), remote.rstrip("/")))
+
+    def _translated(self, data: Any, *, to_remote: bool) -> Any:
+        """The same message with every source path in the other side's terms."""
+        if isinstance(data, list):
+            return [self._translated(item, to_remote=to_remote) for item in data]
+        if not isinstance(data, dict):
+            return data
+        changed = {key: self._translated(value, to_remote=to_remote) for key, value in data.items()}
+        source = changed.get("source")
+        if isinstance(source, dict) and isinstance(source.get("path"), str):
+            changed["source"] = source | {"path": self._path(source["path"], to_remote=to_remote)}
+        return changed
+
+    def _path(self, path: str, *, to_remote: bool) -> str:
+        for local, remote in self._mappings:
+            here, there = (local, remote) if to_remote else (remote, local)
+            if path == here or path.startswith(here + "/"):
+                return there + path.removeprefix(here)
+        return path
 
     def _after(self, command: str, session: DebugSession) -> None:
         """What an adapter would tell an editor at this point."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rldbg.agent import Message, Selection, Subject
-from rldbg.core import UnreachableError
 from rldbg.live.broker.peer import Peer
 from rldbg.live.broker.session import DebugSession, Stop
 
@@ -33,7 +32,7 @@ class Process:
     failure: str = ""
     ended_at: float | None = None
     said_goodbye: bool = False
-    paused_by_us: bool = False
+    is_armed: bool = False
     attached: Counter[str] = field(default_factory=Counter)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,10 +84,14 @@ class Process:
             return False
         return True
 
-    def living_session(self) -> DebugSession:
+    @property
+    def is_settled(self) -> bool:
+        """Whether waiting for a usable session is over: there is one, there will be none, or the process is gone."""
+        if self.failure or not self.is_alive:
+            return True
         if self.session is None:
-            raise UnreachableError(f"{self.who} is not being debugged", f"stop it first: rldbg pause {self.who}")
-        return self.session
+            return False
+        return self.is_armed or self.agent is None or self.session.stop is not None
 
     def to_dict(self) -> dict[str, Any]:
         stop = self.stop

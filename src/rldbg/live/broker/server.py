@@ -97,6 +97,8 @@ class Broker:
             process.crash = body
         elif event == "bye":
             process.said_goodbye = True
+        elif event == "debug_ready":
+            process.is_armed = True
         elif event in ("stop_failed", "debug_failed"):
             process.failure = str(body.get("reason"))
             process.declared = None

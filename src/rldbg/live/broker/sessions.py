@@ -44,9 +44,7 @@ class Sessions:
                     await process.open_session(process)
                 except (WireError, TimeoutError) as error:
                     process.failure = str(error) or "its agent does not answer"
-            await process.wait_until(
-                lambda: process.session is not None or bool(process.failure) or not process.is_alive, _OPEN_S
-            )
+            await process.wait_until(lambda: process.is_settled, _OPEN_S)
         if process.session is None:
             reason = process.failure or ("it ended" if not process.is_alive else "no debug session came")
             raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` shows what is left")
@@ -74,6 +72,7 @@ class Sessions:
             await reading
             if process.session is session:
                 process.session = before if before is not None and not before.ended.is_set() else None
+            process.is_armed = process.is_armed and process.session is not None
             process.declared = None
             process.touch()
 

@@ -1,0 +1,34 @@
+// A real editor's debug client (the one VS Code's adapters are tested with) against the port of `rldbg attach --ide`.
+import { createRequire } from "node:module";
+const require = createRequire(process.argv[2] + "/");
+const { DebugClient } = require("@vscode/debugadapter-testsupport");
+const [port, file, line, localRoot, remoteRoot] = process.argv.slice(3);
+const client = new DebugClient("unused", "unused", "debugpy");
+const say = (name, value) => console.log(JSON.stringify({ [name]: value }));
+client.defaultTimeout = 30000;
+await client.start(Number(port));
+const stopped = client.waitForEvent("stopped");
+await client.initializeRequest();
+const initialized = client.waitForEvent("initialized");
+const attached = client.attachRequest({ justMyCode: false, pathMappings: [{ localRoot, remoteRoot }] });
+await initialized;
+const set = await client.setBreakpointsRequest({ source: { path: file }, breakpoints: [{ line: Number(line) }] });
+say("verified", set.body.breakpoints.map((b) => b.verified));
+await client.setExceptionBreakpointsRequest({ filters: [] });
+await client.configurationDoneRequest();
+await attached;
+const first = await stopped;
+const threadId = first.body.threadId;
+const top = async () => (await client.stackTraceRequest({ threadId, levels: 1 })).body.stackFrames[0];
+const evaluate = async (expression) =>
+  (await client.evaluateRequest({ expression, frameId: (await top()).id, context: "watch" })).body.result;
+say("first", { line: (await top()).line, path: (await top()).source.path, loss: await evaluate("loss") });
+const step = async (request) => { const next = client.waitForEvent("stopped"); await request({ threadId }); await next; return (await top()).line; };
+say("next", await step((a) => client.nextRequest(a)));
+say("continue", await step((a) => client.continueRequest(a)));
+const scopes = (await client.scopesRequest({ frameId: (await top()).id })).body.scopes;
+const locals = (await client.variablesRequest({ variablesReference: scopes[0].variablesReference })).body.variables;
+say("locals", Object.fromEntries(locals.map((v) => [v.name, v.value])));
+await client.disconnectRequest({ terminateDebuggee: true });
+say("left", true);
+process.exit(0);
