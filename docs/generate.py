@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from rldbg.cli.verbs import PLANES, VERBS
 from rldbg.core import VARIABLES
+from rldbg.doctor.library import Library
+from rldbg.doctor.pages import failure_pages
 from rldbg.recording.configuration import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.recording.kinds import KINDS
 
@@ -105,18 +107,22 @@ def _usage(command: click.Command, path: str) -> Iterator[str]:
                 yield from _usage(sub_command, f"{path} {name}")
 
 
-PAGES = {
-    "environment.md": environment_page,
-    "config.md": config_page,
-    "kinds.md": kinds_page,
-    "verbs.md": verbs_page,
-}
+def pages() -> Iterator[tuple[str, str]]:
+    """Every generated page: its name below docs/ and its text."""
+    for name, page in (
+        ("environment.md", environment_page),
+        ("config.md", config_page),
+        ("kinds.md", kinds_page),
+        ("verbs.md", verbs_page),
+    ):
+        yield name, _NOTE + "\n".join(page()).rstrip() + "\n"
+    for name, text in failure_pages(Library.load()).items():
+        yield f"failures/{name}", text
 
 
 def main() -> int:
     stale = []
-    for name, page in PAGES.items():
-        text = _NOTE + "\n".join(page()).rstrip() + "\n"
+    for name, text in pages():
         file = DOCS / name
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             stale.append(name)
