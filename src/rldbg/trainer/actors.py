@@ -23,6 +23,7 @@ from rldbg.trainer.shards import Shard
 
 _log = logging.getLogger(__name__)
 _CHUNKS_PER_WORKER = 4
+_CLOSE_S = 60.0
 
 
 class PolicyActor(PolicyWorker):
@@ -113,9 +114,10 @@ class RayPolicy:
         self._call("save", folder, step)
 
     def close(self) -> None:
-        """Lets every rank write its recording to the end, then ends them."""
+        """Lets every rank write its recording to the end, then ends them; one that hangs is not waited for longer."""
         try:
-            self._call("close")
+            calls = {name: actor.close.remote() for name, actor in self._actors.items()}
+            self._cluster.results(calls, timeout_s=_CLOSE_S)
         finally:
             for name in self._actors:
                 self._cluster.kill(name)

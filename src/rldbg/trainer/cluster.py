@@ -135,13 +135,17 @@ class Cluster:
     def gpus(self) -> float:
         return float(_import_ray().cluster_resources().get("GPU", 0.0))
 
-    def results(self, calls: Mapping[str, Any]) -> dict[str, Any]:
+    def results(self, calls: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """Waits for one call a worker. The first failure is raised; a lost worker counts before what it caused."""
         ray = _import_ray()
         pending = {reference: name for name, reference in calls.items()}
         results: dict[str, Any] = {}
         while pending:
-            (reference,), _ = ray.wait(list(pending), num_returns=1)
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=timeout_s)
+            if not done:
+                late = ", ".join(pending.values())
+                raise WorkerFailedError(f"no answer from {late} in {timeout_s:g} s", "look at what it is waiting for")
+            (reference,) = done
             name = pending.pop(reference)
             try:
                 results[name] = ray.get(reference)

@@ -75,6 +75,13 @@ def shard(model: Any) -> None:
     fully_shard(model)
 
 
+def reshard(model: Any) -> None:
+    """Gives back what a forward pass gathered; whoever looks at parameters between passes sees shards, not wholes."""
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+
+
 def _blocks(model: Any) -> Any:
     """The repeated layers: the longest list of modules a transformer has."""
     from torch.nn import ModuleList

@@ -92,21 +92,18 @@ class PolicyWorker:
 
     def log_probs(self, shards: Sequence[Shard]) -> list[list[np.ndarray]]:
         """Log probs of every response token under the policy as it is, by the micro-batches of the update to come."""
+        rows = [[row for micro in self._micro_batches(shard) for row in self._log_prob_rows(micro)] for shard in shards]
+        if self._recipe.policy.fsdp:
+            distributed.reshard(self._model)
+        return rows
+
+    def _log_prob_rows(self, micro: MicroBatch) -> list[np.ndarray]:
         import torch
 
         with torch.no_grad():
-            return [
-                [
-                    row[:length].cpu().numpy()
-                    for micro in self._micro_batches(shard)
-                    for row, length in zip(
-                        forward(self._model, micro.batch, temperature=self._recipe.inference.temperature).log_probs,
-                        micro.batch.response_lengths.tolist(),
-                        strict=True,
-                    )
-                ]
-                for shard in shards
-            ]
+            result = forward(self._model, micro.batch, temperature=self._recipe.inference.temperature)
+        lengths = micro.batch.response_lengths.tolist()
+        return [row[:length].cpu().numpy() for row, length in zip(result.log_probs, lengths, strict=True)]
 
     def update(self, step: int, shards: Sequence[Shard]) -> RankUpdate:
         """Trains on this rank's shards: each of them one optimizer step with the other ranks, once an epoch."""

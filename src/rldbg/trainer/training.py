@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rldbg.core import ExitCode, Identity, RldbgError, Run
 from rldbg.trainer.checkpoint import find_checkpoint
@@ -129,7 +129,7 @@ def _parts(
 ) -> tuple[Learner, Rollouts]:
     """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
     observer = Observer(plan.records, Identity(role="controller"))
-    stack.callback(observer.close)
+    stack.enter_context(_closing(observer))
     needs_cluster = recipe.mode == "self_hosted" or beginning.replay is None
     if needs_cluster and not recipe.cluster.in_process:
         from rldbg.trainer.cluster import Cluster
@@ -138,15 +138,15 @@ def _parts(
         run.update(ray=cluster.facts)
     if recipe.mode == "remote_api":
         learner = RemoteLearner(recipe=recipe, observer=observer)
-        stack.callback(learner.close)
+        stack.enter_context(_closing(learner))
         rollouts = beginning.replay or _remote_rollouts(recipe, cluster, reporting)
-        stack.callback(rollouts.close)
+        stack.enter_context(_closing(rollouts))
         run.update(**learner.start())
         return learner, rollouts
     policy = _policy(recipe, plan, cluster)
-    stack.callback(policy.close)
+    stack.enter_context(_closing(policy))
     rollouts = beginning.replay or _rollouts(recipe, cluster, reporting)
-    stack.callback(rollouts.close)
+    stack.enter_context(_closing(rollouts))
     run.update(**policy.start(beginning.checkpoint))
     return SelfHostedLearner(recipe=recipe, policy=policy, observer=observer), rollouts
 
@@ -173,6 +173,22 @@ def _remote_rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporti
     from rldbg.trainer.actors import RolloutPool
 
     return RolloutPool(cluster, recipe, on_loss=reporting.on_note)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def _closing(part: _Closable) -> Iterator[None]:
+    """Closes a part in the end. What goes wrong then must not hide the error that ended the run."""
+    try:
+        yield
+    except BaseException:
+        with suppress(RldbgError):
+            part.close()
+        raise
+    part.close()
 
 
 @contextmanager
