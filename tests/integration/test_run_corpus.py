@@ -15,7 +15,7 @@ from rldbg.launch import Request, explain, resolve_command
 
 FOLDER = Path(__file__).parents[1] / "launch_scripts"
 EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text())
-SAMPLE = random.Random(20261115).sample(sorted(EXPECTED), 16)
+SAMPLE = random.Random(20261115).sample(sorted(EXPECTED), 10)
 
 
 @pytest.fixture(scope="module")
