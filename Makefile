@@ -13,7 +13,7 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"
-	$(BIN)/pytest tests/integration tests/e2e -m "not soak"
+	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile -m "not soak"
 
 check: setup
 	$(BIN)/ruff check .
