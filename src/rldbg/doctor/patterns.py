@@ -1,6 +1,6 @@
 """The library as something to search with: all anchors, an engine that finds them, and what each may stand for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rldbg.doctor import failures
@@ -44,11 +44,8 @@ class SearchIndex:
     """All anchors of a library, engines that find them, and for each anchor the patterns it may be part of."""
 
     def __init__(self, library: Library, engine: EngineName = "auto") -> None:
-        by_anchor: dict[str, list[Pattern]] = {}
         anchored = list(_anchored(library))
-        for pattern, first, _every in anchored:
-            for anchor in first:
-                by_anchor.setdefault(anchor, []).append(pattern)
+        by_anchor = _shortest_only((pattern, first) for pattern, first, _every in anchored)
         needed = [anchor.encode() for anchor in by_anchor]
         for pattern, first, every in anchored:
             for anchor in sorted(set(every) - set(first)):
@@ -70,6 +67,20 @@ class SearchIndex:
                 if pattern.match.search(text):
                     seen.add(pattern.entry.id)
                     yield pattern.entry.id
+
+
+def _shortest_only(anchored: Iterable[tuple[Pattern, Sequence[str]]]) -> dict[str, list[Pattern]]:
+    """The patterns by anchor. An anchor that contains another one is not searched for: the shorter finds it too."""
+    by_anchor: dict[str, list[Pattern]] = {}
+    for pattern, anchors in anchored:
+        for anchor in anchors:
+            by_anchor.setdefault(anchor, []).append(pattern)
+    kept: dict[str, list[Pattern]] = {}
+    for anchor in sorted(by_anchor, key=len):
+        shorter = next((other for other in kept if other in anchor), anchor)
+        found = kept.setdefault(shorter, [])
+        found += [pattern for pattern in by_anchor[anchor] if pattern not in found]
+    return kept
 
 
 def _anchored(library: Library) -> Iterator[tuple[Pattern, Sequence[str], Sequence[str]]]:

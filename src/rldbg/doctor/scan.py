@@ -225,6 +225,9 @@ class LogReader:
 
     def _try_crash(self, pattern: CrashPattern, chunk: Chunk, at: int) -> None:
         window = Window(chunk, at)
+        start, end = window.bounds
+        if pattern.anchor.encode() not in chunk.data[start:end]:
+            return
         failure = failure_at(window, pattern.anchor, self._place(window))
         if failure is None:
             return
