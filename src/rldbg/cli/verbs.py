@@ -24,7 +24,6 @@ VERBS: tuple[Verb, ...] = (
     Verb("pause", "live", "Stop running processes where they are."),
     Verb("continue", "live", "Let stopped processes go on."),
     Verb("stacks", "live", "Where every rank is, equal stacks once; --diagnose says why nobody moves."),
-    Verb("stacks", "live", "Where every rank is, equal stacks once; --diagnose says why nobody moves."),
     Verb("broker", "live", "Start and stop the broker of a run by hand.", hidden=True),
     Verb("show", "recordings", "What is in a recording, and is it healthy."),
     Verb("verify", "recordings", "Find what is missing, truncated, corrupt or was never written."),
