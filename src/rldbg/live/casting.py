@@ -51,7 +51,15 @@ class Crowd:
         self.not_stopped = tuple(p["who"] for p in processes if p not in meant)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             debuggees = list(pool.map(lambda p: BrokerDebuggee(client, f"@{p['pid']}", stop=stop), meant))
+        self._debuggees = debuggees
         self.words = [PdbWords(debuggee, wait_s=wait_s) for debuggee in debuggees]
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(BrokerDebuggee.leave, self._debuggees))
 
     @property
     def names(self) -> list[str]:
@@ -80,7 +88,8 @@ def _ask(words: PdbWords, command: str) -> RankAnswer:
 
 def cast(client: BrokerClient, who: str, command: str, *, wait_s: float = 30.0) -> CastResult:
     """Sends one pdb command to every stopped process that `who` names; after `c` nobody waits for the next stop."""
-    return Crowd(client, who, wait_s=0.0 if is_continue(command) else wait_s).execute(command)
+    with Crowd(client, who, wait_s=0.0 if is_continue(command) else wait_s) as crowd:
+        return crowd.execute(command)
 
 
 def is_continue(command: str) -> bool:

@@ -1,6 +1,7 @@
 """What the prompt talks to: anything that answers a handful of debug adapter requests about one stopped process."""
 
 import ast
+import contextlib
 import json
 from typing import Any, Protocol
 
@@ -55,6 +56,12 @@ class BrokerDebuggee:
 
     def wait(self, wait_s: float) -> None:
         self.facts = self._client.request("wait_stopped", timeout_s=wait_s + 60.0, who=self._who, wait_s=wait_s)
+
+    def leave(self) -> None:
+        """Attached no more: what is stopped stays stopped, what runs gets its speed back."""
+        with contextlib.suppress(RldbgError):
+            # It may have ended meanwhile, and then there is nothing to leave.
+            self._client.request("detach", who=self._who)
 
     def set_break(self, **body: Any) -> Message:
         made: Message = self._client.request("break_set", ranks=self._who, **body)

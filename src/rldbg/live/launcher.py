@@ -46,7 +46,8 @@ def start_broker(
     with contextlib.suppress(FileNotFoundError):
         (folder / "broker.json").unlink()
     options = {"run": str(folder), "host": host, "port": port, "owner_pid": owner_pid, "ray_url": ray_url}
-    with open(folder / "logs" / "broker.log", "a", encoding="utf-8") as log:
+    private = os.open(folder / "logs" / "broker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with open(private, "a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "rldbg.live.broker.service", json.dumps(options)],
             stdin=subprocess.DEVNULL,

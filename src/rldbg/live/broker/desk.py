@@ -122,10 +122,10 @@ class Desk:
         return process.to_dict()
 
     async def _detach(self, body: Message) -> Message:
-        process = self._one(body)
-        if process in self._attached:
+        chosen = {process.number for process in self._chosen(body, ended=True)}
+        for process in [each for each in self._attached if each.number in chosen]:
             await self._let_go(process)
-        return process.to_dict()
+        return {"detached": sorted(chosen)}
 
     async def _dap(self, body: Message) -> Message:
         process = self._one(body)

@@ -118,7 +118,10 @@ class Sessions:
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
         """Lets a stopped process go on, by `continue` or one kind of step."""
         session = await self.of(process)
-        await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), _STOP_S)
+        # A stop that was announced is waited for; one that nobody announced will not come.
+        await process.wait_until(
+            lambda: session.stop is not None or session.ended.is_set() or process.declared is None, _STOP_S
+        )
         stop = session.stop
         if stop is None:
             raise UsageError(f"{process.who} is not stopped", "`rldbg ps` shows what is")
