@@ -83,7 +83,7 @@ def failure_at(window: Window, anchor: str, place: Place) -> Failure | None:
     """The failure that begins at an anchor, or None when the words there are none."""
     if anchor == TRACEBACK:
         return _traceback(window, place)
-    if window.is_code:
+    if window.is_code or window.is_test_name:
         return None
     if remote := _RAY_TASK.search(window.line.text):
         speaker = Speaker(remote["name"], remote["pid"], remote["node"] or "", place.speaker.rank)

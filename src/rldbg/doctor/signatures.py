@@ -39,7 +39,7 @@ def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
     signature = pattern.signature
     if pattern.unless is not None and pattern.unless.search(text):
         return None
-    if not signature.in_code and window.is_code:
+    if window.is_test_name or (window.is_code and not signature.in_code):
         return None
     if not signature.as_advice and _is_advice(text, found.start()):
         return None

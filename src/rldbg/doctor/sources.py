@@ -44,6 +44,7 @@ _NO_LOG = frozenset(
         *(".yaml", ".yml", ".toml", ".py", ".md", ".sh", ".cfg", ".ini", ".rst", ".html"),
     )
 )
+_NOT_LOGS = frozenset(("run.json", "run_settings.json", "metrics.jsonl", "ray_current_cluster"))
 _RAY_WORKER = re.compile(r"(?:python-core-)?worker-(?P<id>[0-9a-f]{20,})-[0-9a-f]*-?(?P<pid>\d+)\.")
 _RANK_NAME = re.compile(r"(?:^|[._/-])rank[_-]?(\d+)(?=[._/-]|$)")
 _NODE_NAME = re.compile(r"(?:^|/)(?:node[_-]?)?(\d{1,3}(?:\.\d{1,3}){3}|node[_-]?\w+|host[_-]?\w+)(?=/|$|[._-])")
@@ -216,7 +217,7 @@ def _collect(path: Path, sources: list[Source], dumps: list[Path], findings: lis
 
 def _looks_like_log(file: Path) -> bool:
     suffix = Path(file.name[:-3]).suffix if file.name.endswith(".gz") else file.suffix
-    return suffix.lower() not in _NO_LOG and file.is_file()
+    return suffix.lower() not in _NO_LOG and file.name not in _NOT_LOGS and file.is_file()
 
 
 def _source(path: Path, shown: str) -> Source:

@@ -19,6 +19,7 @@ _RECORD_START = re.compile(
     r"File \"|[\w.]+(?:Error|Exception): |[\w.-]+:\d+:\d+ \[)"
 )
 _CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
+_TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
 _CARETS = re.compile(r"^[\s^~]+$")
 
 
@@ -114,6 +115,11 @@ class Window:
         nearest = next((line for line in self.above(3) if not _CARETS.match(line.text)), None)
         shown = nearest is not None and _CODE_ABOVE.match(nearest.text)
         return bool(shown) and not _RECORD_START.match(self.line.text)
+
+    @cached_property
+    def is_test_name(self) -> bool:
+        """Whether the line begins with the name of a test, whose parameters may quote any failure."""
+        return bool(_TEST_NAME.match(self.line.text))
 
     @property
     def line_number(self) -> int:

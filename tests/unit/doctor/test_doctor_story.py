@@ -136,6 +136,18 @@ def test_source_code_in_a_traceback_is_not_evidence(verdict):
     assert found.first_error.headline == "ValueError: bad size"
 
 
+def test_the_name_of_a_test_is_not_evidence(verdict):
+    found = verdict(
+        [
+            "t/test_a.py::test_c[transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'] PASSED [ 9%]",
+            "0.02s call     tests/unit/test_a.py::test_words[RuntimeError: No CUDA GPUs are available]",
+            "[gw1] [ 12%] PASSED tests/unit/test_a.py::test_words[ValueError: anything]",
+            "============ 178 passed, 21 deselected in 36.75s ============",
+        ]
+    )
+    assert (found.verdict, found.fallout) == ("healthy", ())
+
+
 def test_what_training_survived_is_not_the_cause(verdict):
     before = [f"(TaskRunner pid=1) step:{step} - actor/loss:0.1" for step in range(1, 6)]
     after = [f"(TaskRunner pid=1) step:{step} - actor/loss:0.1" for step in range(6, 30)]

@@ -1,10 +1,12 @@
 """Following live logs: speaks up once, reads what is appended, and survives rotation."""
 
+import json
 import threading
 
 import pytest
 
-from rldbg.doctor import Library, SearchIndex
+from rldbg.core import IncompleteDataError
+from rldbg.doctor import Library, SearchIndex, diagnose
 from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
@@ -68,3 +70,21 @@ def test_a_run_folder_says_with_what_it_ran_and_whether_it_is_over(tmp_path):
     facts = job_facts([tmp_path])
     assert (facts.environment, facts.is_local, facts.has_ended) == ({"http_proxy": "p"}, False, False)
     assert job_facts([tmp_path / "x.log"]).environment == {}
+
+
+def test_a_run_folder_is_read_with_its_crash_files_and_without_its_own_records(index, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"environment": {"MOTD": OOM}, "hosts": []}))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "note": "CUDA out of memory. Tried to allocate"}\n')
+    assert diagnose_or_none(tmp_path, index) is None
+    crash = {"rank": 3, "exceptions": [{"type": "torch.OutOfMemoryError", "message": OOM.strip(), "frames": []}]}
+    (tmp_path / "crashes").mkdir()
+    (tmp_path / "crashes" / "policy-3.json").write_text(json.dumps(crash, indent=1))
+    assert diagnose_or_none(tmp_path, index) == "torch-cuda-oom"
+
+
+def diagnose_or_none(folder, index):
+    try:
+        found = diagnose([folder], index=index)
+    except IncompleteDataError:
+        return None
+    return found.root_causes[0].id if found.root_causes else None
