@@ -1,5 +1,6 @@
 """The policy: a tiny causal model with random weights, or any Hugging Face causal model from a folder."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +22,9 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 
 def check_model(settings: ModelSettings) -> None:
     """Fails early, before anything is started, when the model is not there."""
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise PrerequisiteError(f"training needs {error.name}", "pip install 'rldbg[train]'") from error
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise PrerequisiteError(f"training needs {name}", "pip install 'rldbg[train]'")
     if settings.path != "tiny" and not (Path(settings.path) / "config.json").is_file():
         raise UsageError(
             f"no model at {settings.path!r}: there is no config.json",
