@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +13,8 @@ _TIMEOUT_S = 15.0
 
 
 def find_py_spy() -> str | None:
-    return shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    beside_python = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return beside_python or shutil.which("py-spy")
 
 
 async def dump(pid: int, options: list[str]) -> list[Message] | str:
