@@ -11,9 +11,7 @@ _VENVS = Path(__file__).parents[2] / ".venvs"
 
 def python_with(version: str, *packages: str) -> str:
     """An interpreter of that version with the packages; the test is skipped where the version is not installed."""
-    base = shutil.which(f"python{version}") or next(
-        (str(path) for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))), None
-    )
+    base = next((path for path in _candidates(version) if _runs(path)), None)
     if base is None:
         pytest.skip(f"no Python {version} here")
     folder = _VENVS / f"py{version}"
@@ -24,3 +22,14 @@ def python_with(version: str, *packages: str) -> str:
     if subprocess.run([str(python), "-c", f"import {names}"], capture_output=True, check=False).returncode:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
     return str(python)
+
+
+def _candidates(version: str) -> list[str]:
+    """Interpreters of that version: pyenv's own, then what the path has, which may be a shim that does not run."""
+    installed = sorted(str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    found = shutil.which(f"python{version}")
+    return installed + ([found] if found else [])
+
+
+def _runs(python: str) -> bool:
+    return subprocess.run([python, "-c", "import venv"], capture_output=True, check=False).returncode == 0
