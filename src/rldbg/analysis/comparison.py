@@ -30,6 +30,8 @@ class FirstDifference:
     field: str
     step: int
     place: Place
+    epoch: int = 0
+    mini_batch: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         place = self.place
@@ -38,6 +40,8 @@ class FirstDifference:
             "kind": self.kind,
             "field": self.field,
             "step": self.step,
+            "epoch": self.epoch,
+            "mini_batch": self.mini_batch,
             "rank": place.rank,
             "micro": place.micro,
             "sample": place.sample,
@@ -75,7 +79,8 @@ class FieldResult:
         if difference.note:
             self.notes.add(difference.note)
         if difference.first is not None:
-            here = FirstDifference(self.stage, self.kind, self.field, step, difference.first)
+            key = block.a.key
+            here = FirstDifference(self.stage, self.kind, self.field, step, difference.first, key.epoch, key.mini_batch)
             if self.first is None or _order(here) < _order(self.first):
                 self.first = here
         if difference.worst is not None and difference.measured.max_abs >= self.worst_excess:
@@ -117,9 +122,12 @@ class Comparison:
 
     @property
     def first_difference(self) -> FirstDifference | None:
-        """The earliest step decides, then the causal order of the stages, then the place."""
+        """The earliest optimizer step decides, then the causal order of the stages, then the place.
+
+        What differs after one optimizer step differs in every stage of the next one, so stages are only ordered within.
+        """
         found = [result.first for result in self.fields if result.first is not None]
-        return min(found, key=lambda item: (item.step, item.stage.order, _order(item)), default=None)
+        return min(found, key=lambda item: (*_update(item), item.stage.order, _order(item)), default=None)
 
     @property
     def verdict(self) -> Verdict:
@@ -199,7 +207,7 @@ def _compare_sides(
     comparison = Comparison(list(results.values()), _once(findings), chosen)
     first = comparison.first_difference
     if first is not None:
-        comparison.explanations = explain(a, b, first.stage, first.step)
+        comparison.explanations = explain(a, b, first.stage, *_update(first))
     if not comparison.compared:
         raise IncompleteDataError(
             f"nothing to compare between {a.title} and {b.title}",
@@ -310,6 +318,11 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
 
 
-def _order(item: FirstDifference) -> tuple[int, int, int, int, int]:
+def _update(item: FirstDifference) -> tuple[int, int, int]:
+    """Which optimizer step of the run."""
+    return (item.step, item.epoch, item.mini_batch)
+
+
+def _order(item: FirstDifference) -> tuple[int, ...]:
     place = item.place
-    return (item.step, place.rank, place.micro, place.row or 0, place.token or 0)
+    return (*_update(item), place.rank, place.micro, place.row or 0, place.token or 0)

@@ -18,9 +18,9 @@ def hypotheses_of(stage: Stage) -> list[Hypothesis]:
     return found
 
 
-def explain(a: Side, b: Side, stage: Stage, step: int) -> list[Explanation]:
-    """The hypotheses that fit, best first."""
-    evidence = Evidence(a, b, step)
+def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> list[Explanation]:
+    """The hypotheses that fit, best first, for what first differs at one optimizer step."""
+    evidence = Evidence(a, b, step, epoch, mini_batch)
     fitting = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence) if item.fits]
     return sorted(fitting, key=lambda item: (-item.share, item.residual))
 

@@ -45,10 +45,10 @@ class Explanation:
 
 
 class Evidence:
-    """Both sides at one step. Everything is read when first asked for."""
+    """Both sides at one optimizer step. Everything is read when first asked for."""
 
-    def __init__(self, a: Side, b: Side, step: int) -> None:
-        self.a, self.b, self.step = a, b, step
+    def __init__(self, a: Side, b: Side, step: int, epoch: int = 0, mini_batch: int = 0) -> None:
+        self.a, self.b, self.step, self.epoch, self.mini_batch = a, b, step, epoch, mini_batch
 
     @cached_property
     def _known(self) -> tuple[StepSamples, StepSamples]:
