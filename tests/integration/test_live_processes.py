@@ -280,3 +280,31 @@ raise RuntimeError("end")
 
 def test_python_breakpoint_zero_is_respected(job):
     assert "RESULT" in output(job.start(job.write("train.py", STEPS), PYTHONBREAKPOINT="0"))
+
+
+def test_a_breakpoint_as_the_last_statement_still_shows_its_function(job):
+    script = job.write(
+        "last.py",
+        """
+def work(n):
+    inside = n * 2
+    breakpoint()
+def outer():
+    work(21)
+    after = "outer"
+    return after
+outer()
+breakpoint()
+""",
+    )
+    process = job.start(script)
+    (stopped,) = job.wait_stopped()
+    assert (stopped["function"], stopped["line"]) == ("work", 4)
+    # As in pdb, the function is shown once more when it returns.
+    text = job.rldbg("attach", "last", "-c", "p inside", "-c", "w", "-c", "n", "-c", "n", "-c", "c").stdout
+    assert "\n42\n" in text and "after =" in text and "/agent/" not in text
+    (stopped,) = job.wait_stopped()
+    assert (stopped["function"], stopped["line"]) == ("<module>", 10)
+    job.client.request("continue", who="all")
+    output(process)
+    assert process.returncode == 0

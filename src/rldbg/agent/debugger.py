@@ -1,7 +1,7 @@
 """pydevd on demand: nothing is imported, traced or opened until somebody wants to stop this process.
 
-`open` connects pydevd to the broker, `stop_at` halts the calling thread in a frame, `close` leaves the process as fast
-as it was before. All three may be called again and again, from any thread.
+`open` connects pydevd to the broker, `suspension` halts the calling thread in a frame, `close` leaves the process as
+fast as it was before. All three may be called again and again, from any thread.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .halt import is_last_statement, stand_here
 from .relay import Relay
 from .settings import Settings
 from .tracing import thread_tracing
@@ -62,12 +63,21 @@ class Debugger:
                 raise NoDebugger(f"debugpy could not connect: {error}") from error
             self._tracing.arm(_trace_this_thread)
 
-    def stop_at(self, frame: FrameType) -> None:
-        """The calling thread halts when it next executes a line of `frame`."""
-        with _hooks_kept():
-            sys.modules["pydevd"].settrace(
-                suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=frame
-            )
+    def suspension(self, frame: FrameType) -> Callable[[], None]:
+        """What halts the calling thread when it next executes a line of `frame`, or where it is when there is none."""
+
+        def suspend_at(target: FrameType) -> None:
+            if _pydevd_instance() is None:
+                # Without a session pydevd would look for one on a port of its own choice.
+                raise NoDebugger("the debug session ended before the stop")
+            with _hooks_kept():
+                sys.modules["pydevd"].settrace(
+                    suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=target
+                )
+
+        if is_last_statement(frame):
+            return lambda: stand_here(suspend_at)
+        return lambda: suspend_at(frame)
 
     def close(self) -> None:
         """Ends the session; every thread runs on, untraced."""

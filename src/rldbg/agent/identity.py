@@ -39,6 +39,7 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
         "python": ".".join(map(str, sys.version_info[:3])),
         "program": _program(),
         "cwd": _cwd(),
+        "agent_folder": str(Path(__file__).parent),
         "kind": ray.kind,
         "idle": ray.idle,
         "ray": ray.to_dict(),

@@ -33,6 +33,7 @@ class Process:
     ended_at: float | None = None
     said_goodbye: bool = False
     is_armed: bool = False
+    asked_at: float = 0.0
     attached: Counter[str] = field(default_factory=Counter)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -24,8 +24,7 @@ from rldbg.live.foreign_ray.held_workers import HeldWorkers
 _log = logging.getLogger(__name__)
 _STRANGERS = 256
 _OPEN_S = 30.0
-# Stepping never enters the agent's own code.
-_AGENT_FOLDER_RULE = {"path": str(Path(__file__).parents[2] / "agent"), "include": False}
+_FRESH_S = 0.5
 
 
 class Broker:
@@ -159,7 +158,10 @@ class Broker:
             stream.close()
             return
         stream.send({"type": "welcome", "about": {"who": process.who}})
-        await self.sessions.hold(process, stream, rules=[_AGENT_FOLDER_RULE])
+        # Stepping never enters the agent's own code, except for the file in which a thread may be standing.
+        folder = str(about.get("agent_folder") or "")
+        rules = [{"path": folder, "include": False}, {"path": f"{folder}/halt.py", "include": True}] if folder else []
+        await self.sessions.hold(process, stream, rules=rules)
 
     async def _serve_client(self, stream: Stream, about: Message) -> None:
         desk = Desk(self, str(about.get("name") or "client"))
@@ -194,8 +196,10 @@ class Broker:
         await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
 
     async def _ask_identity(self, process: Process, timeout_s: float) -> None:
-        if process.agent is None:
+        now = time.monotonic()
+        if process.agent is None or now - process.asked_at < _FRESH_S:
             return
+        process.asked_at = now
         try:
             facts = await process.agent.request("identity", {}, timeout_s=timeout_s)
         except (WireError, TimeoutError):

@@ -43,7 +43,7 @@ _KNOWN = (
         ]
     )
 )
-HANDSHAKE_S = 30.0
+HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
 _NOT_THE_USERS = ("/debugpy/", "/pydevd", "/ray/util/rpdb.py", "/ray/util/debugpy.py", "/rldbg/agent/")
 

@@ -20,7 +20,7 @@ from rldbg.live.log_points import LogPoints
 
 _log = logging.getLogger(__name__)
 PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]
-_OPEN_S = 30.0
+_OPEN_S = 120.0
 _STOP_S = 10.0
 
 
