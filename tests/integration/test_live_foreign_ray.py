@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from live_job import rldbg, until
-from ray_stage import free_port, plain_environment
+from live_job import LiveJob, output, rldbg, until
+from ray_stage import Stage, free_port, plain_environment
 
-from rldbg.live import connect_target
+from rldbg.live import Arming, connect_target
 
 
 def _stop_broker_of(url):
@@ -102,3 +102,23 @@ def test_the_legacy_debugger_is_listed_and_attachable(cluster):
     assert re.search(r"^12$", text, re.MULTILINE) and "*** NameError" in text
     rldbg("continue", "all", "--ray", cluster.url)
     assert cluster.stage.result("legacy_task") == 12
+
+
+def test_ray_breakpoints_leaves_rays_own_path_and_says_what_is_open(cluster, tmp_path):
+    with LiveJob(tmp_path, arming=Arming(ray_breakpoints=True)) as job:
+        stage = Stage(job.environment | {"RAY_AUTH_MODE": "token"}, address=cluster.stage.gcs_address)
+        stage.play("task")
+        (paused,) = _wait(cluster.url, 1)
+        assert paused["role"] == "reward" and not job.stopped()
+        logs = (path.read_text(errors="replace") for path in cluster.folder.rglob("worker-*.err"))
+        assert any("without a token" in text for text in logs)
+        rldbg("continue", "all", "--ray", cluster.url)
+        assert stage.result("task") == 10
+        stage.end()
+
+
+def test_under_uv_run_workers_are_armed_all_the_same(tmp_path):
+    with LiveJob(tmp_path) as job:
+        code = "import json, ray._private.runtime_env.uv_runtime_env_hook as u; print(json.dumps(u.hook({})))"
+        armed = json.loads(output(job.start("-c", code)).splitlines()[-1])
+    assert armed["env_vars"]["RLDBG_RUN"] == str(job.run.path) and "startup" in armed["env_vars"]["PYTHONPATH"]

@@ -81,6 +81,19 @@ def _report(agent: Agent, error: BaseException, where: str) -> None:
         say(f"the crash could not be recorded: {type(failure).__name__}: {failure}")
 
 
+def _say_what_ray_opens(module: ModuleType) -> None:
+    """Ray's own debugger listens on the node's address and asks nobody for a token; the user shall know."""
+    original = module._ensure_debugger_port_open_thread_safe
+
+    def open_and_say() -> None:
+        original()
+        worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+        address = f"{getattr(worker, 'node_ip_address', '?')}:{getattr(worker, 'debugger_port', '?')}"
+        say(f"Ray's own debugger is open at {address} without a token: whoever reaches it can run code here")
+
+    module._ensure_debugger_port_open_thread_safe = open_and_say  # type: ignore[attr-defined]
+
+
 def _watched(agent: Agent, settings: Settings) -> dict[str, Callable[[ModuleType], None]]:
     """Modules of others that need a word from us when the program imports them."""
 
@@ -98,7 +111,9 @@ def _watched(agent: Agent, settings: Settings) -> dict[str, Callable[[ModuleType
         module.hook = lambda runtime_env: armed_runtime_env(original(runtime_env))  # type: ignore[attr-defined]
 
     watched: dict[str, Callable[[ModuleType], None]] = {"ray._private.runtime_env.uv_runtime_env_hook": uv_hook}
-    if not settings.ray_breakpoints:
+    if settings.ray_breakpoints:
+        watched["ray.util.debugpy"] = _say_what_ray_opens
+    else:
         if is_ray_worker():
             # Ray asks for post-mortem in each task that fails only where this is set, and asks whoever stands there.
             os.environ["RAY_DEBUG_POST_MORTEM"] = "1"
