@@ -41,8 +41,7 @@ class Crowd:
     """Prompts at several processes that obey together."""
 
     def __init__(self, client: BrokerClient, who: str, *, stop: bool = False, wait_s: float = 30.0) -> None:
-        named = set(client.request("select", who=who)["who"])
-        processes = [process for process in client.request("ps")["processes"] if process["who"] in named]
+        processes = client.request("select", who=who)["processes"]
         meant = [p for p in processes if stop or p["state"] == "stopped"]
         if not meant:
             raise IncompleteDataError(

@@ -17,6 +17,8 @@ _GONE = "the process is gone; only what the crash file holds can be shown"
 class CrashFile:
     """Frames of the exception that was raised, then those of its causes; ids are positions in that list."""
 
+    top_frame: int | str = 1
+
     def __init__(self, path: Path) -> None:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))

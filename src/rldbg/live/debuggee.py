@@ -19,9 +19,10 @@ class EvaluationError(RldbgError):
 
 
 class Debuggee(Protocol):
-    """One process as the prompt sees it. `facts` is its line in `rldbg ps`."""
+    """One process as the prompt sees it. `facts` is its line in `rldbg ps`, `top_frame` the id of its top frame."""
 
     facts: dict[str, Any]
+    top_frame: int | str
 
     def ask(self, command: str, **arguments: Any) -> Message:
         """The body of the answer to a debug adapter request."""
@@ -38,6 +39,9 @@ class Debuggee(Protocol):
 
 class BrokerDebuggee:
     """A process whose debug session the broker holds."""
+
+    # The broker knows the frame of the stop and fills it in: no round trip to ask for it.
+    top_frame: int | str = "stopped"
 
     def __init__(self, client: BrokerClient, who: str, *, stop: bool) -> None:
         self._client = client
@@ -75,19 +79,19 @@ class BrokerDebuggee:
         self._client.request("break_clear", ids=numbers)
 
 
-def evaluate(debuggee: Debuggee, expression: str, frame_id: int) -> Message:
+def evaluate(debuggee: Debuggee, expression: str, frame_id: int | str) -> Message:
     """The value of an expression in a frame: {"type", "text", "tensor"?, "data"?}. Raises EvaluationError."""
     return _call(debuggee, f"{_VALUES}.answer(({expression}\n))", frame_id, expression)
 
 
-def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int) -> dict[str, Message]:
+def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int | str) -> dict[str, Message]:
     """The values of several variables in one round trip."""
     pairs = ", ".join(f"{name!r}: {name}" for name in names)
     values: dict[str, Message] = _call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals")["values"]
     return values
 
 
-def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id: int) -> tuple[list[str], int]:
+def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id: int | str) -> tuple[list[str], int]:
     """Lines of a file as the process itself sees it, and how many the file has."""
     lines: list[str] = []
     while True:
@@ -98,7 +102,7 @@ def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id:
             return lines, total
 
 
-def execute(debuggee: Debuggee, statement: str, frame_id: int) -> str:
+def execute(debuggee: Debuggee, statement: str, frame_id: int | str) -> str:
     """Runs a statement in a frame; what it prints goes where the process prints."""
     try:
         body = debuggee.ask("evaluate", expression=statement, frameId=frame_id, context="repl")
@@ -107,7 +111,7 @@ def execute(debuggee: Debuggee, statement: str, frame_id: int) -> str:
     return str(body.get("result") or "")
 
 
-def _call(debuggee: Debuggee, expression: str, frame_id: int, shown: str) -> Message:
+def _call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str) -> Message:
     try:
         body = debuggee.ask("evaluate", expression=expression, frameId=frame_id, context="watch")
     except RldbgError as error:

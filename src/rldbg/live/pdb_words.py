@@ -108,6 +108,11 @@ class PdbWords:
             self._load_frames()
         return self._frames[self._index]
 
+    @property
+    def frame_id(self) -> int | str:
+        """The chosen frame; the top one is known without asking for the stack."""
+        return self.debuggee.top_frame if not self._frames and self._thread == "stopped" else int(self.frame["id"])
+
     def forget(self) -> None:
         """The process has moved: frames of the last stop mean nothing any more."""
         self._frames, self._index, self._listed, self._thread = [], 0, 0, "stopped"
@@ -194,7 +199,7 @@ class PdbWords:
         return Answer() if answer.value is None and answer.text == "None" else answer
 
     def _statement(self, line: str) -> Answer:
-        return Answer(execute(self.debuggee, line, self.frame["id"]))
+        return Answer(execute(self.debuggee, line, self.frame_id))
 
     def _print(self, text: str) -> Answer:
         if not text:
@@ -202,21 +207,21 @@ class PdbWords:
         if text == "locals()":
             # Debuggers evaluate in a scope that holds globals too.
             return self._locals("")
-        found = evaluate(self.debuggee, text, self.frame["id"])
+        found = evaluate(self.debuggee, text, self.frame_id)
         return Answer(found["text"], value=found.get("data", found["text"]))
 
     def _whatis(self, text: str) -> Answer:
-        kind = evaluate(self.debuggee, text, self.frame["id"])["type"]
+        kind = evaluate(self.debuggee, text, self.frame_id)["type"]
         return Answer(kind, value=kind)
 
     def _locals(self, _text: str, only: list[str] | None = None) -> Answer:
-        scopes = self.debuggee.ask("scopes", frameId=self.frame["id"]).get("scopes") or []
+        scopes = self.debuggee.ask("scopes", frameId=self.frame_id).get("scopes") or []
         reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
         variables = self.debuggee.ask("variables", variablesReference=reference).get("variables") or []
         names = [str(each["name"]) for each in variables if str(each["name"]).isidentifier()]
         if only is not None:
             names = [name for name in only if name in names]
-        values = evaluate_names(self.debuggee, names, self.frame["id"]) if names else {}
+        values = evaluate_names(self.debuggee, names, self.frame_id) if names else {}
         return Answer(
             "\n".join(f"{name} = {facts['text']}" for name, facts in values.items()),
             value={name: facts["text"] for name, facts in values.items()},
@@ -242,7 +247,7 @@ class PdbWords:
 
     def _display_value(self, expression: str) -> str:
         try:
-            return str(evaluate(self.debuggee, expression, self.frame["id"])["text"])
+            return str(evaluate(self.debuggee, expression, self.frame_id)["text"])
         except EvaluationError as error:
             return f"** {error} **"
 

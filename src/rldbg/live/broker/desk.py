@@ -76,7 +76,7 @@ class Desk:
         return {"processes": [process.to_dict() for process in everyone], "advice": advice}
 
     async def _select(self, body: Message) -> Message:
-        return {"who": [process.who for process in self._chosen(body)]}
+        return {"processes": [process.to_dict() for process in self._chosen(body)]}
 
     def _chosen(
         self, body: Message, *, states: tuple[str, ...] = ("running", "stopped"), ended: bool = False
