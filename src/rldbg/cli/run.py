@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rldbg.core import Finding, Run
-    from rldbg.launch import Explained, Explanation, Request
+    from rldbg.doctor import Diagnosis, RunSettings
+    from rldbg.launch import Explained, Explanation, Outcome, Request
+
+_NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 
 
 @verb(
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 )
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--tame", is_flag=True, help="Leave out the script's pkill, killall and `ray stop`.")
+@click.option(
+    "--doctor/--no-doctor", "ask_doctor", default=True, help="Name the cause when the command fails (default)."
+)
 def command(
     command: tuple[str, ...],
     dry_run: bool,
@@ -60,6 +66,7 @@ def command(
     wait_s: float,
     hide: bool,
     tame: bool,
+    ask_doctor: bool,
     as_json: bool,
 ) -> int:
     """Arm a training script or command for debugging and run it.
@@ -67,16 +74,18 @@ def command(
     The script is never edited. What is changed, and how it gets there, is said by --dry-run, which runs the script with
     stand-ins for its commands in a sandbox.
     """
+    from rldbg.doctor import RunSettings
     from rldbg.launch import Request, resolve_command
 
     if steps is not None and epochs is not None:
         raise UsageError("--steps and --epochs are two answers to one question", "give one of them")
     argv, script = resolve_command(command)
+    settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
     request = Request(
         argv=argv,
         script=script,
         cwd=Path.cwd(),
-        environment=Environment().everything(),
+        environment=settings.without_unset(Environment().everything()),
         framework=framework,
         post_mortem=post_mortem,
         steps=None if full_length else steps,
@@ -84,6 +93,7 @@ def command(
         name_suffix=name_suffix,
         set_options=tuple(_pair(text, "--set") for text in set_options),
         set_environment=tuple(_pair(text, "--env") for text in set_environment),
+        noted_environment=tuple(settings.environment.items()),
         record=record is not None,
         record_kinds=tuple(kind for kind in (record or "").split(",") if kind and kind != "all"),
         breakpoints=breakpoints,
@@ -93,27 +103,54 @@ def command(
     )
     if dry_run:
         return _explain(request, run_folder, as_json)
-    return _run(request, run_folder, wait_s, hide, as_json)
+    _apply(settings)
+    outcome = _run(request, run_folder, wait_s, hide, quiet=as_json)
+    diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
+    _conclude(outcome, diagnosis, as_json=as_json)
+    return outcome.exit_code
 
 
-def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, as_json: bool) -> int:
+def _apply(settings: "RunSettings") -> None:
+    """What a fix has noted for every run is said, and limits are raised here: the child inherits them."""
+    from rldbg.doctor import raise_soft_limits
+
+    if settings.raise_limits:
+        raise_soft_limits()
+    for word in settings.words():
+        print_note(f"rldbg: {word}: noted by rldbg doctor --fix")
+
+
+def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, *, quiet: bool) -> "Outcome":
     from rldbg.launch import run_armed
 
-    outcome = run_armed(
+    return run_armed(
         request,
         run_folder=run_folder,
         post_mortem_wait_s=wait_s,
         say=lambda text: print_note(f"rldbg: {text}"),
         announce=announce,
-        quiet_stdout=as_json,
+        quiet_stdout=quiet,
         redact_secrets=hide,
     )
+
+
+def _diagnosed(outcome: "Outcome", request: "Request") -> "Diagnosis":
+    from rldbg.doctor import explain_failure
+
+    return explain_failure(outcome.run, dict(request.environment) | request.added_environment)
+
+
+def _conclude(outcome: "Outcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:
+    """How it ended, on stderr: what the doctor says, what was found about the arming, and where everything is."""
     if as_json:
-        print_json(outcome.to_dict())
-    elif outcome.findings:
+        print_json(outcome.to_dict() | {"diagnosis": diagnosis.to_dict() if diagnosis else None})
+    if diagnosis is not None and not as_json:
+        from rldbg.doctor.terminal import diagnosis_to_terminal
+
+        console(stderr=True).print(diagnosis_to_terminal(diagnosis))
+    if outcome.findings and not as_json:
         _note_findings(outcome.findings)
     print_note(f"rldbg: the command ended with {outcome.exit_code}; run folder {outcome.run}")
-    return outcome.exit_code
 
 
 def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Run") -> None:

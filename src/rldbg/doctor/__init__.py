@@ -1,9 +1,41 @@
 """The root cause of a failed run, with its fix: known failures, log diagnosis, probes of the machine, fixes."""
 
-from rldbg.doctor.diagnose import diagnose
-from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
-from rldbg.doctor.entries import Entry, Role
-from rldbg.doctor.library import Library
-from rldbg.doctor.patterns import SearchIndex
+from typing import TYPE_CHECKING
 
-__all__ = ["Cause", "Diagnosis", "Entry", "Library", "ProbeResult", "Quote", "Role", "SearchIndex", "diagnose"]
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.doctor.aftermath import explain_failure
+    from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
+    from rldbg.doctor.entries import Entry, Role
+    from rldbg.doctor.examination import diagnose
+    from rldbg.doctor.library import Library
+    from rldbg.doctor.patterns import SearchIndex
+    from rldbg.doctor.run_settings import RunSettings, raise_soft_limits
+
+__all__ = [
+    "Cause",
+    "Diagnosis",
+    "Entry",
+    "Library",
+    "ProbeResult",
+    "Quote",
+    "Role",
+    "RunSettings",
+    "SearchIndex",
+    "diagnose",
+    "explain_failure",
+    "raise_soft_limits",
+]
+
+_MODULES = {
+    "aftermath": ("explain_failure",),
+    "examination": ("diagnose",),
+    "diagnosis": ("Cause", "Diagnosis", "ProbeResult", "Quote"),
+    "entries": ("Entry", "Role"),
+    "library": ("Library",),
+    "patterns": ("SearchIndex",),
+    "run_settings": ("RunSettings", "raise_soft_limits"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

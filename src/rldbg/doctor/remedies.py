@@ -4,20 +4,19 @@ Nothing is overwritten, and only processes of the same user are stopped. Variabl
 shell (a child cannot); they are noted in `<RLDBG_HOME>/run_settings.json`, which `rldbg run` applies to its job.
 """
 
-import json
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from rldbg.core import Environment, PrerequisiteError, UsageError
+from rldbg.core import Environment, PrerequisiteError
 from rldbg.doctor.probes import Machine, RaySession, running_sessions
 from rldbg.doctor.probes.gpus import VENDOR_FILES
+from rldbg.doctor.run_settings import FILE, RunSettings
 
 EGL_VENDOR = """{
     "file_format_version" : "1.0.0",
@@ -36,42 +35,6 @@ class Step:
 
     text: str
     act: Callable[[], None]
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What `rldbg run` gives its job because a fix noted it."""
-
-    environment: dict[str, str] = field(default_factory=dict)
-    unset: tuple[str, ...] = ()
-    raise_limits: bool = False
-    """Raise the soft limits of open files and processes to their hard ones."""
-
-    @classmethod
-    def load(cls, home: Path) -> "RunSettings":
-        try:
-            data = json.loads((home / "run_settings.json").read_text())
-        except FileNotFoundError:
-            return cls()
-        except ValueError as error:
-            raise UsageError(f"{home / 'run_settings.json'} is damaged: {error}", "remove the file") from None
-        return cls(dict(data["environment"]), tuple(data["unset"]), bool(data["raise_limits"]))
-
-    def save(self, home: Path) -> None:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        body = {"environment": self.environment, "unset": list(self.unset), "raise_limits": self.raise_limits}
-        temporary = home / f".run_settings.{os.getpid()}"
-        temporary.write_text(json.dumps(body, indent=1) + "\n")
-        temporary.replace(home / "run_settings.json")
-
-    def merged(self, other: "RunSettings") -> "RunSettings":
-        unset = tuple(name for name in dict.fromkeys((*self.unset, *other.unset)) if name not in other.environment)
-        environment = {k: v for k, v in self.environment.items() if k not in other.unset} | other.environment
-        return RunSettings(environment, unset, self.raise_limits or other.raise_limits)
-
-    def apply_to(self, environment: dict[str, str]) -> dict[str, str]:
-        """A job's variables with these settings."""
-        return {name: value for name, value in environment.items() if name not in self.unset} | self.environment
 
 
 def steps_of(remedy: str, *, machine: Machine, home: Path) -> list[Step]:
@@ -180,8 +143,5 @@ def _without_expandable(variables: Any) -> RunSettings:
 
 
 def _note(settings: RunSettings, home: Path) -> Step:
-    words = [f"set {name}={value}" for name, value in settings.environment.items()]
-    words += [f"unset {name}" for name in settings.unset]
-    words += ["raise the soft limits of open files and processes"] if settings.raise_limits else []
-    text = f"for jobs started by `rldbg run` ({home / 'run_settings.json'}): {'; '.join(words)}"
+    text = f"for jobs started by `rldbg run` ({home / FILE}): {'; '.join(settings.words())}"
     return Step(text, lambda: RunSettings.load(home).merged(settings).save(home))

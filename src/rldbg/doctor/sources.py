@@ -5,6 +5,8 @@ Anything that cannot be read becomes a finding with the reason; it never stops t
 
 import glob
 import gzip
+import io
+import json
 import os
 import re
 import sys
@@ -17,6 +19,7 @@ from typing import BinaryIO
 
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.doctor.cleaning import Speaker
+from rldbg.doctor.run_evidence import crash_speaker, crash_text, is_crash_file
 
 CHUNK_BYTES = 4 << 20
 MARGIN_BYTES = 1 << 16
@@ -44,7 +47,11 @@ _NO_LOG = frozenset(
         *(".yaml", ".yml", ".toml", ".py", ".md", ".sh", ".cfg", ".ini", ".rst", ".html"),
     )
 )
-_NOT_LOGS = frozenset(("run.json", "run_settings.json", "metrics.jsonl", "ray_current_cluster"))
+_NOT_LOGS = frozenset(
+    ("run.json", "run_settings.json", "broker.json", "functions.sh", "metrics.jsonl", "ray_current_cluster")
+)
+_OF_A_RUN = frozenset(("armed", "stacks", "profiles", "reports"))
+"""Folders of a run that hold no logs; its reports quote them."""
 _RAY_WORKER = re.compile(r"(?:python-core-)?worker-(?P<id>[0-9a-f]{20,})-[0-9a-f]*-?(?P<pid>\d+)\.")
 _RANK_NAME = re.compile(r"(?:^|[._/-])rank[_-]?(\d+)(?=[._/-]|$)")
 _NODE_NAME = re.compile(r"(?:^|/)(?:node[_-]?)?(\d{1,3}(?:\.\d{1,3}){3}|node[_-]?\w+|host[_-]?\w+)(?=/|$|[._-])")
@@ -71,11 +78,15 @@ class Source:
 
     @property
     def size(self) -> int:
-        return 0 if self.path is None else self.path.stat().st_size
+        if self.path is None:
+            return 0
+        return len(crash_text(self.path)) if is_crash_file(self.path) else self.path.stat().st_size
 
     def open(self) -> BinaryIO:
         if self.path is None:
             return sys.stdin.buffer
+        if is_crash_file(self.path):
+            return io.BytesIO(crash_text(self.path))
         raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
         head = raw.read(2)
         raw.seek(0)
@@ -165,6 +176,8 @@ class Found:
     sources: tuple[Source, ...]
     dump_folders: tuple[Path, ...]
     """Folders with flight-recorder dumps of torch."""
+    stacks: tuple[Path, ...]
+    """Files with the stacks of all ranks that a run kept."""
     findings: tuple[Finding, ...]
 
 
@@ -172,6 +185,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     """Every log under the given paths; IncompleteDataError when there is none at all."""
     sources: list[Source] = []
     dumps: list[Path] = []
+    stacks: list[Path] = []
     findings: list[Finding] = []
     for path in paths:
         if str(path) == "-":
@@ -181,13 +195,30 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
         if not matches:
             raise IncompleteDataError(f"{path} does not exist", "check the path; quote globs, or give a folder")
         for match in matches:
-            _collect(match, sources, dumps, findings)
+            for part in (match, *_ray_logs_of(match)):
+                _collect(part, sources, dumps, findings)
+            stacks += sorted(match.glob("stacks/*.json")) if _is_run(match) else []
     unique = {(source.path.resolve() if source.path else None): source for source in sources}
     if not unique and not dumps and not findings:
         raise IncompleteDataError(
             f"no log files under {', '.join(map(str, paths))}", "name the files themselves: rldbg doctor FILE..."
         )
-    return Found(tuple(unique.values()), tuple(dict.fromkeys(dumps)), tuple(findings))
+    return Found(tuple(unique.values()), tuple(dict.fromkeys(dumps)), tuple(stacks), tuple(findings))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file()
+
+
+def _ray_logs_of(path: Path) -> list[Path]:
+    """Where Ray wrote the logs of a run, as far as they are still there."""
+    if not _is_run(path):
+        return []
+    try:
+        named = json.loads((path / "run.json").read_text(encoding="utf-8")).get("ray_logs") or []
+        return [Path(name) for name in named if Path(name).exists()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
 
 
 def _expanded(pattern: str) -> list[Path]:
@@ -207,6 +238,8 @@ def _collect(path: Path, sources: list[Source], dumps: list[Path], findings: lis
         subfolders[:] = [
             name for name in subfolders if name not in ("recording", ".git", "__pycache__", "runtime_resources")
         ]
+        if "run.json" in names:
+            subfolders[:] = [name for name in subfolders if name not in _OF_A_RUN]
         if sum(1 for name in names if _DUMP_NAME.match(name)) >= 1:
             dumps.append(Path(folder))
         for name in sorted(names):
@@ -221,6 +254,8 @@ def _looks_like_log(file: Path) -> bool:
 
 
 def _source(path: Path, shown: str) -> Source:
+    if is_crash_file(path):
+        return Source(path, crash_speaker(path))
     worker = _RAY_WORKER.search(path.name)
     rank = _RANK_NAME.search(shown)
     node = _NODE_NAME.search(str(Path(shown).parent) if "/" in shown else "")

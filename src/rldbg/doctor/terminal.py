@@ -33,7 +33,11 @@ def diagnosis_to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> Ren
     if diagnosis.notes and verbose:
         parts.append(_folded("also seen, not the cause", diagnosis.notes, verbose=True))
     if diagnosis.probes:
-        parts.append(probes_to_terminal([probe for probe in diagnosis.probes if probe.status in ("fail", "warn")]))
+        parts.append(
+            probes_to_terminal(
+                [probe for probe in diagnosis.probes if probe.status == "fail" or (verbose and probe.status == "warn")]
+            )
+        )
     return Group(*parts)
 
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rldbg.doctor.diagnose import conclude
 from rldbg.doctor.diagnosis import Diagnosis
+from rldbg.doctor.examination import conclude
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.scan import LogReader, Scanner
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, find_sources, unreadable
@@ -31,11 +31,10 @@ class FollowedLog:
             return False
         position = self._offset + len(self._carried)
         try:
-            size = self.source.path.stat().st_size
-            if size < position:
+            if self.source.size < position:
                 self._restart()
                 position = 0
-            with open(self.source.path, "rb") as stream:
+            with self.source.open() as stream:
                 stream.seek(position)
                 fresh = stream.read(_MAX_STEP)
         except OSError as error:

@@ -12,7 +12,7 @@ from rldbg.launch.request import Request
 
 def dry_environment(request: Request, run_folder: Path) -> dict[str, str]:
     """The environment in which a script is run dry: the armed one, as far as a script can see or break it."""
-    environment = dict(request.environment) | ray_variables(request) | dict(request.set_environment)
+    environment = dict(request.environment) | ray_variables(request) | request.added_environment
     environment["RLDBG_RUN"] = str(run_folder)
     environment["PYTHONPATH"] = with_startup(environment.get("PYTHONPATH", ""))
     return environment
@@ -51,6 +51,9 @@ def environment_changes(command: Command, request: Request, reach: Reach) -> lis
     for name, value in command.profile.environment:
         if name not in request.environment:
             changes.append(Change(name, value, method, "a stopped rank must not make the others give up"))
-    changes += [Change(name, value, method, "asked for with --env") for name, value in request.set_environment]
+    own = dict(request.set_environment)
+    for name, value in request.added_environment.items():
+        reason = "asked for with --env" if name in own else "noted by rldbg doctor --fix"
+        changes.append(Change(name, value, method, reason))
     changes.append(Change("PYTHONPATH", STARTUP, method, "each Python process loads the agent as it starts"))
     return changes

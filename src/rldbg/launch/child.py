@@ -20,9 +20,11 @@ def run_child(
     started: Callable[[int], None] = lambda _pid: None,
     tick: Callable[[], None] = lambda: None,
     every_s: float = 0.5,
-    stdout_to_stderr: bool = False,
+    output: tuple[int, int] = (1, 2),
 ) -> int:
     """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
+
+    `output` are the descriptors it gets as standard output and error.
 
     The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
     because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
@@ -33,7 +35,7 @@ def run_child(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     try:
         prepare()
-        actions = [(os.POSIX_SPAWN_DUP2, 2, 1)] if stdout_to_stderr else []
+        actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
         pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
         started(pid)
         return _wait(pid, tick, every_s)

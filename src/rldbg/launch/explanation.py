@@ -99,7 +99,7 @@ def explain(request: Request, run_folder: Path) -> Explanation:
         replace(command, call=through_wrapper(command.call)) if command.kind == "training" else command
         for command in seen
     ]
-    mode, why = auth_mode(commands, dict(request.environment) | dict(request.set_environment))
+    mode, why = auth_mode(commands, dict(request.environment) | request.added_environment)
     auth = (Change(AUTH_MODE, mode, "environment", why),) if mode else ()
     explained = tuple(_explain(command, request, run_folder, auth) for command in commands)
     hazards = _hazards(request, dry_run, commands)

@@ -38,7 +38,7 @@ def make_plan(explanation: Explanation, request: Request, armed: Mapping[str, st
     """`armed` is what the live plane adds to the environment; `folder` is where the shell functions may be written."""
     trainings = explanation.trainings
     refuse_unarmable(explanation)
-    own = ray_variables(request) | _profile_variables(trainings, request) | dict(request.set_environment)
+    own = ray_variables(request) | _profile_variables(trainings, request) | request.added_environment
     own |= {
         change.what: change.value for explained in trainings for change in explained.changes if change.what == AUTH_MODE
     }

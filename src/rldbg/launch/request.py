@@ -27,12 +27,19 @@ class Request:
     name_suffix: str = "-Debug"
     set_options: tuple[tuple[str, str], ...] = ()
     set_environment: tuple[tuple[str, str], ...] = ()
+    noted_environment: tuple[tuple[str, str], ...] = ()
+    """Variables that `rldbg doctor --fix` has noted for every run; the user's own `--env` wins over them."""
     record: bool = False
     record_kinds: tuple[str, ...] = ()
     breakpoints: tuple[str, ...] = ()
     ray_breakpoints: bool = False
     legacy: bool = False
     tame: bool = False
+
+    @property
+    def added_environment(self) -> dict[str, str]:
+        """Every variable that the user wants the job to have beside his own."""
+        return dict(self.noted_environment) | dict(self.set_environment)
 
     @property
     def name(self) -> str:

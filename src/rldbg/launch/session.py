@@ -11,6 +11,7 @@ from typing import Any
 from rldbg.core import Finding, PrerequisiteError, Run, UsageError, by_severity
 from rldbg.launch.child import run_child
 from rldbg.launch.explanation import Explanation, explain
+from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
 from rldbg.launch.preflight import preflight
 from rldbg.launch.proof import armed_processes, judge_arming
@@ -30,6 +31,8 @@ class Outcome:
     explanation: Explanation
     findings: tuple[Finding, ...]
     processes: tuple[dict[str, Any], ...]
+    ray_logs: tuple[Path, ...] = ()
+    """Folders and logs of Ray that belong to the run."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,19 +71,28 @@ def run_armed(
         raise PrerequisiteError(f"{first.cause} ({'; '.join(first.evidence)})", "; or ".join(first.fix))
     plan = make_plan(explanation, request, _armed(request, run, post_mortem_wait_s, redact_secrets), folder)
     run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
+    output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
     exit_code = run_child(
         plan.argv,
         environment=plan.environment,
         prepare=watch.begin,
         started=watch.follow,
         tick=watch.tick,
-        stdout_to_stderr=quiet_stdout,
+        output=(output.stdout, output.stderr),
     )
+    output.settle()
     findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
     watch.close()
     run.finish(exit_code)
-    outcome = Outcome(exit_code, folder, explanation, tuple(by_severity(findings)), tuple(watch.reported.values()))
-    run.update(findings=[finding.to_dict() for finding in outcome.findings])
+    outcome = Outcome(
+        exit_code,
+        folder,
+        explanation,
+        tuple(by_severity(findings)),
+        tuple(watch.reported.values()),
+        tuple(watch.ray_logs),
+    )
+    run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
     return outcome
 
 
@@ -97,7 +109,7 @@ def _armed(request: Request, run: Run, post_mortem_wait_s: float, redact_secrets
         ray_breakpoints=request.ray_breakpoints or request.legacy,
         redact=redact_secrets,
     )
-    return armed_environment(run, arming, base=dict(request.environment) | dict(request.set_environment))
+    return armed_environment(run, arming, base=dict(request.environment) | request.added_environment)
 
 
 def broker_host(request: Request) -> str:

@@ -1,14 +1,22 @@
-"""While the training runs: announces who stopped, names who was not reached, keeps the broker up."""
+"""While the training runs: announces who stopped, names who was not reached, keeps the broker up.
 
+What would be gone once the run has ended is noted as it passes: where Ray keeps its logs, and where every rank stood
+when the first one crashed (RUN/stacks/).
+"""
+
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
+from rldbg.core import Finding, PrerequisiteError, RldbgError, Run, Severity, UnreachableError
+from rldbg.launch.ray_sessions import session_folders, worker_logs
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
 from rldbg.live import BrokerClient, start_broker
 
+STACKS_AT_CRASH = "at_first_crash.json"
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
 
 
@@ -24,6 +32,8 @@ class Watch:
     child_pid: int = 0
     unreached: dict[int, UnreachedProcess] = field(default_factory=dict)
     reported: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    ray_logs: dict[Path, None] = field(default_factory=dict)
+    """Session folders and logs of Ray that belong to this run, in the order in which they were met."""
     _client: BrokerClient | None = None
     _said: set[tuple[Any, ...]] = field(default_factory=set)
     _breaks: list[dict[str, Any]] = field(default_factory=list)
@@ -87,6 +97,7 @@ class Watch:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_FOR_UNREACHED_EVERY_S
             self._look_for_unreached()
+            self._note_ray_logs()
 
     def _announce(self, process: dict[str, Any]) -> None:
         dashboard = process["ray"].get("dashboard")
@@ -100,6 +111,25 @@ class Watch:
             message = (process["message"] or "").partition("\n")[0][:200]
             text = f"{process['who']} crashed: {message}: rldbg attach {process['crash_file']}"
             self._once(("crash", process["crash_file"]), text)
+            self._keep_stacks()
+
+    def _keep_stacks(self) -> None:
+        """Where every rank stands when the first one has crashed; the others may be waiting for it, or it for them."""
+        file = self.run.folder("stacks") / STACKS_AT_CRASH
+        if file.exists():
+            return
+        try:
+            with BrokerClient(self.run.path.resolve()) as client:
+                stacks = client.request("stacks", who="all", flight_record=True, timeout_s=10.0)
+        except RldbgError as error:
+            stacks = {"stacks": [], "missing": str(error)}
+        file.write_text(json.dumps({"schema_version": 1, "time": time.time()} | stacks, default=str), encoding="utf-8")
+
+    def _note_ray_logs(self) -> None:
+        mine = self.run.path.resolve()
+        own = list(session_folders(mine))
+        pids = [] if own else [pid for _, pid in self.reported if pid]
+        self.ray_logs |= dict.fromkeys([*own, *worker_logs(pids)])
 
     def _look_for_unreached(self) -> None:
         known = {pid for _, pid in self.reported}

@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError
-from rldbg.doctor import Library, SearchIndex, diagnose
+from rldbg.doctor import Library, RunSettings, SearchIndex, diagnose
 from rldbg.doctor.drafts import draft, expression_for
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.pages import failure_pages
 from rldbg.doctor.preflight import preflight, settings_of
 from rldbg.doctor.probes import CHECKS, Machine, gpus, network, probe_machine, resources, sessions, variables
-from rldbg.doctor.remedies import RunSettings, steps_of
+from rldbg.doctor.remedies import steps_of
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_variables_are_noted_for_the_run_and_add_up(machine, tmp_path):
             step.act()
     settings = RunSettings.load(tmp_path)
     assert settings.raise_limits
-    assert settings.apply_to(dict(found.variables)) == {
+    assert settings.without_unset(dict(found.variables)) | settings.environment == {
         "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:False",
         "NCCL_NVLS_ENABLE": "0",
         "RAY_DEBUG_POST_MORTEM": "1",

@@ -12,6 +12,7 @@ from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import find_sources
 
@@ -39,6 +40,7 @@ def diagnose(
     extra: list[Finding] = [*found.findings, *evidence.findings]
     flights = [read_dumps(folder) for folder in found.dump_folders]
     extra += [finding for report in flights for finding in findings_of(report)]
+    extra += stack_findings(found.stacks)
     return conclude(
         evidence,
         index.library,

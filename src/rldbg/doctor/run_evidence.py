@@ -1,0 +1,85 @@
+"""What a run folder holds beside its logs: crash files, read as the tracebacks they are, and stacks of all ranks.
+
+A crash file is shown to the scanner as the text that Python would have printed, so that entries, ranks and the order
+of events are found in it as in any log; line numbers count in that text.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Finding, Severity
+from rldbg.doctor.cleaning import Speaker
+
+_LINKS = {
+    "cause": "The above exception was the direct cause of the following exception:",
+    "context": "During handling of the above exception, another exception occurred:",
+}
+_SPOILT = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What reading a file of another shape raises."""
+
+
+def is_crash_file(path: Path) -> bool:
+    return path.suffix == ".json" and path.parent.name == "crashes"
+
+
+def crash_text(path: Path) -> bytes:
+    """The exception chain of a crash file, the first cause first; an unreadable one is shown as it is."""
+    raw = path.read_bytes()
+    try:
+        return "\n".join(_chain(json.loads(raw))).encode("utf-8", "replace")
+    except _SPOILT:
+        return raw
+
+
+def crash_speaker(path: Path) -> Speaker:
+    """The process that wrote a crash file."""
+    try:
+        who = json.loads(path.read_bytes())["who"]
+        rank, pid = who.get("rank"), who.get("pid")
+        return Speaker(
+            str(who.get("role") or ""),
+            "" if pid is None else str(pid),
+            str(who.get("host") or ""),
+            "" if rank is None else str(rank),
+        )
+    except _SPOILT:
+        return Speaker()
+
+
+def _chain(record: dict[str, Any]) -> Iterator[str]:
+    moment = datetime.fromtimestamp(record["time"]).strftime("%Y-%m-%d %H:%M:%S,%f")
+    step = f", step {record['step']}" if record.get("step") is not None else ""
+    yield f"{moment} raised in {record.get('where')} {record.get('thread')}{step}"
+    chain: list[dict[str, Any]] = record["exceptions"]
+    for position, error in reversed(list(enumerate(chain))):
+        yield "Traceback (most recent call last):"
+        for frame in reversed(error["frames"]):
+            yield f'  File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}'
+        module = error.get("module") or "builtins"
+        name = error["type"] if module in ("builtins", "__main__") else f"{module}.{error['type']}"
+        yield from f"{name}: {error['message']}".split("\n")
+        yield from (str(note) for note in error.get("notes") or ())
+        if position:
+            yield from ("", _LINKS.get(error["relation"], _LINKS["context"]), "")
+
+
+def stack_findings(files: Sequence[Path]) -> list[Finding]:
+    """Who held the others up by the stacks that were kept; files that say nothing about it give nothing."""
+    from rldbg.live import diagnose_stacks
+
+    found = []
+    for file in files:
+        try:
+            stacks = json.loads(file.read_text(encoding="utf-8"))["stacks"]
+            verdict = diagnose_stacks(stacks, stacks)
+        except _SPOILT as error:
+            fix = ("remove the file; the rest of the run is read without it",)
+            reason = "these stacks cannot be read"
+            found.append(Finding("stacks-unreadable", Severity.WARNING, str(file), (str(error),), reason, fix))
+            continue
+        if verdict.ranks:
+            found.append(verdict.to_finding())
+    return found

@@ -1,0 +1,139 @@
+"""The process between an armed command and the terminal: passes its output on as it comes and keeps a copy in the run.
+
+It is a process of its own because a command may leave others behind that go on writing (a server in the background):
+it lives until the last of them has closed its output, so that none of them ever meets a broken pipe. Only what goes
+into the log is redacted. Nothing it does can stop the command: without a log it goes on passing output on.
+
+    python -m rldbg.launch.tee LOG REDACT ASKED SETTLED IN:OUT [IN:OUT]      numbers are inherited descriptors
+"""
+
+import fcntl
+import os
+import re
+import select
+import signal
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+from rldbg.core.redaction import redact_text
+
+_PIECE_BYTES = 1 << 16
+_LINE_END = re.compile(rb"[\r\n]")
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+
+
+class RedactedLog:
+    """A log file that gets whole lines only, so that a secret is seen whole before it would be written."""
+
+    def __init__(self, path: Path, *, redact: bool) -> None:
+        self._redact: Callable[[str], str] = redact_text if redact else str
+        self._waiting = b""
+        try:
+            self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError:
+            self._file = None
+
+    def write(self, fresh: bytes) -> None:
+        data = self._waiting + fresh
+        ends = [match.end() for match in _LINE_END.finditer(data, len(self._waiting))]
+        whole = ends[-1] if ends else 0
+        if len(data) - whole > _PIECE_BYTES:
+            whole = len(data)
+        self._waiting = data[whole:]
+        self._append(data[:whole])
+
+    def flush(self) -> None:
+        self._append(self._waiting)
+        self._waiting = b""
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None or not data:
+            return
+        text = self._redact(data.decode("utf-8", "surrogateescape"))
+        try:
+            _write_all(self._file, text.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            _write_all(2, f"rldbg: the log of the output ends here: {error.strerror}\n".encode())
+            self._file = None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            # Whoever shares this output with us made it non-blocking.
+            select.select([], [descriptor], [])
+
+
+def pass_on(streams: dict[int, int], log: RedactedLog, asked: int, settled: int) -> None:
+    """Until all inputs have ended. When `asked` is closed, `settled` is closed once everything so far is through."""
+    waiting = select.poll()
+    for descriptor in (*streams, asked):
+        waiting.register(descriptor, select.POLLIN)
+    is_asked = False
+    while streams:
+        ready = [descriptor for descriptor, _ in waiting.poll(0 if is_asked and settled >= 0 else None)]
+        if asked in ready:
+            waiting.unregister(asked)
+            is_asked = True
+        for source in [descriptor for descriptor in ready if descriptor in streams]:
+            if not _move(source, streams[source], log):
+                waiting.unregister(source)
+                os.close(source)
+                del streams[source]
+        if is_asked and settled >= 0 and not ready:
+            log.flush()
+            os.close(settled)
+            settled = -1
+    log.flush()
+
+
+def _move(source: int, target: int, log: RedactedLog) -> bool:
+    """One piece of output; False when there will be no more, or nobody who would read it."""
+    try:
+        fresh = os.read(source, _PIECE_BYTES)
+    except OSError:
+        # A terminal's other side reads as an error once its last user has closed it.
+        return False
+    if not fresh:
+        return False
+    log.write(fresh)
+    try:
+        _write_all(target, fresh)
+    except BrokenPipeError:
+        return False
+    except OSError:
+        # The terminal was closed or its disk is full: the copy in the run folder is all the more needed.
+        return True
+    return True
+
+
+def _follow_size(streams: dict[int, int]) -> None:
+    """Gives the command's terminal the size of the real one, now and whenever that changes."""
+
+    def copy_size(*_signal: object) -> None:
+        for source, target in streams.items():
+            if os.isatty(source) and os.isatty(target):
+                size = fcntl.ioctl(target, termios.TIOCGWINSZ, bytes(8))
+                fcntl.ioctl(source, termios.TIOCSWINSZ, size)
+
+    signal.signal(signal.SIGWINCH, copy_size)
+    copy_size()
+
+
+def main(words: list[str]) -> None:
+    log, redact, asked, settled, *pairs = words
+    for ignored in _IGNORED:
+        signal.signal(ignored, signal.SIG_IGN)
+    # Scripts with `pkill python` look at this name.
+    Path("/proc/self/comm").write_text("rldbg-tee")
+    streams = {int(source): int(target) for source, _, target in (pair.partition(":") for pair in pairs)}
+    _follow_size(streams)
+    pass_on(streams, RedactedLog(Path(log), redact=redact == "1"), int(asked), int(settled))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
