@@ -69,7 +69,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
     """The root causes among everything seen."""
     seen = sightings(evidence, library)
     aside = [] if evidence.read_only_aside else _only_aside(seen, library)
-    notes = [s for s in seen.values() if s.entry.role is Role.BENIGN or s.survived or s in aside]
+    notes = [s for s in seen.values() if s.survived or s in aside or _is_harmless(s, evidence)]
     live = [s for s in seen.values() if s not in notes]
     warnings = [s for s in live if s.entry.severity == "warning"]
     errors = [s for s in live if s.entry.severity == "error"]
@@ -78,7 +78,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
     if unknown is not None and errors and unknown.kind.rpartition(".")[2].startswith(WRAPPERS):
         unknown = None
     causes = _causes(candidates, errors, library)
-    if causes and all(s.entry.role is Role.EITHER for s in causes) and _came_before(unknown, causes[0]):
+    if _is_doubtful(causes, errors, unknown, library):
         causes = []
     symptoms = [s for s in errors if s not in causes]
     if not causes:
@@ -91,6 +91,28 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
         first_error=unknown,
         failed=bool(errors or causes or unknown),
     )
+
+
+def _is_harmless(sighting: Sighting, evidence: Evidence) -> bool:
+    """A look-alike; but one that is harmless only as long as things go on is not, when a log ends with it."""
+    if sighting.entry.role is not Role.BENIGN:
+        return False
+    last = max(sighting.hits, key=lambda hit: hit.place.order).place
+    ends = any(end.file == last.file and last.line >= end.lines - 1 for end in evidence.ends)
+    return not (sighting.entry.look and ends)
+
+
+def _is_doubtful(
+    causes: Sequence[Sighting], errors: Sequence[Sighting], unknown: Failure | None, library: Library
+) -> bool:
+    """What may be fallout is no answer after an unknown failure, nor when it leaves another failure unexplained."""
+    if not causes or any(s.entry.role is not Role.EITHER for s in causes):
+        return False
+    if _came_before(unknown, causes[0]):
+        return True
+    known = {effect for s in causes for effect in library.effects[s.entry.id]}
+    open_ones = [s for s in errors if s not in causes and s.entry.id not in known]
+    return any(library.is_effect(s.entry.id) for s in open_ones)
 
 
 def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting]:

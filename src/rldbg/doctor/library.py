@@ -55,6 +55,10 @@ class Library:
         """For each entry everything it can cause, directly or through others."""
         return {name: frozenset(_reach(name, self.direct_effects) - {name}) for name in self.direct_effects}
 
+    def is_effect(self, name: str) -> bool:
+        """Whether something is known that can cause it."""
+        return any(name in effects for effects in self.direct_effects.values())
+
     def __getitem__(self, name: str) -> Entry:
         if name not in self.entries:
             raise UsageError(f"no entry {name!r}", f"`rldbg doctor --list` shows all; nearest: {self._nearest(name)}")
