@@ -1,101 +1,46 @@
-"""`rldbg serve`: servers that stay when the shell is gone. `up` starts one, `ls`, `logs` and `down` look after it."""
+"""`rldbg serve`: servers that stay when the shell is gone. `up` starts one, the other verbs look after it."""
 
-import importlib.util
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note, print_result
-from rldbg.core import Environment, PrerequisiteError, UsageError
-
-_NEEDED = ("starlette", "uvicorn", "torch", "transformers", "zstandard")
+from rldbg.cli.serve_up import home, up
+from rldbg.core import UsageError
 
 
 @click.group("serve")
 def command() -> None:
-    """Servers that outlive the shell: training services to debug against."""
+    """Servers that outlive the shell: inference servers, recordings that answer as one, proxies, training services."""
 
 
-@verb("up", help="Start a server; returns when it answers and leaves it running.")
-@click.option("--backend", type=click.Choice(["train"]), required=True, help="What to serve.")
-@click.option("--model", default="tiny", show_default=True, help="tiny, or the folder of a Hugging Face causal model.")
-@click.option("--name", help="Name of the server, for ls, logs and down.  [default: the backend's]")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
-@click.option("--alias", multiple=True, help="Another name clients may call the model by; may be repeated.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads to compute with; 0 is one a core.")
-@click.option("--deterministic", is_flag=True, help="The same requests give the same bits: one thread, fixed seeds.")
-@click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds until it must answer."
-)
-def up(
-    backend: str,
-    model: str,
-    name: str | None,
-    port: int,
-    alias: tuple[str, ...],
-    dtype: str,
-    device: str,
-    threads: int,
-    deterministic: bool,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
-    from rldbg.inference import Registry
-
-    _check_prerequisites(model)
-    registry = Registry(_home())
-    options = ["--port", str(port), "--dtype", dtype, "--device", device, "--threads", str(threads)]
-    options += [item for other in alias for item in ("--alias", other)]
-    options += ["--deterministic"] if deterministic else []
-
-    def training_service(_number: int, ready: Path) -> Sequence[str]:
-        own = ["--model", model, "--folder", str(ready.parent), "--announce", str(ready)]
-        return [sys.executable, "-m", "rldbg.training_service", *own, *options]
-
-    server = registry.start(name or registry.free_name(backend), backend=backend, model=model, command=training_service)
-    try:
-        registry.wait(server, health="/api/v1/healthz", timeout_s=timeout_s)
-    except BaseException:
-        registry.stop(server)
-        raise
-    if as_json:
-        print_json({"server": server.to_dict()})
-        return
-    address = server.addresses[0]
-    print_line(f"training service {server.name} launched at: http://{address}")
-    print_note(f"  TINKER_BASE_URL=http://{address} TINKER_API_KEY=tml-local")
-    print_note(f"  WEAVER_BASE_URL=http://{address} WEAVER_API_KEY=sk-local")
-    print_note(f"  `rldbg serve logs {server.name}` shows its log, `rldbg serve down {server.name}` ends it")
-
-
-@verb("ls", help="The servers there are, and whether they are well. Exit code 1 when one has crashed.")
+@verb("ls", help="The servers there are, and whether they are well. Exit code 1 when one is not.")
 def ls(as_json: bool) -> int:
     from rldbg.inference import Registry
 
-    servers = Registry(_home()).servers()
-    crashed = [server for server in servers if server.state == "crashed"]
+    registry = Registry(home())
+    servers = registry.servers()
+    states = registry.probe(servers)
+    unwell = any(state in ("crashed", "not answering") for row in states for state in row)
     if as_json:
-        print_json({"servers": [server.to_dict() for server in servers]})
-        return 1 if crashed else 0
+        print_json({"servers": [server.to_dict(row) for server, row in zip(servers, states, strict=True)]})
+        return 1 if unwell else 0
     from rich.table import Table
 
     table = Table("name", "backend", "model", "state", "address", "pid", "up")
-    for server in servers:
+    for server, row in zip(servers, states, strict=True):
         age = f"{(time.time() - server.started_at) / 60:.0f} min"
-        pids = ", ".join(str(process.pid) for process in server.processes)
-        table.add_row(server.name, server.backend, server.model, server.state, ", ".join(server.addresses), pids, age)
+        for process, state in zip(server.processes, row, strict=True):
+            table.add_row(server.name, server.backend, server.model, state, process.address, str(process.pid), age)
     print_result(table)
-    for server in crashed:
-        for process in (process for process in server.processes if process.state == "crashed"):
-            print_note(f"{server.name} (pid {process.pid}) crashed; its last lines, of {process.log}:")
-            print_note("\n".join(f"  {line}" for line in process.last_lines(5)) or "  none")
-    return 1 if crashed else 0
+    for server, row in zip(servers, states, strict=True):
+        for process, state in zip(server.processes, row, strict=True):
+            if state == "crashed":
+                print_note(f"{server.name} (pid {process.pid}) crashed; its last lines, of {process.log}:")
+                print_note("\n".join(f"  {line}" for line in process.last_lines(5)) or "  none")
+                print_note(f"  `rldbg serve restart {server.name}` starts it again")
+    return 1 if unwell else 0
 
 
 @verb("logs", help="The last lines a server printed.")
@@ -104,44 +49,57 @@ def ls(as_json: bool) -> int:
 def logs(name: str, lines: int, as_json: bool) -> None:
     from rldbg.inference import Registry
 
-    server = Registry(_home()).find(name)
+    server = Registry(home()).find(name)
     if as_json:
         print_json({"name": name, "logs": [process.last_lines(lines) for process in server.processes]})
         return
-    for process in server.processes:
+    for number, process in enumerate(server.processes):
+        if len(server.processes) > 1:
+            print_note(f"replica {number} ({process.log}):")
         for line in process.last_lines(lines):
             print_line(line)
 
 
-@verb("down", help="End servers and all their processes.")
+@verb("down", help="End servers and all their processes. Exit code 1 when one has something to report.")
 @click.argument("names", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every server there is.")
-def down(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     from rldbg.inference import Registry
 
     if bool(names) == everything:
         raise UsageError("say which servers to end", "rldbg serve down NAME ..., or rldbg serve down --all")
-    registry = Registry(_home())
+    registry = Registry(home())
     servers = registry.servers() if everything else [registry.find(name) for name in names]
-    for server in servers:
-        registry.stop(server)
-        if not as_json:
-            print_line(f"{server.name} is down")
+    reports = {server.name: registry.stop(server) for server in servers}
+    findings = [finding for parts in reports.values() for part in parts for finding in part.get("findings", [])]
     if as_json:
-        print_json({"down": [server.name for server in servers]})
+        print_json({"down": list(reports), "reports": reports})
+        return 1 if findings else 0
+    for name, parts in reports.items():
+        print_line(f"{name} is down")
+        for part in parts:
+            print_line(f"  {part['summary']}")
+            for finding in part.get("findings", []):
+                print_line(f"  finding: {finding['message']}")
+    return 1 if findings else 0
 
 
-def _home() -> Path:
-    return Path(Environment().text("RLDBG_HOME"))
+@verb("restart", help="End a server's processes and start them again, at the same addresses.")
+@click.argument("name")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds until all must answer."
+)
+def restart(name: str, timeout_s: float, as_json: bool) -> None:
+    from rldbg.inference import Registry
+
+    registry = Registry(home())
+    server = registry.restart(registry.find(name))
+    registry.wait(server, timeout_s=timeout_s)
+    if as_json:
+        print_json({"server": server.to_dict()})
+        return
+    print_line(f"{name} is up again at {','.join(server.addresses)}")
 
 
-def _check_prerequisites(model: str) -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise PrerequisiteError(f"the training service needs {missing[0]}", "pip install 'rldbg[serve,train]'")
-    if model != "tiny" and not (Path(model) / "config.json").is_file():
-        raise UsageError(f"no model at {model!r}: there is no config.json", "--model tiny, or a Hugging Face folder")
-
-
-for subcommand in (up, ls, logs, down):
+for subcommand in (up, ls, logs, down, restart):
     command.add_command(subcommand)

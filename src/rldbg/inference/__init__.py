@@ -1,35 +1,46 @@
-"""Inference: a batched sampler that runs in this process, with random numbers keyed by sample and position."""
+"""Inference: a sampler in this process, servers that outlive you with their protocols and backends, and their registry.
+
+The sampler serves the embedded trainer: batches in the order it is given them, random numbers keyed by sample and
+position. Servers batch in the order of arrival.
+"""
 
 from typing import TYPE_CHECKING
 
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.inference.allocation import Allocation, parse_allocation
+    from rldbg.inference.deployment import Listening, devices_of, replica_command, replica_count, require
     from rldbg.inference.engine import Generation, GenerationRequest, Sampler
     from rldbg.inference.keyed_random import sample_key, uniform
-    from rldbg.inference.registry import Registry, Server, ServerProcess
+    from rldbg.inference.registry import Registry, Server
+    from rldbg.inference.replica_process import ServerProcess
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Generation": "engine",
-        "GenerationRequest": "engine",
-        "Registry": "registry",
-        "Sampler": "engine",
-        "Server": "registry",
-        "ServerProcess": "registry",
-        "sample_key": "keyed_random",
-        "uniform": "keyed_random",
-    },
-)
+_MODULES = {
+    "allocation": ("Allocation", "parse_allocation"),
+    "deployment": ("Listening", "devices_of", "replica_command", "replica_count", "require"),
+    "engine": ("Generation", "GenerationRequest", "Sampler"),
+    "keyed_random": ("sample_key", "uniform"),
+    "registry": ("Registry", "Server"),
+    "replica_process": ("ServerProcess",),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
 
 __all__ = [
+    "Allocation",
     "Generation",
     "GenerationRequest",
+    "Listening",
     "Registry",
     "Sampler",
     "Server",
     "ServerProcess",
+    "devices_of",
+    "parse_allocation",
+    "replica_command",
+    "replica_count",
+    "require",
     "sample_key",
     "uniform",
 ]

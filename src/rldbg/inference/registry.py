@@ -1,73 +1,30 @@
 """Servers that outlive the shell that started them: started in a session of their own, found again by name.
 
-    <home>/servers/<name>/server.json    what was started: backend, model, command, processes
-    <home>/servers/<name>/<n>.log        what process n printed
-    <home>/servers/<name>/<n>.ready      written by process n when it listens: {"pid", "address"}
-
-A process is recognised by its id and its start time, so that an id used again is never mistaken for ours.
+<home>/servers/<name>/server.json     what was started: backend, model, processes and their commands
+<home>/servers/<name>/<n>.log         what process n printed
+<home>/servers/<name>/<n>.ready       where process n listens: {"pid", "address"}
+<home>/servers/<name>/<n>.report.json what process n had to say when it ended: {"summary", "findings"}
 """
 
 import json
 import re
 import shutil
-import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError
-
-State = Literal["running", "starting", "crashed"]
+from rldbg.inference.replica_process import STATES, ServerProcess, State, end, spawn
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _POLL_S = 0.05
 _GRACE_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """One process of a server, as it was started."""
-
-    pid: int
-    created: float
-    log: str
-    ready: str
-
-    @property
-    def alive(self) -> bool:
-        try:
-            process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.created) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    @property
-    def address(self) -> str | None:
-        """Where it listens; None until it has said so."""
-        try:
-            return str(json.loads(Path(self.ready).read_text(encoding="utf-8"))["address"])
-        except (OSError, ValueError, KeyError):
-            return None
-
-    @property
-    def state(self) -> State:
-        if not self.alive:
-            return "crashed"
-        return "starting" if self.address is None else "running"
-
-    def last_lines(self, count: int = 20) -> list[str]:
-        try:
-            text = Path(self.log).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        return text.splitlines()[-count:]
+_PROBE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +37,7 @@ class Server:
     folder: str
     started_at: float
     processes: tuple[ServerProcess, ...]
+    health: str = "/health"
 
     @property
     def addresses(self) -> list[str]:
@@ -88,27 +46,30 @@ class Server:
     @property
     def state(self) -> State:
         """The worst of its processes'."""
-        states = {process.state for process in self.processes}
-        return next((state for state in ("crashed", "starting") if state in states), "running")  # type: ignore[return-value]
+        return _worst([process.state for process in self.processes])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, states: Sequence[State] | None = None) -> dict[str, Any]:
+        states = states or [process.state for process in self.processes]
         return {
             "name": self.name,
             "backend": self.backend,
             "model": self.model,
-            "state": self.state,
+            "state": _worst(states),
             "addresses": self.addresses,
             "started_at": self.started_at,
             "folder": self.folder,
             "processes": [
-                {"pid": process.pid, "state": process.state, "address": process.address, "log": process.log}
-                for process in self.processes
+                {"pid": process.pid, "state": state, "address": process.address, "log": process.log}
+                | ({"last_lines": process.last_lines(5)} if state == "crashed" else {})
+                for process, state in zip(self.processes, states, strict=True)
             ],
         }
 
 
 # Builds the command of process n, given the file it must announce itself in.
 CommandBuilder = Callable[[int, Path], Sequence[str]]
+# What process n finds in its environment beside ours.
+EnvironmentBuilder = Callable[[int], Mapping[str, str]]
 
 
 class Registry:
@@ -125,24 +86,40 @@ class Registry:
         model: str,
         command: CommandBuilder,
         count: int = 1,
-        environment: Mapping[str, str] | None = None,
+        environment: EnvironmentBuilder = lambda _number: {},
+        health: str = "/health",
     ) -> Server:
         """Starts the processes, detached from this one; they are not yet ready when this returns."""
-        folder = self._claim(name)
-        processes = tuple(_spawn(folder, number, command, environment) for number in range(count))
-        server = Server(name, backend, model, str(folder), time.time(), processes)
-        temporary = folder / ".server.json"
-        temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
-        temporary.replace(folder / "server.json")
+        folder = self.claim(name)
+        server = Server(name, backend, model, str(folder), time.time(), (), health)
+        for number in range(count):
+            arguments = command(number, folder / f"{number}.ready")
+            process = spawn(folder, number, arguments, environment(number))
+            server = replace(server, processes=(*server.processes, process))
+            _write(server)
         return server
 
-    def wait(self, server: Server, *, health: str, timeout_s: float) -> None:
+    def restart(self, server: Server, *, grace_s: float = _GRACE_S) -> Server:
+        """Ends what is left of the processes and starts them again, at the addresses they had."""
+        addresses = [process.address for process in server.processes]
+        end(server.processes, grace_s)
+        again = []
+        for number, (process, address) in enumerate(zip(server.processes, addresses, strict=True)):
+            Path(process.ready).unlink(missing_ok=True)
+            command = _at_port(process.command, address)
+            again.append(spawn(Path(server.folder), number, command, process.environment))
+        server = replace(server, processes=tuple(again), started_at=time.time())
+        _write(server)
+        return server
+
+    def wait(self, server: Server, *, timeout_s: float, health: str | None = None) -> None:
         """Returns when every process answers GET `health`; one that dies first is an error with its last words."""
         deadline = time.monotonic() + timeout_s
         for process in server.processes:
-            while not _answers(process, health):
-                if not process.alive:
-                    raise _died(server, process)
+            while not process.answers(health or server.health):
+                dead = next((item for item in server.processes if not item.alive), None)
+                if dead is not None:
+                    raise _died(server, dead)
                 if time.monotonic() > deadline:
                     raise PrerequisiteError(
                         f"server {server.name} is not ready after {timeout_s:g} s",
@@ -151,9 +128,26 @@ class Registry:
                 time.sleep(_POLL_S)
 
     def servers(self) -> list[Server]:
-        """All servers, by name; those that crashed are still there until they are taken down."""
-        files = sorted(self._folder.glob("*/server.json"))
-        return [server for file in files if (server := _read(file)) is not None]
+        """All servers, by name. Those that crashed stay until they are taken down; those of an earlier boot of the
+        machine are nobody's any more and are removed."""
+        booted = psutil.boot_time()
+        found = []
+        for file in sorted(self._folder.glob("*/server.json")):
+            server = _read(file)
+            if server is None:
+                continue
+            if server.started_at < booted and not any(process.alive for process in server.processes):
+                shutil.rmtree(server.folder, ignore_errors=True)
+                continue
+            found.append(server)
+        return found
+
+    def probe(self, servers: Sequence[Server]) -> list[list[State]]:
+        """The state of every process of these servers, each asked whether it is well."""
+        asked = [(server, process) for server in servers for process in server.processes]
+        with ThreadPoolExecutor(max_workers=max(1, min(32, len(asked)))) as pool:
+            states = iter(list(pool.map(lambda pair: pair[1].probed(pair[0].health, _PROBE_S), asked)))
+        return [[next(states) for _ in server.processes] for server in servers]
 
     def find(self, name: str) -> Server:
         server = _read(self._folder / name / "server.json") if _NAME.fullmatch(name) else None
@@ -162,24 +156,25 @@ class Registry:
             raise IncompleteDataError(f"no server named {name!r}; there is {known}", "see `rldbg serve ls`")
         return server
 
-    def stop(self, server: Server, *, grace_s: float = _GRACE_S) -> None:
-        """Ends every process of the server and all their children, then forgets it."""
-        victims = [victim for process in server.processes if process.alive for victim in _family(process.pid)]
-        _signal(victims, signal.SIGTERM)
-        _, stubborn = psutil.wait_procs(victims, timeout=grace_s)
-        _signal(stubborn, signal.SIGKILL)
-        psutil.wait_procs(stubborn, timeout=grace_s)
+    def stop(self, server: Server, *, grace_s: float = _GRACE_S) -> list[dict[str, Any]]:
+        """Ends every process of the server and all they started, then forgets it; what they reported at their end."""
+        end(server.processes, grace_s)
+        reports = [_report(file) for file in sorted(Path(server.folder).glob("*.report.json"))]
         shutil.rmtree(server.folder, ignore_errors=True)
+        return reports
 
-    def _claim(self, name: str) -> Path:
+    def claim(self, name: str) -> Path:
+        """The folder of a new server; what a crashed one of that name left is removed."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name for a server", "use letters, digits, . _ - (64 at most)")
         folder = self._folder / name
         existing = _read(folder / "server.json")
-        if existing is not None and any(process.alive for process in existing.processes):
-            raise UsageError(
-                f"a server named {name!r} is running", f"choose another --name, or `rldbg serve down {name}`"
-            )
+        if existing is not None:
+            if any(process.alive for process in existing.processes):
+                raise UsageError(
+                    f"a server named {name!r} is running", f"choose another --name, or `rldbg serve down {name}`"
+                )
+            end(existing.processes, _GRACE_S)
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(mode=0o700, parents=True)
@@ -191,39 +186,42 @@ class Registry:
         return next(name for n in range(len(taken) + 1) if (name := stem if n == 0 else f"{stem}-{n + 1}") not in taken)
 
 
-def _spawn(folder: Path, number: int, command: CommandBuilder, environment: Mapping[str, str] | None) -> ServerProcess:
-    log, ready = folder / f"{number}.log", folder / f"{number}.ready"
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
-            list(command(number, ready)),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=None if environment is None else dict(environment),
-        )
-    return ServerProcess(process.pid, psutil.Process(process.pid).create_time(), str(log), str(ready))
+def _write(server: Server) -> None:
+    folder = Path(server.folder)
+    temporary = folder / ".server.json"
+    temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
+    temporary.replace(folder / "server.json")
 
 
 def _read(file: Path) -> Server | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return Server(**{**data, "processes": tuple(ServerProcess(**item) for item in data["processes"])})
-    except FileNotFoundError:
+        processes = (ServerProcess(**{**item, "command": tuple(item.get("command", ()))}) for item in data["processes"])
+        return Server(**{**data, "processes": tuple(processes)})
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise IncompleteDataError(f"{file} is damaged: {error}", f"remove {file.parent}") from error
 
 
-def _answers(process: ServerProcess, health: str) -> bool:
-    address = process.address
-    if address is None:
-        return False
+def _report(file: Path) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://{address}{health}", timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IncompleteDataError(f"{file} is damaged: {error}", "start the server again") from error
+    return report
+
+
+def _at_port(command: Sequence[str], address: str | None) -> list[str]:
+    """The command with the port it got, in the place of the one it asked for."""
+    arguments = list(command)
+    if address is not None and "--port" in arguments:
+        arguments[arguments.index("--port") + 1] = address.rpartition(":")[2]
+    return arguments
+
+
+def _worst(states: Sequence[State]) -> State:
+    return next((state for state in STATES if state in states), "running")
 
 
 def _died(server: Server, process: ServerProcess) -> PrerequisiteError:
@@ -231,19 +229,3 @@ def _died(server: Server, process: ServerProcess) -> PrerequisiteError:
     return PrerequisiteError(
         f"server {server.name} ended before it was ready: {words}", f"see {process.log}, then start it again"
     )
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _signal(processes: Sequence[psutil.Process], number: int) -> None:
-    for process in processes:
-        try:
-            process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         make_optimizer,
         train_micro_batch,
     )
+    from rldbg.trainer.tiny_files import tiny_folder
     from rldbg.trainer.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer
     from rldbg.trainer.training import Reporting, TrainResult, train
 
@@ -41,6 +42,7 @@ _MODULES = {
         "make_optimizer",
         "train_micro_batch",
     ),
+    "tiny_files": ("tiny_folder",),
     "tokenizer": ("CharacterTokenizer", "Tokenizer", "load_tokenizer"),
     "training": ("Reporting", "TrainResult", "train"),
 }
@@ -74,6 +76,7 @@ __all__ = [
     "read_recipe",
     "restore_random_state",
     "seed_everything",
+    "tiny_folder",
     "train",
     "train_micro_batch",
 ]

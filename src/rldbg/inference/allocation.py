@@ -1,0 +1,54 @@
+"""`allocation_mode`: how many inference servers there are, and how many devices each one takes.
+
+The document's grammar (`sglang.d4p1t1`, `d4p1t1`, `sglang.d4p1t1+d4p1t1`) and today's (`sglang:d4t2+fsdp:d8`,
+`vllm[rollout]:d2`). Components are separated by + or |; the one of an inference engine counts here, the rest trains.
+"""
+
+import re
+from dataclasses import dataclass
+
+from rldbg.core import UsageError
+
+ENGINES = ("sglang", "vllm")
+_COMPONENT = re.compile(r"(?:(?P<backend>[a-z]+)(?:\[\w+\])?[.:])?(?P<dimensions>(?:[a-z]\d+)+)")
+_NESTED = re.compile(r"[a-z]+(?:\[\w+\])?[.:]\([^()]*\)")
+_HINT = "write it like sglang.d4p1t1 or sglang:d4t2: d replicas, each of t times p devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The inference part. `engine` is None where the mode names none."""
+
+    engine: str | None
+    replicas: int
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of one replica."""
+        return self.tensor * self.pipeline
+
+
+def parse_allocation(mode: str) -> Allocation:
+    """The inference part of a mode; a mode without an engine's name is taken as that part if it is alone."""
+    flat = _NESTED.sub("train:d1", mode.strip())
+    parts = [_COMPONENT.fullmatch(part.strip()) for part in re.split(r"[+|]", flat)]
+    if not all(parts):
+        raise UsageError(f"allocation_mode {mode!r} is not understood", _HINT)
+    found = [(part["backend"], part["dimensions"]) for part in parts if part is not None]
+    engines = [item for item in found if item[0] in ENGINES]
+    if len(engines) > 1:
+        raise UsageError(f"allocation_mode {mode!r} has {len(engines)} inference parts", "serve one of them at a time")
+    if not engines and (len(found) > 1 or found[0][0] is not None):
+        raise UsageError(
+            f"allocation_mode {mode!r} has no inference part: nothing is to be served",
+            "write sglang.d4p1t1; to debug an algorithm: `rldbg rerun batch.pt --loss module:function`",
+        )
+    engine, dimensions = (engines or found)[0]
+    sizes: dict[str, int] = {}
+    for letter, size in re.findall(r"([a-z])(\d+)", dimensions):
+        if letter not in "dtp" or letter in sizes or int(size) < 1:
+            raise UsageError(f"allocation_mode {mode!r}: {letter}{size} is not understood", _HINT)
+        sizes[letter] = int(size)
+    return Allocation(engine, sizes.get("d", 1), sizes.get("t", 1), sizes.get("p", 1))

@@ -1,0 +1,92 @@
+"""The one interface between protocols and what generates: an embedded model, or a recording."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from rldbg.inference.generation import Answer, Job, Text
+
+PauseMode = Literal["abort", "retract", "in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is served. Tokens that end a text join every request's stop tokens unless it ignores them."""
+
+    name: str
+    path: str
+    max_length: int
+    vocabulary_size: int
+    end_ids: frozenset[int]
+    dtype: str
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class WeightVersion:
+    """Which weights are loaded: the label a client gave them, and a number that never repeats for other labels."""
+
+    label: str = "0"
+    number: int = 0
+
+    def next(self, label: str | None) -> "WeightVersion":
+        if label is None:
+            return WeightVersion(str(self.number + 1), self.number + 1)
+        return WeightVersion(label, int(label) if label.isdecimal() else self.number + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    running: int
+    waiting: int
+    paused: bool
+    version: WeightVersion
+    forward_calls: int
+    generated_tokens: int
+    finished_requests: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "running": self.running,
+            "waiting": self.waiting,
+            "paused": self.paused,
+            "weight_version": self.version.label,
+            "forward_calls": self.forward_calls,
+            "generated_tokens": self.generated_tokens,
+            "finished_requests": self.finished_requests,
+        }
+
+
+class Backend(Protocol):
+    """Everything is called from the server's event loop. A request error is raised as `RequestError`."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    def submit(self, job: Job, *, streams: bool = False) -> Answer:
+        """Starts a continuation; with `streams` its deltas come as they are made."""
+
+    def abort(self, job_id: str | None) -> None:
+        """Ends one continuation, or all; each is answered with what it had."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """No token is made after this returns. `abort` ends what is under way, the others keep it waiting."""
+
+    async def resume(self) -> None: ...
+
+    async def load_folder(self, folder: Path, label: str | None) -> WeightVersion:
+        """New weights from a folder of safetensors files."""
+
+    async def load_file(self, file: Path, label: str | None) -> WeightVersion:
+        """New weights, all or some, from one safetensors file."""
+
+    async def name_version(self, label: str) -> WeightVersion:
+        """Another name for the weights that are loaded."""
+
+    def status(self) -> BackendStatus: ...
+
+    def summary(self) -> Mapping[str, Any]:
+        """What a backend has to say of itself beyond its status."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,106 @@
+"""What `rldbg serve up` starts: the command of a replica, its environment, its place on the network."""
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rldbg.core import Environment, PrerequisiteError, UsageError
+from rldbg.inference.allocation import Allocation
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where replicas listen: on loopback, or elsewhere with a token. Replica n has port + n; 0 takes free ones."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+
+    def check(self) -> None:
+        if self.host not in _LOOPBACK and not self.token:
+            raise UsageError(
+                f"{self.host} can be reached by others: a server there needs a token",
+                "give one with --token SECRET (or RLDBG_SERVE_UP_TOKEN), or leave --host out",
+            )
+
+    def port_of(self, number: int) -> int:
+        return self.port + number if self.port else 0
+
+    def fixed_port_of(self, number: int) -> int:
+        """For servers that cannot say which port they got: one that is free now."""
+        if self.port:
+            return self.port + number
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+
+def replica_count(replicas: int | None, allocation: Allocation | None) -> int:
+    """How many replicas to start; told twice and differently is an error."""
+    if replicas is not None and allocation is not None and replicas != allocation.replicas:
+        raise UsageError(
+            f"--replicas says {replicas}, the allocation mode says d{allocation.replicas}", "give one of the two"
+        )
+    return replicas or (allocation.replicas if allocation else 1)
+
+
+def devices_of(number: int, per_replica: int, *, shared: bool) -> Mapping[str, str]:
+    """CUDA_VISIBLE_DEVICES of replica n: its share of the devices there are; nothing where there are none.
+
+    With `shared`, replicas beyond the number of devices share them in turn; else there must be enough.
+    """
+    devices = visible_devices()
+    if not devices:
+        return {}
+    first = number * per_replica
+    if first + per_replica <= len(devices):
+        own = devices[first : first + per_replica]
+    elif shared:
+        own = [devices[number % len(devices)]]
+    else:
+        raise PrerequisiteError(
+            f"replica {number} needs devices {first} to {first + per_replica - 1}, and there are {len(devices)}",
+            "serve fewer replicas, or less tensor parallelism",
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+
+
+def visible_devices() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    given = Environment().everything().get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [item.strip() for item in given.split(",") if item.strip() and item.strip() != "-1"]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    asked = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False)
+    return [str(number) for number, line in enumerate(asked.stdout.splitlines()) if line.startswith("GPU ")]
+
+
+def require(packages: Sequence[str], what: str, install: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PrerequisiteError(f"{what} needs {missing[0]}", f"pip install '{install}'")
+
+
+def replica_command(number: int, ready: Path, listening: Listening, options: Sequence[str]) -> list[str]:
+    """A process of our own: the embedded backend, or a recording."""
+    own = ["--announce", str(ready), "--host", listening.host, "--port", str(listening.port_of(number))]
+    if listening.token:
+        own += ["--token-file", str(write_token(ready.parent, listening.token))]
+    return [sys.executable, "-m", "rldbg.inference.server", *own, *options]
+
+
+def write_token(folder: Path, token: str) -> Path:
+    """The token in a file that only we read: a command line is seen by everybody."""
+    file = folder / "token"
+    file.touch(mode=0o600)
+    file.write_text(token, encoding="utf-8")
+    return file

@@ -1,0 +1,137 @@
+"""Continuous batching: before every token, new sequences join and finished ones leave.
+
+An iteration is at most one forward pass over the prompts that are waiting and one over a token of everything that runs.
+Its invariant: row i of the cache belongs to running[i].
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rldbg.inference.backend import ModelCard, WeightVersion
+from rldbg.inference.embedded.drawing import draw, top_tokens
+from rldbg.inference.embedded.forward import ForwardPasses
+from rldbg.inference.embedded.sequence import Sequence
+from rldbg.inference.generation import Finish
+from rldbg.inference.keyed_random import uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most sequences at once, most places of the cache, most prompt tokens of one forward pass."""
+
+    running: int = 256
+    cache_tokens: int = 1 << 20
+    prefill_tokens: int = 8192
+
+
+class Scheduler:
+    """Decides what the next forward pass computes. Used by one thread."""
+
+    def __init__(self, passes: ForwardPasses, card: ModelCard, limits: Limits) -> None:
+        self._passes = passes
+        self._card = card
+        self._limits = limits
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.version = WeightVersion()
+        self.generated_tokens = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def step(self) -> list[Sequence]:
+        """One iteration; the sequences that got a token."""
+        admitted = self._admit()
+        if admitted:
+            self._prefill(admitted)
+            self._remove_finished()
+        touched = dict.fromkeys((*admitted, *self.running))
+        if self.running:
+            self._decode()
+            self._remove_finished()
+        return list(touched)
+
+    def abort(self, matches: Callable[[Sequence], bool], message: str) -> list[Sequence]:
+        """Ends what matches; what had no token yet says so in the words clients look for."""
+        ended = [item for item in (*self.running, *self.waiting) if matches(item)]
+        for item in ended:
+            item.finish = Finish("abort", message=message if item.tokens else f"Abort before prefill: {message}")
+        self._remove_finished()
+        self.waiting = deque(item for item in self.waiting if item.finish is None)
+        return ended
+
+    def drop(self) -> list[Sequence]:
+        """Forgets everything that runs, in whatever state a failed forward pass left it."""
+        dropped, self.running = self.running, []
+        self._passes.cache.clear()
+        return dropped
+
+    def retract(self) -> None:
+        """Everything that runs waits again, before the others; it goes on from its tokens with a fresh cache."""
+        self.waiting.extendleft(reversed(self.running))
+        self.running = []
+        self._passes.cache.clear()
+
+    def _admit(self) -> list[Sequence]:
+        """The longest run of waiting sequences that fits; at least one when nothing runs."""
+        admitted: list[Sequence] = []
+        longest = max((item.reserved for item in self.running), default=0)
+        width = 0
+        while self.waiting and len(self.running) + len(admitted) < self._limits.running:
+            item = self.waiting[0]
+            longest, width = max(longest, item.reserved), max(width, len(item.known))
+            count = len(admitted) + 1
+            too_much = (len(self.running) + count) * longest > self._limits.cache_tokens
+            too_wide = count * width > self._limits.prefill_tokens
+            if (admitted and (too_much or too_wide)) or (self.running and too_much):
+                break
+            admitted.append(self.waiting.popleft())
+        return admitted
+
+    def _prefill(self, admitted: list[Sequence]) -> None:
+        scored = [item for item in admitted if item.job.prompt_from is not None and not item.prompt_logprobs]
+        self.running += admitted
+        logits_bv, logits_btv = self._passes.prefill([item.known for item in admitted], all_logits=bool(scored))
+        for row, item in enumerate(admitted):
+            if item in scored:
+                _score_prompt(item, logits_btv[row])
+        self._draw(admitted, logits_bv)
+
+    def _decode(self) -> None:
+        logits_bv = self._passes.decode([item.tokens[-1] for item in self.running])
+        self._draw(self.running, logits_bv)
+
+    def _draw(self, items: list[Sequence], logits_bv: Any) -> None:
+        numbers = uniform([item.job.seed for item in items], [item.job.position + len(item.tokens) for item in items])
+        settings = [item.job.settings for item in items]
+        drawn = draw(logits_bv, settings, numbers, [item.job.top_logprobs for item in items])
+        number, text = self.version.number, self._card.text
+        for item, token, logprob, top in zip(items, drawn.tokens, drawn.logprobs, drawn.top, strict=True):
+            if item.limit:
+                item.add(token, logprob, number, top, text)
+            else:
+                item.finish = Finish("length")
+        self.generated_tokens += len(items)
+
+    def _remove_finished(self) -> None:
+        for row in reversed(range(len(self.running))):
+            if self.running[row].finish is not None:
+                self._passes.cache.remove(row)
+                last = self.running.pop()
+                if row < len(self.running):
+                    self.running[row] = last
+
+
+def _score_prompt(item: Sequence, logits_tv: Any) -> None:
+    """The log prob of each prompt token under the model itself, None for the first; those before `prompt_from` too."""
+    import torch
+
+    prompt = torch.tensor(item.job.prompt, device=logits_tv.device)
+    log_probs_tv = torch.log_softmax(logits_tv[: len(prompt) - 1].float(), dim=-1)
+    scores = log_probs_tv.gather(-1, prompt[1:, None])[:, 0].tolist()
+    item.prompt_logprobs = [None, *scores]
+    if item.job.top_logprobs:
+        item.prompt_top = [[], *top_tokens(log_probs_tv, [item.job.top_logprobs] * len(scores))]

@@ -1,0 +1,84 @@
+"""New weights for a model that is loaded, from safetensors files only: nothing that could run code is read.
+
+Everything is checked before anything is changed: a model is never left with half of an update.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rldbg.inference.generation import RequestError
+
+
+class WeightFiles:
+    """The tensors of some safetensors files, by name; each is read when it is copied."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    @classmethod
+    def of_file(cls, file: Path) -> "WeightFiles":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                return cls(dict.fromkeys(tensors.keys(), file))
+        except (SafetensorError, OSError) as error:
+            raise RequestError(f"{file.name} is no safetensors file: {error}") from error
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "WeightFiles":
+        """A Hugging Face folder: one file, or several with an index."""
+        index = folder / "model.safetensors.index.json"
+        if index.is_file():
+            try:
+                names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+                files = {str(name): folder / Path(str(file)).name for name, file in names.items()}
+            except (OSError, ValueError, KeyError, AttributeError) as error:
+                raise RequestError(f"{index} is damaged: {error}") from error
+            missing = next((file for file in files.values() if not file.is_file()), None)
+            if missing is not None:
+                raise RequestError(f"{index} names {missing.name}, which is not there")
+            return cls(files)
+        files_here = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+        if not files_here:
+            raise RequestError(f"no weights at {folder}: there is no *.safetensors file (pickled weights are not read)")
+        return cls({name: file for part in files_here for name, file in cls.of_file(part)._files.items()})
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def names(self) -> list[str]:
+        return list(self._files)
+
+    def open(self, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+        """Name and lazily read slice of each tensor."""
+        from safetensors import safe_open
+
+        handles = {file: stack.enter_context(safe_open(file, framework="pt")) for file in set(self._files.values())}
+        return ((name, (handles[file], name)) for name, file in self._files.items())
+
+
+def load_weights(model: Any, weights: WeightFiles, *, partial: bool) -> None:
+    """Copies the tensors into the model's own, in place. Without `partial`, each of the model's must be among them."""
+    import torch
+
+    own = model.state_dict()
+    tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
+    unknown = [name for name in weights.names() if name not in own]
+    if unknown or not len(weights):
+        raise RequestError(f"the model has no {unknown[0]!r}" if unknown else "there are no tensors")
+    missing = [name for name in own if name not in set(weights.names()) and name not in tied]
+    if missing and not partial:
+        raise RequestError(f"the weights lack {missing[0]!r}" + (f" and {len(missing) - 1} more" * (len(missing) > 1)))
+    with ExitStack() as stack:
+        tensors = list(weights.open(stack))
+        for name, (handle, _) in tensors:
+            shape = list(handle.get_slice(name).get_shape())
+            if shape != list(own[name].shape):
+                raise RequestError(f"{name} is {shape}, the model's is {list(own[name].shape)}")
+        with torch.no_grad():
+            for name, (handle, _) in tensors:
+                own[name].copy_(handle.get_tensor(name))

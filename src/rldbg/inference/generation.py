@@ -1,0 +1,144 @@
+"""What every protocol asks and every backend answers: one prompt to continue, and what became of it.
+
+Log probs come in three modes, and every answer says which one it used:
+
+    temperature  log softmax of logits / temperature over the whole vocabulary: what trainers recompute (default)
+    raw          log softmax of the logits, whatever the temperature
+    sampled      of the distribution that was drawn from: after temperature, top-k, top-p and min-p, normalised again
+
+Temperature 0 takes the likeliest token; its log prob is the raw one in every mode.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+LogprobMode = Literal["temperature", "raw", "sampled"]
+LOGPROB_MODES: tuple[LogprobMode, ...] = ("temperature", "raw", "sampled")
+FinishKind = Literal["stop", "length", "abort"]
+
+
+class RequestError(Exception):
+    """A request that cannot be answered, with its HTTP status; each protocol writes it in its own form."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to continue. `top_k` 0 and `top_p` 1 leave the distribution whole."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop_token_ids: frozenset[int] = frozenset()
+    stop_texts: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprob_mode: LogprobMode = "temperature"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt to continue once. `seed` keys the random numbers, `position` counts those drawn in earlier turns.
+
+    `prompt_from` asks for the log probs of the prompt's tokens from that place on; None asks for none.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    settings: SamplingSettings
+    seed: int
+    position: int = 0
+    top_logprobs: int = 0
+    prompt_from: int | None = None
+    prompt_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why it ended. `matched` is the stop token or text."""
+
+    kind: FinishKind
+    matched: int | str | None = None
+    message: str = ""
+
+
+# The likeliest tokens at one place: (token, log prob), best first.
+Top = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Tokens that came since the last one."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    top: Sequence[Top] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished continuation. `versions` says which weights made each token."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: Finish
+    weight_version: str
+    logprob_mode: LogprobMode = "temperature"
+    top: list[Top] = field(default_factory=list)
+    prompt_logprobs: list[float | None] = field(default_factory=list)
+    prompt_top: list[Top] = field(default_factory=list)
+    text: str | None = None
+
+
+class Answer:
+    """A continuation under way. Belongs to the event loop it was made in; the backend fills it from there."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def push(self, delta: Delta) -> None:
+        self._deltas.put_nowait(delta)
+
+    def finish(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+            self._deltas.put_nowait(None)
+
+    def fail(self, error: RequestError) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
+            self._deltas.put_nowait(None)
+
+    @property
+    def done(self) -> bool:
+        return self._outcome.done()
+
+    async def outcome(self) -> Outcome:
+        return await asyncio.shield(self._outcome)
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """Each part as it comes; ends when the outcome is there."""
+        while (delta := await self._deltas.get()) is not None:
+            yield delta
+
+
+class Text(Protocol):
+    """What a server needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
+        """The prompt of a conversation, ready for the assistant's turn."""

@@ -1,0 +1,1 @@
+"""The wire protocols, each a thin table of routes over one backend."""

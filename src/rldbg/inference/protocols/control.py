@@ -1,0 +1,45 @@
+"""What every family of control routes does to a backend, in one place; the families differ in names and forms."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from starlette.requests import Request
+
+from rldbg.inference.backend import Backend, PauseMode, WeightVersion
+from rldbg.inference.generation import RequestError
+from rldbg.inference.protocols.http import file_of
+
+_PICKLED = (
+    "pickled tensors are not read: POST the tensors as one safetensors file to /update_weights_from_tensor with "
+    "Content-Type application/octet-stream and ?weight_version=N, or use /update_weights_from_disk"
+)
+_NO_GROUP = "this server joins no process group: update the weights from disk or as a safetensors body"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    backend: Backend
+
+    async def pause(self, mode: str) -> None:
+        if mode not in get_args(PauseMode):
+            raise RequestError(f"mode is {mode!r}; one of {', '.join(get_args(PauseMode))}")
+        await self.backend.pause(mode)  # type: ignore[arg-type]
+
+    async def from_disk(self, path: str, label: str | None, *, aborts: bool = False) -> WeightVersion:
+        if not path:
+            raise RequestError("say where the weights are: model_path is missing")
+        if aborts:
+            self.backend.abort(None)
+        return await self.backend.load_folder(Path(path), label)
+
+    async def from_body(self, request: Request, label: str | None) -> WeightVersion:
+        """Weights as one safetensors file, which is the whole body."""
+        async with file_of(request) as file:
+            return await self.backend.load_file(file, label)
+
+    def refuse_pickle(self) -> None:
+        raise RequestError(_PICKLED)
+
+    def refuse_group(self) -> None:
+        raise RequestError(_NO_GROUP)

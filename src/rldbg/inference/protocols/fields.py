@@ -1,0 +1,107 @@
+"""Reading the fields of a JSON body: each with its type and bounds, and an error that names the field."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.inference.generation import RequestError
+
+MAX_SAMPLES = 1024
+_MOST_TOKENS = 1 << 20
+
+
+class Fields:
+    """A JSON object. A field that is absent or null has its default."""
+
+    def __init__(self, body: Mapping[str, Any], place: str = "") -> None:
+        self._body = body
+        self._place = place
+
+    def has(self, name: str) -> bool:
+        return self._body.get(name) is not None
+
+    def raw(self, name: str) -> Any:
+        return self._body.get(name)
+
+    def integer(self, name: str, default: int, *, least: int = 0, most: int = _MOST_TOKENS) -> int:
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self._wrong(name, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, name: str, default: float, *, least: float, most: float) -> float:
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(name, "a number")
+        if not least <= value <= most:
+            raise self._wrong(name, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(name, "a text")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """A text or a number, as text."""
+        value = self._body.get(name)
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise self._wrong(name, "a text")
+        return None if value is None else str(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """One text or a list of them; empty ones are left out."""
+        value = self._body.get(name)
+        items = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise self._wrong(name, "a text or a list of texts")
+        return tuple(item for item in items if item)
+
+    def tokens(self, name: str) -> tuple[int, ...]:
+        value = self._body.get(name)
+        if value is None:
+            return ()
+        if not is_tokens(value):
+            raise self._wrong(name, "a list of token ids")
+        return tuple(value)
+
+    def inner(self, name: str) -> "Fields":
+        value = self._body.get(name)
+        if value is None:
+            return Fields({}, f"{self._place}{name}.")
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return Fields(value, f"{self._place}{name}.")
+
+    def neutral(self, **values: float) -> None:
+        """Refuses fields that would change the distribution in a way that is not computed here."""
+        for name, value in values.items():
+            if self._body.get(name) not in (None, value):
+                raise RequestError(
+                    f"{self._place}{name}={self._body[name]!r} is not supported here; leave it at {value:g}"
+                )
+
+    def _wrong(self, name: str, wanted: str) -> RequestError:
+        shown = repr(self._body.get(name))
+        return RequestError(f"{self._place}{name} is {shown[:80]}; it must be {wanted}")
+
+
+def is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and -(1 << 31) <= item < 1 << 31 for item in value)

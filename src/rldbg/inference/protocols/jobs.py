@@ -1,0 +1,83 @@
+"""From a request's fields to jobs: identities, seeds, and the settings all protocols share."""
+
+import secrets
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from rldbg.inference.generation import LOGPROB_MODES, Job, LogprobMode, RequestError, SamplingSettings
+from rldbg.inference.protocols.fields import Fields
+
+_SEED_BITS = (1 << 64) - 1
+_MOST_TOP = 100
+# Some clients say "no limit" by a number larger than any vocabulary.
+_UNLIMITED_TOP_K = 1 << 30
+
+
+def settings_of(
+    fields: Fields,
+    *,
+    max_new_tokens: int,
+    stop_texts: Sequence[str],
+    mode: LogprobMode,
+    default_temperature: float = 1.0,
+) -> SamplingSettings:
+    """The sampling fields that all protocols call by the same name."""
+    top_k = fields.integer("top_k", 0, least=-1, most=_UNLIMITED_TOP_K)
+    wanted = fields.text("logprobs_mode", mode)
+    if wanted not in LOGPROB_MODES:
+        raise RequestError(f"logprobs_mode is {wanted!r}; one of {', '.join(LOGPROB_MODES)}")
+    fields.neutral(frequency_penalty=0, presence_penalty=0, repetition_penalty=1)
+    return SamplingSettings(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=fields.integer("min_new_tokens", fields.integer("min_tokens", 0)),
+        temperature=fields.number("temperature", default_temperature, least=0, most=1e6),
+        top_p=_above_zero(fields, "top_p"),
+        top_k=max(top_k, 0),
+        min_p=fields.number("min_p", 0.0, least=0, most=1),
+        stop_token_ids=frozenset(fields.tokens("stop_token_ids")),
+        stop_texts=tuple(stop_texts),
+        ignore_eos=fields.flag("ignore_eos"),
+        logprob_mode=wanted,
+    )
+
+
+def seed_of(fields: Fields, name: str) -> int | None:
+    """Any whole number, taken modulo 2^64; None when the request leaves it open."""
+    value = fields.raw(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} is {str(value)[:80]!r}; it must be a whole number")
+    return value & _SEED_BITS
+
+
+def sample_seed(seed: int | None, number: int) -> int:
+    """The seed of one of several samples of a request: the first has the request's own."""
+    if seed is None:
+        return secrets.randbits(64)
+    if number == 0:
+        return seed
+    return int.from_bytes(blake2b(f"{seed}\0{number}".encode(), digest_size=8).digest(), "little")
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(16)}"
+
+
+def samples(job: Job, count: int, seed: int | None) -> list[Job]:
+    """The same job several times, each with an identity and a seed of its own."""
+    from dataclasses import replace
+
+    ids = [job.id if number == 0 else f"{job.id}-{number}" for number in range(count)]
+    return [replace(job, id=name, seed=sample_seed(seed, number)) for number, name in enumerate(ids)]
+
+
+def top_count(fields: Fields, name: str) -> int:
+    return fields.integer(name, 0, least=0, most=_MOST_TOP)
+
+
+def _above_zero(fields: Fields, name: str) -> float:
+    value = fields.number(name, 1.0, least=0, most=1)
+    if value == 0:
+        raise RequestError(f"{name} is 0; it must be above 0 and at most 1")
+    return value

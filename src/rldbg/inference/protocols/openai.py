@@ -1,0 +1,181 @@
+"""OpenAI's completions and chat completions as vLLM extends them: token ids in and out, log probs, streaming."""
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rldbg.inference.backend import Backend
+from rldbg.inference.generation import Answer, Job, LogprobMode, RequestError
+from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
+from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes
+from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
+from rldbg.inference.protocols.merging import merged
+from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
+
+_DEFAULT_TOKENS = 16
+_UNSUPPORTED = ("suffix", "guided_json", "guided_regex", "structured_outputs", "logit_bias", "use_beam_search")
+_Prompt = tuple[tuple[int, ...], str | None]
+
+
+def openai_error(error: RequestError) -> Response:
+    return Json(error_body(error), error.status)
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    kinds = {404: "NotFoundError", 413: "BadRequestError", 500: "InternalServerError", 401: "AuthenticationError"}
+    kind = kinds.get(error.status, "BadRequestError")
+    return {
+        "object": "error",
+        "message": error.message,
+        "type": kind,
+        "code": error.status,
+        "error": {"message": error.message, "type": kind, "param": None, "code": error.status},
+    }
+
+
+class OpenAi:
+    def __init__(self, backend: Backend, mode: LogprobMode) -> None:
+        self._backend = backend
+        self._mode = mode
+        self._since = int(time.time())
+
+    def table(self) -> Table:
+        return (
+            ("GET", "/v1/models", self.models),
+            ("POST", "/v1/completions", self.completions),
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/tokenize", self.tokenize),
+            ("POST", "/detokenize", self.detokenize),
+        )
+
+    async def models(self, _request: Request) -> Response:
+        card = self._backend.card
+        entry = {"id": card.name, "object": "model", "created": self._since, "owned_by": "rldbg", "root": card.path}
+        return Json({"object": "list", "data": [entry | {"max_model_len": card.max_length}]})
+
+    async def completions(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        prompts = self._prompts(fields)
+        limit = fields.integer("max_tokens", _DEFAULT_TOKENS)
+        count = top_count(fields, "logprobs")
+        jobs = self._jobs(fields, prompts, limit, count, "cmpl-")
+        form = CompletionForm(self._backend, fields, with_logprobs=fields.has("logprobs"))
+        return await self._answer(request, fields, jobs, form)
+
+    async def chat(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        messages = fields.raw("messages")
+        if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages) or not messages:
+            raise RequestError("messages must be a list of objects with role and content")
+        tools = fields.raw("tools")
+        if tools is not None and not isinstance(tools, list):
+            raise RequestError("tools must be a list")
+        prompt = tuple(self._backend.card.text.chat([_plain(item) for item in messages], tools))
+        room = max(1, self._backend.card.max_length - len(prompt))
+        limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", room))
+        count = top_count(fields, "top_logprobs")
+        jobs = self._jobs(fields, [(prompt, None)], limit, count, "chatcmpl-")
+        form = ChatForm(self._backend, fields, with_logprobs=fields.flag("logprobs"))
+        return await self._answer(request, fields, jobs, form)
+
+    async def tokenize(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        text = self._backend.card.text
+        messages = fields.raw("messages")
+        tokens = text.chat(messages, None) if isinstance(messages, list) else text.encode(fields.text("prompt"))
+        return Json({"tokens": tokens, "count": len(tokens), "max_model_len": self._backend.card.max_length})
+
+    async def detokenize(self, request: Request) -> Response:
+        tokens = Fields(await body_of(request)).tokens("tokens")
+        return Json({"prompt": self._backend.card.text.decode(tokens, skip_special=False)})
+
+    async def _answer(self, request: Request, fields: Fields, jobs: list[Job], form: Form) -> Response:
+        streams = fields.flag("stream")
+        answers = [self._backend.submit(job, streams=streams) for job in jobs]
+        if streams:
+            counted = jobs[:: _count(fields)] if fields.inner("stream_options").flag("include_usage") else []
+            return events(_stream(self._backend, answers, form, counted), error_body)
+        done = await outcomes(request, self._backend, answers)
+        choices = [
+            form.choice(index, job, outcome) for index, (job, outcome) in enumerate(zip(jobs, done, strict=True))
+        ]
+        body = form.envelope(jobs[0]) | {
+            "choices": choices,
+            "usage": usage(jobs[:: _count(fields)], [item.tokens for item in done]),
+        }
+        return Json(body | form.extra(jobs[0], done[0]))
+
+    def _prompts(self, fields: Fields) -> list[_Prompt]:
+        """vLLM's four shapes: a text, texts, token ids, lists of token ids."""
+        prompt = fields.raw("prompt")
+        encode = self._backend.card.text.encode
+        if isinstance(prompt, str):
+            return [(tuple(encode(prompt)), prompt)]
+        if isinstance(prompt, list) and prompt:
+            if is_tokens(prompt):
+                return [(tuple(prompt), None)]
+            if all(isinstance(item, str) for item in prompt):
+                return [(tuple(encode(item)), item) for item in prompt]
+            if all(is_tokens(item) for item in prompt):
+                return [(tuple(item), None) for item in prompt]
+        raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
+
+    def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[Job]:
+        for name in _UNSUPPORTED:
+            if fields.raw(name):
+                raise RequestError(f"{name} is not supported by this server")
+        settings = settings_of(fields, max_new_tokens=limit, stop_texts=fields.texts("stop"), mode=self._mode)
+        count = _count(fields)
+        if count * len(prompts) > MAX_SAMPLES:
+            raise RequestError(f"{count * len(prompts)} samples in one request; at most {MAX_SAMPLES}")
+        scores = fields.has("prompt_logprobs") or (fields.flag("echo") and fields.has("logprobs"))
+        base = Job(
+            id=fields.optional_text("request_id") or new_id(prefix),
+            prompt=(),
+            settings=settings,
+            seed=0,
+            top_logprobs=max(top, top_count(fields, "prompt_logprobs")),
+            prompt_from=0 if scores else None,
+        )
+        seed = seed_of(fields, "seed")
+        jobs = []
+        for number, (tokens, text) in enumerate(prompts):
+            name = base.id if number == 0 else f"{base.id}-p{number}"
+            jobs += samples(replace(base, id=name, prompt=tokens, prompt_text=text), count, seed)
+        return jobs
+
+
+def _count(fields: Fields) -> int:
+    """How often each prompt is continued."""
+    return fields.integer("n", 1, least=1, most=MAX_SAMPLES)
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose content is a text: parts of text are joined, anything else is refused."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message) | {"content": content or ""}
+    if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        raise RequestError("only parts of type text are supported in a message")
+    return dict(message) | {"content": "".join(str(part.get("text", "")) for part in content)}
+
+
+async def _stream(
+    backend: Backend, answers: Sequence[Answer], form: Form, counted: Sequence[Job]
+) -> AsyncIterator[Mapping[str, Any]]:
+    """One chunk for each part of each choice, as they come; then the usage of the jobs to be counted, if any."""
+    envelope = form.envelope(answers[0].job, chunk=True)
+    with aborted_if_left(backend, answers):
+        for index in range(len(answers)):
+            if (first := form.opening(index)) is not None:
+                yield envelope | {"choices": [first]}
+        parts = [form.parts(index, answer) for index, answer in enumerate(answers)]
+        async for part in merged(parts):
+            yield envelope | {"choices": [part]}
+        if counted:
+            tokens = [(await answer.outcome()).tokens for answer in answers]
+            yield envelope | {"choices": [], "usage": usage(counted, tokens)}

@@ -1,0 +1,229 @@
+"""The forms of OpenAI's answers: completions and chat, whole and in chunks."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from rldbg.inference.backend import Backend
+from rldbg.inference.embedded.text import GrowingText
+from rldbg.inference.generation import Answer, Finish, Job, Outcome, Top
+from rldbg.inference.protocols.fields import Fields
+
+
+class Form:
+    """What both forms share. Stop texts are cut off the text, never off the tokens."""
+
+    object = ""
+    chunk_object = ""
+
+    def __init__(self, backend: Backend, fields: Fields, *, with_logprobs: bool) -> None:
+        self._card = backend.card
+        self._text = backend.card.text
+        self._version = backend.status().version.label
+        self._with_logprobs = with_logprobs
+        self._with_ids = fields.flag("return_token_ids")
+        self._ids_as_tokens = fields.flag("return_tokens_as_token_ids")
+        self._skip_special = fields.flag("skip_special_tokens", True)
+        self._keep_stop = fields.flag("include_stop_str_in_output")
+        self._echo = fields.flag("echo")
+        self._model = fields.optional_text("model") or backend.card.name
+        self._prompt_top = fields.integer("prompt_logprobs", 0, most=100) if fields.has("prompt_logprobs") else None
+
+    def envelope(self, job: Job, *, chunk: bool = False) -> dict[str, Any]:
+        name = self.chunk_object if chunk else self.object
+        return {"id": job.id, "object": name, "created": int(time.time()), "model": self._model}
+
+    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def extra(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+        """Fields beside the choices."""
+        return {"weight_version": outcome.weight_version, "logprobs_mode": outcome.logprob_mode}
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The chunk before any text."""
+        return None
+
+    async def parts(self, index: int, answer: Answer) -> AsyncIterator[dict[str, Any]]:
+        """A choice in chunks; the last one says why it ended."""
+        growing = GrowingText(self._text, skip_special=self._skip_special)
+        held, sent = "", 0
+        stops = answer.job.settings.stop_texts
+        async for delta in answer.deltas():
+            sent += len(delta.tokens)
+            held += growing.add(delta.tokens)
+            ready, held = _without_stop_beginning(held, stops)
+            yield self._part(index, ready, delta.tokens, delta.logprobs, delta.top, None)
+        outcome = await answer.outcome()
+        left = outcome.tokens[sent:]
+        held += growing.add(left) + growing.rest()
+        text = self._cut(held, outcome.finish)
+        yield self._part(index, text, left, outcome.logprobs[sent:], outcome.top[sent:], outcome.finish)
+
+    def _part(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        top: Sequence[Top],
+        finish: Finish | None,
+    ) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _whole_text(self, outcome: Outcome) -> str:
+        text = outcome.text
+        if text is None:
+            text = self._text.decode(outcome.tokens, skip_special=self._skip_special)
+        return self._cut(text, outcome.finish)
+
+    def _cut(self, text: str, finish: Finish) -> str:
+        if isinstance(finish.matched, str) and not self._keep_stop and finish.matched in text:
+            return text[: text.index(finish.matched)]
+        return text
+
+    def _token(self, token: int) -> str:
+        return f"token_id:{token}" if self._ids_as_tokens else self._text.decode([token], skip_special=False)
+
+    def _prompt_logprobs(self, job: Job, outcome: Outcome) -> list[dict[str, Any] | None] | None:
+        """vLLM's form: for each prompt token its own log prob and the likeliest ones'; none for the first."""
+        if self._prompt_top is None or not outcome.prompt_logprobs:
+            return None
+        places: list[dict[str, Any] | None] = []
+        for place, (token, score) in enumerate(zip(job.prompt, outcome.prompt_logprobs, strict=True)):
+            if score is None:
+                places.append(None)
+                continue
+            likeliest = outcome.prompt_top[place][: self._prompt_top] if outcome.prompt_top else []
+            entry = {
+                str(other): {"logprob": value, "rank": rank, "decoded_token": self._token(other)}
+                for rank, (other, value) in enumerate(likeliest, start=1)
+            }
+            own = {"logprob": score, "rank": None, "decoded_token": self._token(token)}
+            places.append({str(token): own} | entry if str(token) not in entry else entry)
+        return places
+
+
+class CompletionForm(Form):
+    object = chunk_object = "text_completion"
+
+    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+        text = self._whole_text(outcome)
+        if self._echo:
+            text = self._text.decode(job.prompt, skip_special=self._skip_special) + text
+        choice = self._part(index, text, outcome.tokens, outcome.logprobs, outcome.top, outcome.finish)
+        if self._echo and self._with_logprobs:
+            tokens = [*job.prompt, *outcome.tokens]
+            scores = [*outcome.prompt_logprobs, *outcome.logprobs]
+            choice["logprobs"] = self._logprobs(tokens, scores, [*outcome.prompt_top, *outcome.top])
+        if self._with_ids:
+            choice["prompt_token_ids"] = list(job.prompt)
+        choice["prompt_logprobs"] = self._prompt_logprobs(job, outcome)
+        return choice
+
+    def _part(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        top: Sequence[Top],
+        finish: Finish | None,
+    ) -> dict[str, Any]:
+        part: dict[str, Any] = {"index": index, "text": text} | finish_fields(finish)
+        part["logprobs"] = self._logprobs(tokens, logprobs, top) if self._with_logprobs else None
+        if self._with_ids:
+            part["token_ids"] = list(tokens)
+        return part
+
+    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Top]) -> dict[str, Any]:
+        names = [self._token(token) for token in tokens]
+        offsets, end = [], 0
+        for name in names:
+            offsets.append(end)
+            end += len(name)
+        likeliest: list[dict[str, float] | None] = [None] * len(tokens)
+        if top:
+            likeliest = [{self._token(token): logprob for token, logprob in place} if place else None for place in top]
+        return {
+            "tokens": names,
+            "token_logprobs": list(logprobs),
+            "top_logprobs": likeliest,
+            "text_offset": offsets,
+        }
+
+
+class ChatForm(Form):
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": self._whole_text(outcome),
+            "tool_calls": [],
+            "refusal": None,
+        }
+        choice: dict[str, Any] = {"index": index, "message": message} | finish_fields(outcome.finish)
+        choice["logprobs"] = self._logprobs(outcome.tokens, outcome.logprobs, outcome.top)
+        if self._with_ids:
+            choice["token_ids"] = outcome.tokens
+        return choice
+
+    def extra(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+        fields = super().extra(job, outcome) | {"prompt_logprobs": self._prompt_logprobs(job, outcome)}
+        return fields | ({"prompt_token_ids": list(job.prompt)} if self._with_ids else {})
+
+    def opening(self, index: int) -> dict[str, Any]:
+        return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
+
+    def _part(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        top: Sequence[Top],
+        finish: Finish | None,
+    ) -> dict[str, Any]:
+        part: dict[str, Any] = {"index": index, "delta": {"content": text}} | finish_fields(finish)
+        part["logprobs"] = self._logprobs(tokens, logprobs, top)
+        if self._with_ids:
+            part["token_ids"] = list(tokens)
+        return part
+
+    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Top]) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        places = top or [[] for _ in tokens]
+        content = [
+            self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in place]}
+            for token, logprob, place in zip(tokens, logprobs, places, strict=True)
+        ]
+        return {"content": content}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        name = self._token(token)
+        return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
+
+
+def finish_fields(finish: Finish | None) -> dict[str, Any]:
+    if finish is None:
+        return {"finish_reason": None}
+    return {"finish_reason": finish.kind, "stop_reason": finish.matched}
+
+
+def usage(jobs: Sequence[Job], tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """`jobs` has each prompt once, however often it was continued."""
+    prompts = sum(len(job.prompt) for job in jobs)
+    completions = sum(len(row) for row in tokens)
+    return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
+
+
+def _without_stop_beginning(text: str, stops: Sequence[str]) -> tuple[str, str]:
+    """What may be sent now, and what could still become a stop text."""
+    longest = max((len(stop) for stop in stops), default=0)
+    for size in range(min(len(text), longest), 0, -1):
+        if any(stop.startswith(text[-size:]) or text[-size:].startswith(stop) for stop in stops):
+            return text[:-size], text[-size:]
+    return text, ""

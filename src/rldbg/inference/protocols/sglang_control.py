@@ -1,0 +1,173 @@
+"""SGLang's control routes: health, descriptions, pause and continue, abort, weights."""
+
+import base64
+import binascii
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from rldbg.inference.backend import Backend, WeightVersion
+from rldbg.inference.generation import Job, RequestError, SamplingSettings
+from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.fields import Fields
+from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.jobs import new_id
+from rldbg.version import __version__
+
+
+class SglangControl:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._control = Control(backend)
+
+    def table(self) -> Table:
+        return (
+            ("GET", "/health", self.health),
+            ("GET", "/health_generate", self.health_generate),
+            ("GET", "/server_info", self.server_info),
+            ("GET", "/get_server_info", self.server_info),
+            ("GET", "/model_info", self.model_info),
+            ("GET", "/get_model_info", self.model_info),
+            ("GET POST", "/get_weight_version", self.weight_version),
+            ("POST", "/update_weight_version", self.update_weight_version),
+            ("POST", "/pause_generation", self.pause),
+            ("POST", "/continue_generation", self.resume),
+            ("POST", "/abort_request", self.abort),
+            ("GET POST", "/flush_cache", self.flush_cache),
+            ("POST", "/update_weights_from_disk", self.from_disk),
+            ("POST", "/update_weights_from_tensor", self.from_tensor),
+            ("POST", "/init_weights_update_group", self.no_group),
+            ("POST", "/update_weights_from_distributed", self.no_group),
+            ("POST", "/destroy_weights_update_group", self.nothing_to_do),
+            ("POST", "/release_memory_occupation", self.nothing_held),
+            ("POST", "/resume_memory_occupation", self.nothing_held),
+        )
+
+    async def health(self, _request: Request) -> Response:
+        return Response()
+
+    async def health_generate(self, request: Request) -> Response:
+        """Healthy is who makes a token; while paused nothing may be made, and that is told."""
+        if self._backend.status().paused:
+            raise RequestError("generation is paused", 503)
+        job = Job(new_id("health-"), (0,), SamplingSettings(max_new_tokens=1, temperature=0), seed=0)
+        await outcomes(request, self._backend, [self._backend.submit(job)])
+        return Response()
+
+    async def server_info(self, _request: Request) -> Response:
+        card = self._backend.card
+        return Json(
+            {
+                "model_path": card.path,
+                "served_model_name": card.name,
+                "tokenizer_path": card.path,
+                "dtype": card.dtype,
+                "context_length": card.max_length,
+                "tp_size": 1,
+                "pp_size": 1,
+                "dp_size": 1,
+                "disaggregation_mode": "null",
+                "enable_memory_saver": False,
+                "version": f"rldbg {__version__}",
+                "internal_states": [dict(self._backend.summary())],
+            }
+        )
+
+    async def model_info(self, _request: Request) -> Response:
+        card = self._backend.card
+        return Json(
+            {
+                "model_path": card.path,
+                "served_model_name": card.name,
+                "tokenizer_path": card.path,
+                "is_generation": True,
+                "weight_version": self._backend.status().version.label,
+                "max_model_len": card.max_length,
+                "vocab_size": card.vocabulary_size,
+            }
+        )
+
+    async def weight_version(self, _request: Request) -> Response:
+        return Json({"weight_version": self._backend.status().version.label})
+
+    async def update_weight_version(self, request: Request) -> Response:
+        label = Fields(await body_of(request)).optional_text("new_version")
+        if not label:
+            raise RequestError("new_version is missing")
+        await self._backend.name_version(label)
+        return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
+
+    async def pause(self, request: Request) -> Response:
+        await self._control.pause(Fields(await body_of(request)).text("mode", "abort"))
+        return Json({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def resume(self, request: Request) -> Response:
+        await body_of(request)
+        await self._backend.resume()
+        return Json({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def abort(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        rid, everything = fields.optional_text("rid"), fields.flag("abort_all")
+        if not rid and not everything:
+            raise RequestError("say which request to abort: rid, or abort_all")
+        self._backend.abort(None if everything else rid)
+        return Response()
+
+    async def flush_cache(self, _request: Request) -> Response:
+        status = self._backend.status()
+        if status.running or status.waiting:
+            return PlainTextResponse("requests are under way; the cache is not flushed\n", 400)
+        return PlainTextResponse("Cache flushed.\n")
+
+    async def from_disk(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        try:
+            version = await self._control.from_disk(
+                fields.text("model_path"),
+                fields.optional_text("weight_version"),
+                aborts=fields.flag("abort_all_requests"),
+            )
+        except RequestError as error:
+            return Json({"success": False, "message": error.message, "num_paused_requests": 0}, error.status)
+        return Json(_updated(version) | {"num_paused_requests": 0})
+
+    async def from_tensor(self, request: Request) -> Response:
+        """The tensors as a safetensors file: the whole body, or base64 in the JSON field `safetensors`."""
+        if "json" not in request.headers.get("content-type", ""):
+            label = request.query_params.get("weight_version")
+            return Json(_updated(await self._control.from_body(request, label)))
+        fields = Fields(await body_of(request))
+        if not fields.has("safetensors"):
+            self._control.refuse_pickle()
+        try:
+            content = base64.b64decode(fields.text("safetensors"), validate=True)
+        except binascii.Error as error:
+            raise RequestError(f"safetensors is no base64: {error}") from error
+        with tempfile.TemporaryDirectory(prefix="rldbg-weights-") as folder:
+            file = Path(folder) / "weights.safetensors"
+            file.write_bytes(io.BytesIO(content).getbuffer())
+            version = await self._backend.load_file(file, fields.optional_text("weight_version"))
+        return Json(_updated(version))
+
+    async def no_group(self, request: Request) -> Response:
+        await body_of(request)
+        self._control.refuse_group()
+        raise AssertionError
+
+    async def nothing_to_do(self, request: Request) -> Response:
+        await body_of(request)
+        return Json({"success": True, "message": "there is no process group"})
+
+    async def nothing_held(self, request: Request) -> Response:
+        """Memory stays where it is: the server has no other use for it."""
+        await body_of(request)
+        return Json(None)
+
+
+def _updated(version: WeightVersion) -> dict[str, Any]:
+    return {"success": True, "message": f"weight version is {version.label}", "weight_version": version.label}

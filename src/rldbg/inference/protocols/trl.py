@@ -1,0 +1,140 @@
+"""The routes of `trl vllm-serve` that a client without a GPU can use; their paths end in a slash.
+
+Log probs are those of the distribution that was drawn from, as that server gives them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rldbg.inference.backend import Backend
+from rldbg.inference.generation import Job, Outcome, RequestError, SamplingSettings
+from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
+from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
+
+_DEFAULT_TOKENS = 16
+_UNSUPPORTED = ("images", "structured_outputs_regex", "guided_decoding_regex")
+
+
+def trl_error(error: RequestError) -> Response:
+    return Json({"detail": error.message}, error.status)
+
+
+class Trl:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._control = Control(backend)
+
+    def table(self) -> Table:
+        return (
+            ("GET", "/health/", self.health),
+            ("GET", "/get_world_size/", self.world_size),
+            ("POST", "/generate/", self.generate),
+            ("POST", "/chat/", self.chat),
+            ("POST", "/get_sequence_logprobs/", self.sequence_logprobs),
+            ("POST", "/init_communicator/", self.no_group),
+            ("POST", "/update_named_param/", self.no_group),
+            ("POST", "/batch_update_named_params/", self.no_group),
+            ("POST", "/reset_prefix_cache/", self.nothing_to_do),
+            ("POST", "/close_communicator/", self.nothing_to_do),
+        )
+
+    async def health(self, _request: Request) -> Response:
+        return Json({"status": "ok"})
+
+    async def world_size(self, _request: Request) -> Response:
+        return Json({"world_size": 1})
+
+    async def generate(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        prompts = fields.raw("prompts")
+        if not isinstance(prompts, list) or not prompts:
+            raise RequestError("prompts must be a list of texts or of lists of token ids")
+        rows = [self._tokens(prompt) for prompt in prompts]
+        return await self._answer(request, fields, rows)
+
+    async def chat(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        conversations = fields.raw("messages")
+        if not isinstance(conversations, list) or not all(isinstance(item, list) for item in conversations):
+            raise RequestError("messages must be a list of conversations")
+        tools = fields.raw("tools")
+        chat = self._backend.card.text.chat
+        rows = [tuple(chat(item, tools if isinstance(tools, list) else None)) for item in conversations]
+        return await self._answer(request, fields, rows)
+
+    async def sequence_logprobs(self, request: Request) -> Response:
+        """Log probs of given completions under the model: nothing is drawn."""
+        fields = Fields(await body_of(request))
+        sequences, lengths = fields.raw("sequences"), fields.raw("prompt_lengths")
+        if not isinstance(sequences, list) or not all(is_tokens(row) for row in sequences) or not is_tokens(lengths):
+            raise RequestError("send sequences (lists of token ids) and prompt_lengths (one number each)")
+        if len(sequences) != len(lengths) or not sequences:
+            raise RequestError(f"{len(sequences)} sequences and {len(lengths)} prompt_lengths")
+        settings = SamplingSettings(max_new_tokens=0, temperature=0)
+        jobs = [Job(new_id("score-"), tuple(row), settings, seed=0, prompt_from=0) for row in sequences]
+        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        scored = list(zip(done, jobs, lengths, strict=True))
+        return Json(
+            {
+                "logprobs": [[[score] for score in item.prompt_logprobs[start:]] for item, _, start in scored],
+                "logprob_token_ids": [[[token] for token in job.prompt[start:]] for _, job, start in scored],
+            }
+        )
+
+    async def no_group(self, request: Request) -> Response:
+        await body_of(request)
+        self._control.refuse_group()
+        raise AssertionError
+
+    async def nothing_to_do(self, request: Request) -> Response:
+        await body_of(request)
+        return Json({"message": "ok"})
+
+    async def _answer(self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]]) -> Response:
+        for name in _UNSUPPORTED:
+            if fields.raw(name):
+                raise RequestError(f"{name} is not supported by this server")
+        settings = settings_of(
+            fields,
+            max_new_tokens=fields.integer("max_tokens", _DEFAULT_TOKENS),
+            stop_texts=fields.inner("generation_kwargs").texts("stop"),
+            mode="sampled",
+        )
+        count = fields.integer("n", 1, least=1, most=MAX_SAMPLES)
+        if count * len(rows) > MAX_SAMPLES:
+            raise RequestError(f"{count * len(rows)} samples in one request; at most {MAX_SAMPLES}")
+        top = top_count(fields, "logprobs")
+        seed = seed_of(fields.inner("generation_kwargs"), "seed")
+        jobs = [
+            job
+            for row in rows
+            for job in samples(Job(new_id("trl-"), row, settings, seed=0, top_logprobs=top), count, seed)
+        ]
+        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        places = [[_place(item, index) for index in range(len(item.tokens))] for item in done]
+        return Json(
+            {
+                "prompt_ids": [list(row) for row in rows],
+                "completion_ids": [item.tokens for item in done],
+                "logprobs": [[[value for _, value in place] for place in row] for row in places],
+                "logprob_token_ids": [[[token for token, _ in place] for place in row] for row in places],
+            }
+        )
+
+    def _tokens(self, prompt: Any) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self._backend.card.text.encode(prompt))
+        if is_tokens(prompt):
+            return tuple(prompt)
+        raise RequestError("prompts must be a list of texts or of lists of token ids")
+
+
+def _place(item: Outcome, index: int) -> list[tuple[int, float]]:
+    """The token that was drawn, then the likeliest ones beside it."""
+    own = (item.tokens[index], item.logprobs[index])
+    return [own, *(other for other in (item.top[index] if item.top else []) if other[0] != own[0])]

@@ -1,0 +1,146 @@
+"""vLLM's own control routes and its token-in, token-out generation, which prime-rl uses."""
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from rldbg.inference.backend import Backend
+from rldbg.inference.generation import Job, LogprobMode, RequestError
+from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
+from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
+from rldbg.version import __version__
+
+_PAUSE_MODES = {"abort": "abort", "wait": "retract", "keep": "in_place"}
+_DEFAULT_TOKENS = 16
+
+
+class Vllm:
+    def __init__(self, backend: Backend, mode: LogprobMode) -> None:
+        self._backend = backend
+        self._control = Control(backend)
+        self._mode = mode
+
+    def table(self) -> Table:
+        return (
+            ("GET", "/ping", self.alive),
+            ("GET", "/liveness", self.alive),
+            ("GET", "/version", self.version),
+            ("GET", "/metrics", self.metrics),
+            ("POST", "/pause", self.pause),
+            ("POST", "/resume", self.resume),
+            ("GET", "/is_paused", self.is_paused),
+            ("POST", "/abort_requests", self.abort),
+            ("POST", "/sleep", self.sleep),
+            ("POST", "/wake_up", self.resume),
+            ("POST", "/update_weights", self.update_weights),
+            ("POST", "/update_weight_version", self.update_weight_version),
+            ("GET", "/weight_info", self.weight_info),
+            ("GET", "/get_world_size", self.world_size),
+            ("POST", "/reset_prefix_cache", self.nothing_cached),
+            ("POST", "/inference/v1/generate", self.generate),
+        )
+
+    async def alive(self, _request: Request) -> Response:
+        return Json({"status": "ok"})
+
+    async def version(self, _request: Request) -> Response:
+        return Json({"version": f"rldbg {__version__}"})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus' text form, under vLLM's names."""
+        status = self._backend.status()
+        label = f'{{model_name="{self._backend.card.name}"}}'
+        lines = [
+            f"vllm:num_requests_running{label} {status.running}",
+            f"vllm:num_requests_waiting{label} {status.waiting}",
+            f"vllm:generation_tokens_total{label} {status.generated_tokens}",
+            f"rldbg:forward_calls_total{label} {status.forward_calls}",
+        ]
+        return PlainTextResponse("\n".join(lines) + "\n")
+
+    async def pause(self, request: Request) -> Response:
+        mode = request.query_params.get("mode", "abort")
+        if mode not in _PAUSE_MODES:
+            raise RequestError(f"mode is {mode!r}; one of {', '.join(_PAUSE_MODES)}")
+        await self._control.pause(_PAUSE_MODES[mode])
+        return Json({"status": "paused"})
+
+    async def sleep(self, _request: Request) -> Response:
+        await self._control.pause("retract")
+        return Json({"status": "sleeping"})
+
+    async def resume(self, _request: Request) -> Response:
+        await self._backend.resume()
+        return Json({"status": "resumed"})
+
+    async def is_paused(self, _request: Request) -> Response:
+        return Json({"is_paused": self._backend.status().paused})
+
+    async def abort(self, request: Request) -> Response:
+        ids = Fields(await body_of(request)).texts("request_ids")
+        for name in ids or (None,):
+            self._backend.abort(name)
+        return Json({"status": "ok"})
+
+    async def update_weights(self, request: Request) -> Response:
+        """prime-rl names a folder; it may also be a whole safetensors body."""
+        if "json" not in request.headers.get("content-type", "json"):
+            version = await self._control.from_body(request, request.query_params.get("weight_version"))
+        else:
+            fields = Fields(await body_of(request))
+            folder = fields.text("weight_dir") or fields.text("model_path")
+            version = await self._control.from_disk(folder, fields.optional_text("weight_version"))
+        return Json({"status": "ok", "weight_version": version.label})
+
+    async def update_weight_version(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        label = fields.optional_text("new_version") or fields.optional_text("weight_version")
+        if not label:
+            raise RequestError("new_version is missing")
+        await self._backend.name_version(label)
+        return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
+
+    async def weight_info(self, _request: Request) -> Response:
+        return Json({"weight_version": self._backend.status().version.label})
+
+    async def world_size(self, _request: Request) -> Response:
+        return Json({"world_size": 1})
+
+    async def nothing_cached(self, _request: Request) -> Response:
+        return Json({"status": "ok"})
+
+    async def generate(self, request: Request) -> Response:
+        fields = Fields(await body_of(request))
+        sampling = fields.inner("sampling_params")
+        if fields.flag("stream"):
+            raise RequestError("stream is not supported by this route; use /v1/completions")
+        settings = settings_of(
+            sampling,
+            max_new_tokens=sampling.integer("max_tokens", _DEFAULT_TOKENS),
+            stop_texts=sampling.texts("stop"),
+            mode=self._mode,
+        )
+        name = fields.optional_text("request_id") or new_id("generate-tokens-")
+        top = top_count(sampling, "logprobs")
+        base = Job(name, fields.tokens("token_ids"), settings, seed=0, top_logprobs=top)
+        count = sampling.integer("n", 1, least=1, most=MAX_SAMPLES)
+        jobs = samples(base, count, seed_of(sampling, "seed"))
+        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        choices = [
+            {
+                "index": index,
+                "token_ids": item.tokens,
+                "finish_reason": item.finish.kind,
+                "logprobs": {
+                    "content": [
+                        {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []}
+                        for token, logprob in zip(item.tokens, item.logprobs, strict=True)
+                    ]
+                }
+                if sampling.has("logprobs")
+                else None,
+            }
+            for index, item in enumerate(done)
+        ]
+        return Json({"request_id": name, "choices": choices, "weight_version": done[0].weight_version})

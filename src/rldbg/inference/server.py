@@ -1,0 +1,121 @@
+"""The process of one replica: `python -m rldbg.inference.server`. `rldbg serve up` starts it.
+
+It says where it listens in the announcement file when it is ready to answer, and ends in order on SIGTERM.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rldbg.core import RldbgError, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.inference.backend import Backend
+
+_SHUTDOWN_S = 2
+# A client that debugs says nothing for a long time; its connection must still be there afterwards.
+_IDLE_S = 3600
+_BACKLOG = 4096
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(_serve(options))
+    except RldbgError as error:
+        logging.getLogger(__name__).critical("%s (try: %s)", error.message, error.hint)
+        return int(error.exit_code)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m rldbg.inference.server")
+    parser.add_argument("--backend", choices=["transformers", "recording"], default="transformers")
+    parser.add_argument("--model", type=Path, help="the folder of a Hugging Face causal model")
+    parser.add_argument("--recording", type=Path, help="what the recording backend answers from")
+    parser.add_argument("--nearest", action="store_true", help="answer an unknown prompt with the nearest one's")
+    parser.add_argument("--name", required=True, help="the model's name for clients")
+    parser.add_argument("--announce", type=Path, required=True, help="the file that will say where it listens")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--token-file", type=Path, help="holds the token clients must show")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="0 leaves the choice to torch")
+    parser.add_argument("--max-running", type=int, default=256, help="sequences at once")
+    parser.add_argument("--logprobs", choices=["temperature", "raw", "sampled"], default="temperature")
+    return parser
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    listener = listen(options.host, options.port)
+    import uvicorn
+
+    from rldbg.inference.application import Service, build_application
+
+    backend = _backend(options)
+    service = Service(
+        logprob_mode=options.logprobs,
+        token=options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None,
+        replicas=lambda: announced(options.announce.parent),
+    )
+    configuration = uvicorn.Config(
+        build_application(backend, service),
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        timeout_keep_alive=_IDLE_S,
+        backlog=_BACKLOG,
+    )
+    announce(options.announce, listener)
+    await uvicorn.Server(configuration).serve(sockets=[listener])
+
+
+def _backend(options: argparse.Namespace) -> "Backend":
+    import torch
+
+    from rldbg.inference.embedded.loading import load_backend
+    from rldbg.inference.embedded.scheduler import Limits
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    limits = Limits(running=options.max_running)
+    return load_backend(options.model, name=options.name, dtype=options.dtype, device=options.device, limits=limits)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; the port may be 0."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}", "choose another with --port") from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def announce(file: Path, listener: socket.socket) -> None:
+    """Says where this process listens; the file is never seen half written."""
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(json.dumps({"pid": os.getpid(), "address": address}), encoding="utf-8")
+    temporary.replace(file)
+
+
+def announced(folder: Path) -> list[str]:
+    """The addresses of all replicas that have announced themselves."""
+    return [json.loads(file.read_text(encoding="utf-8"))["address"] for file in sorted(folder.glob("*.ready"))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The tiny model as a Hugging Face folder, for servers and clients that load models by path.
+
+Its weights are those a run starts from with the same seed. Its tokenizer is the trainer's, made friendlier for any
+text: capitals become small, and a character it has not becomes a question mark.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from rldbg.trainer.model import build_model
+from rldbg.trainer.settings import ModelSettings
+from rldbg.trainer.tokenizer import CharacterTokenizer
+
+# Rotary positions know no limit; the trainer's short one would only get in the way of long prompts.
+_MAX_LENGTH = 4096
+_CHAT = "{% for message in messages %}{{ message['content'] }}{% if not loop.last %} {% endif %}{% endfor %}"
+
+
+def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
+    """The folder, made when it is not there; two processes may ask at once."""
+    if (folder / "config.json").is_file():
+        return folder
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(temporary, seed)
+        temporary.rename(folder)
+    except OSError:
+        if not (folder / "config.json").is_file():
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _write(folder: Path, seed: int) -> None:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    tokenizer = CharacterTokenizer()
+    model = build_model(ModelSettings(), vocabulary_size=tokenizer.vocabulary_size, seed=seed)
+    model.config.max_position_embeddings = _MAX_LENGTH
+    model.save_pretrained(str(folder))
+    special = {tokenizer.pad_id: "<pad>", tokenizer.eos_id: "<eos>"}
+    names = {special.get(number) or tokenizer.decode([number]): number for number in range(tokenizer.vocabulary_size)}
+    inner = Tokenizer(models.WordLevel(names, unk_token="?"))
+    inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        chat_template=_CHAT,
+        model_max_length=_MAX_LENGTH,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(str(folder))
