@@ -5,8 +5,10 @@ places, so that a line broken by a terminal in the middle of one is still found 
 """
 
 import re._constants as sre  # type: ignore[import-not-found]
-import re._parser as sre_parser  # type: ignore[import-not-found]
+from functools import lru_cache
 from typing import Any
+
+from rldbg.doctor.expressions import parsed
 
 SHORTEST = 8
 """The engines compare eight bytes at once; shorter anchors would also be found everywhere."""
@@ -25,9 +27,10 @@ def long_enough(anchor: str) -> str:
     return anchor
 
 
+@lru_cache(maxsize=4096)
 def anchors_of(expression: str, *, both: bool = True) -> tuple[str, ...]:
     """The anchors of an expression, with the second pieces unless `both` is off; NoAnchorError when it has none."""
-    found = _alternatives(sre_parser.parse(expression), both=both)
+    found = _alternatives(parsed(expression), both=both)
     if not found:
         raise NoAnchorError(f"no literal text of {SHORTEST} characters in every match of {expression!r}")
     return tuple(dict.fromkeys(found))

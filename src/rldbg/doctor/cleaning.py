@@ -8,6 +8,7 @@ import html
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 _COLOUR = re.compile(
@@ -78,7 +79,12 @@ class Line(NamedTuple):
 
 def clean(raw: bytes | bytearray | str) -> Line:
     """The words and the writer of one raw line."""
-    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    return _cleaned(raw if isinstance(raw, str) else raw.decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=1024)
+def _cleaned(text: str) -> Line:
+    """The lines around a place are looked at again and again, by every entry that has a hit there."""
     text = text.rstrip("\r\n\x00 \t")
     if text.startswith('{"'):
         text = _from_json(text)

@@ -48,7 +48,7 @@ def diagnose(
         environment=environment,
         findings=extra,
         flights=flights,
-        engine=index.engine.name,
+        engine=index.engine_name,
     )
 
 

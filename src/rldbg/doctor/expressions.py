@@ -36,13 +36,19 @@ class Expression:
     def checked(source: str) -> str:
         """The source itself, or ValueError when it is no expression or could take long."""
         try:
-            tree = sre_parser.parse(source)
+            tree = parsed(source)
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from error
         wide = _count_wide(tree, inside_repeat=False)
         if wide > _MAX_WIDE:
             raise ValueError(f"{wide} wide repetitions (.*, \\S+ ...); at most {_MAX_WIDE} are allowed, use {{0,60}}")
         return source
+
+
+@lru_cache(maxsize=4096)
+def parsed(source: str) -> Any:
+    """The syntax tree of an expression; an expression is looked at several times on its way into an index."""
+    return sre_parser.parse(source)
 
 
 @lru_cache(maxsize=4096)

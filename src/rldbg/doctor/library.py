@@ -5,7 +5,7 @@ of the same id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ class Library:
         """The packaged knowledge and that of the given folders, or of RLDBG_KNOWLEDGE (separated by colons)."""
         named = [Path(item) for item in (environment or Environment()).text("RLDBG_KNOWLEDGE").split(":") if item]
         entries: dict[str, Entry] = {}
-        for folder in (PACKAGED, *named, *map(Path, folders)):
+        for entry in packaged():
+            entries[entry.id] = entry
+        for folder in (*named, *map(Path, folders)):
             for entry in read_folder(folder):
                 entries[entry.id] = entry
         return cls(entries.values())
@@ -79,6 +81,12 @@ def _reach(start: str, direct: Mapping[str, frozenset[str]]) -> set[str]:
             seen.add(name)
             waiting.extend(direct[name])
     return seen
+
+
+@lru_cache(maxsize=1)
+def packaged() -> tuple[Entry, ...]:
+    """The entries that come with rldbg; they cannot change while it runs."""
+    return tuple(read_folder(PACKAGED))
 
 
 def read_folder(folder: Path) -> list[Entry]:

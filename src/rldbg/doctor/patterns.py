@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rldbg.doctor import failures
 from rldbg.doctor.anchors import anchors_of
@@ -52,16 +53,29 @@ class SearchIndex:
                 by_anchor.setdefault(anchor, []).append(pattern)
         self.library = library
         self.patterns: tuple[tuple[Pattern, ...], ...] = tuple(tuple(found) for found in by_anchor.values())
-        self.engine: Engine = engine_for(needed, engine)
+        self._needed = needed
+        self._every = [anchor.encode() for anchor in by_anchor]
+        self._engine_name: EngineName = engine
+
+    @cached_property
+    def engine(self) -> Engine:
         """One anchor a wording: for large logs, as programs wrote them."""
-        self.folded_engine: Engine = engine_for([anchor.encode() for anchor in by_anchor], engine)
+        return engine_for(self._needed, self._engine_name)
+
+    @cached_property
+    def folded_engine(self) -> Engine:
         """With the second pieces: for small logs, which a terminal or a mail may have wrapped."""
+        return engine_for(self._every, self._engine_name)
+
+    @property
+    def engine_name(self) -> str:
+        return self.folded_engine.name
 
     def known(self, text: str) -> Iterator[str]:
         """The entries whose words a text contains, whatever its context."""
         seen: set[str] = set()
-        for patterns in self.patterns:
-            for pattern in patterns:
+        for _at, anchor in self.folded_engine.find(text.encode()):
+            for pattern in self.patterns[anchor]:
                 if not isinstance(pattern, SignaturePattern) or pattern.entry.id in seen:
                     continue
                 if pattern.match.search(text):

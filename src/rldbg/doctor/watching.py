@@ -87,7 +87,7 @@ def watch(
             break
     for log in logs.values():
         log.finish()
-    return conclude(scanner.evidence, index.library, findings=scanner.evidence.findings, engine=index.engine.name)
+    return conclude(scanner.evidence, index.library, findings=scanner.evidence.findings, engine=index.engine_name)
 
 
 def _ticks(poll_s: float) -> Iterator[None]:

@@ -7,25 +7,15 @@ import pytest
 import yaml
 
 from rldbg.core import UsageError
+from rldbg.doctor import diagnose
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.entries import Entry, Role, matching_signature
 from rldbg.doctor.library import Library, read_folder
-from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
 
 SHARED = Path(__file__).parents[4] / "shared" / "knowledge"
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library.load()
-
-
-@pytest.fixture(scope="module")
-def index(library) -> SearchIndex:
-    return SearchIndex(library)
 
 
 def test_every_example_matches_its_own_entry_and_contains_an_anchor(library):
@@ -106,6 +96,40 @@ def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
     assert len(missed) <= 1, missed
 
 
+def told_alone(library, index, log, entry):
+    """An example by which an entry is named when it stands alone, or None where its context decides."""
+    for signature in entry.signatures:
+        log.write_text(signature.examples[0] + "\n")
+        found = diagnose([log], index=index)
+        if [cause.id for cause in found.root_causes] == [entry.id]:
+            return signature.examples[0]
+    return None
+
+
+def test_without_its_line_a_cause_is_never_replaced_by_a_wrong_one(library, index, tmp_path):
+    """For every entry: its line above those of all it can lead to; then without it."""
+    log = tmp_path / "x.log"
+    causes = [entry for entry in library.entries.values() if entry.can_be_cause and entry.severity == "error"]
+    quiet = {
+        entry.id: entry.signatures[0].examples[0]
+        for entry in library.entries.values()
+        if entry.role is Role.SYMPTOM and entry.signatures
+    }
+    tried = 0
+    for entry in causes:
+        line = told_alone(library, index, log, entry)
+        fallout = [quiet[name] for name in sorted(library.direct_effects[entry.id]) if name in quiet]
+        if line is None or not fallout:
+            continue
+        tried += 1
+        log.write_text("\n".join([line, "---", *fallout, ""]))
+        assert diagnose([log], index=index).root_causes[0].id == entry.id
+        log.write_text("\n".join([*fallout, ""]))
+        found = diagnose([log], index=index)
+        assert (found.verdict, found.root_causes) == ("unknown", ()), entry.id
+    assert tried > 60, tried
+
+
 def test_relations_are_known_and_no_root_is_its_own_cause(library):
     for name, effects in library.effects.items():
         assert library.entries.keys() >= effects
@@ -166,7 +190,7 @@ def test_a_folder_of_ones_own_adds_and_replaces(tmp_path, library):
         ({"leads_to": ["nobody"]}, "nobody"),
     ],
 )
-def test_a_wrong_entry_is_refused_with_its_reason(tmp_path, change, complaint):
+def test_a_wrong_entry_is_refused_with_its_reason(library, tmp_path, change, complaint):
     entry = {
         "id": "x",
         "title": "t",
@@ -178,7 +202,7 @@ def test_a_wrong_entry_is_refused_with_its_reason(tmp_path, change, complaint):
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump([entry | change]))
     with pytest.raises(UsageError, match=complaint):
-        Library.load([tmp_path])
+        Library([*library.entries.values(), *read_folder(tmp_path)])
 
 
 def test_yaml_that_is_no_list_is_refused(tmp_path):

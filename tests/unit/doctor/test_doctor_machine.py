@@ -16,11 +16,6 @@ from rldbg.doctor.probes import CHECKS, Machine, gpus, network, probe_machine, r
 from rldbg.doctor.remedies import steps_of
 
 
-@pytest.fixture(scope="module")
-def library():
-    return Library.load()
-
-
 @pytest.fixture
 def machine(tmp_path):
     def make(files=None, **environment):

@@ -3,21 +3,14 @@
 import json
 import threading
 
-import pytest
-
 from rldbg.core import IncompleteDataError
-from rldbg.doctor import Library, SearchIndex, diagnose
+from rldbg.doctor import diagnose
 from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
 from rldbg.doctor.watching import FollowedLog, watch
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-
-
-@pytest.fixture(scope="module")
-def index():
-    return SearchIndex(Library.load())
 
 
 def test_it_speaks_up_when_a_cause_has_been_appended(index, tmp_path):
