@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.recording.batch_file import write_batch
     from rldbg.recording.configuration import (
         DebugBlock,
         debug_block_from_environment,
@@ -51,6 +52,7 @@ __all__ = [
     "parse_debug_block",
     "parse_rollout_worker_block",
     "recorder_settings",
+    "write_batch",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -73,5 +75,6 @@ __getattr__, __dir__ = lazy_names(
         **dict.fromkeys(("SCHEMA_VERSION", "EncodedArray", "Ragged", "Record", "RecordKey"), "records"),
         **dict.fromkeys(("Sample", "SampleRow"), "samples"),
         "Summary": "summary",
+        "write_batch": "batch_file",
     },
 )

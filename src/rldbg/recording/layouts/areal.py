@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId
+from rldbg.recording.batch_file import GROUP_IDS, RUN_IDS, group_names
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
@@ -23,6 +24,7 @@ _TOKENS = {"input_ids": "tokens", "loss_mask": "loss_mask", "logprobs": "logprob
 _OURS = _TOKENS | {"rewards": "reward"}
 _KNOWN = frozenset({*_OURS.values(), "advantages"})
 _MASK = "attention_mask"
+_GROUP_NAMES = "_group_names"
 
 
 class ArealLayout(Layout):
@@ -54,7 +56,12 @@ class ArealLayout(Layout):
 
     def load(self, tree: Tree, file: str) -> Any:
         path = tree.local(file)
-        return json_lines(path) if file.endswith(".jsonl") else load_pt(path)
+        if file.endswith(".jsonl"):
+            return json_lines(path)
+        content = load_pt(path)
+        if isinstance(content, dict) and GROUP_IDS in content:
+            return content | {_GROUP_NAMES: group_names(path)}
+        return content
 
     def count_rows(self, tree: Tree, entry: Entry) -> int:
         if entry.file.endswith(".jsonl"):
@@ -95,13 +102,28 @@ def _batch_record(content: Any, entry: Entry) -> Record:
         else:
             fields[ours] = numbers(value for part in parts for value in part.singles.get(name, [None] * part.rows))
     hashes = prompt_hashes(fields["tokens"], fields["loss_mask"]) if "loss_mask" in fields else ()
-    samples = ids_in_order(hashes or range(len(fields.get("tokens", ()))))
+    samples = _own_ids(batches, parts) or ids_in_order(hashes or range(len(fields.get("tokens", ()))))
     rest = {name: fields.pop(name) for name in list(fields) if name not in _KNOWN}
     for part in parts:
         for name, value in part.others.items():
             rest.setdefault(name, []).append(value)
-    rest[IDS_FROM] = "prompt and order in the file"
+    if not _own_ids(batches, parts):
+        rest[IDS_FROM] = "prompt and order in the file"
     return Record(entry.key, fields, samples, hashes, extra=rest, source=entry.file)
+
+
+def _own_ids(batches: Sequence[Any], parts: Sequence["_Batch"]) -> tuple[SampleId, ...]:
+    """The ids of a batch that carries them; a group has its name where the file has names."""
+    if len(parts) != 1 or not {GROUP_IDS, RUN_IDS} <= set(parts[0].singles):
+        return ()
+    names = batches[0].get(_GROUP_NAMES) or ()
+    groups = [int(number) for number in parts[0].singles[GROUP_IDS]]
+    if names and not all(0 <= number < len(names) for number in groups):
+        raise Malformed("a group has no name", "make the batch again")
+    return tuple(
+        SampleId(names[group] if names else str(group), int(run))
+        for group, run in zip(groups, parts[0].singles[RUN_IDS], strict=True)
+    )
 
 
 class _Batch:
@@ -120,7 +142,7 @@ class _Batch:
         self.others: dict[str, Any] = {}
         for name, value in batch.items():
             size = value.shape if isinstance(value, np.ndarray | EncodedArray) else None
-            if name == _MASK:
+            if name in (_MASK, _GROUP_NAMES):
                 continue
             if size in (shape, ids.shape) and size is not None:
                 self.tokens[name] = list(unpadded(_reshaped(value, shape), keep))

@@ -1,0 +1,233 @@
+"""`rldbg rollout`: runs a workflow in this process against inference servers, and saves the batch."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import console, print_json, print_line, print_note
+from rldbg.core import ExitCode
+
+if TYPE_CHECKING:
+    from rldbg.inference.workflows import Observer, RolloutReport
+
+_MOST_SHOWN = 5
+# Not part of the command that runs one sample: where results go, what is secret, and what that command sets itself.
+_NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "server", "api_key", "limit", "pdb"})
+
+
+@verb("rollout")
+@click.argument("workflow")
+@click.argument("overrides", nargs=-1)
+@click.option("--data", required=True, metavar="FILE.jsonl|module:dataset", help="The rows to run on.")
+@click.option("--n", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes a row.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first rows of the data.")
+@click.option("--sample", metavar="GROUP[/RUN]", help="Only this sample, or this group.")
+@click.option("--addrs", metavar="HOST:PORT,...", help="The servers.  [default: AREAL_LLM_SERVER_ADDRS, or the one up]")
+@click.option("--server", metavar="NAME", help="The server of that name (rldbg serve ls).")
+@click.option("--api-key", default="", help="Sent to the servers as a bearer token.")
+@click.option("--protocol", type=click.Choice(["sglang", "openai"]), help="How tokens are asked for.  [default: found]")
+@click.option("--shape", type=click.Choice(["areal", "agent", "function", "trl"]), help="The workflow's shape.")
+@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument of the workflow's class.")
+@click.option("--reward", metavar="module:function", help="The reward function of a TRL rollout_func.")
+@click.option("--tokenizer", metavar="PATH|tiny", help="Tokenise here; else the servers do.")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True)
+@click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=1.0, show_default=True)
+@click.option("--top-k", type=click.IntRange(min=1), help="[default: no limit]")
+@click.option("--stop-token-id", "stop_token_ids", type=click.IntRange(min=0), multiple=True)
+@click.option("--seed", type=click.IntRange(min=0), help="Each request gets a seed of its own from this one.")
+@click.option("--concurrency", type=click.IntRange(min=1, max=20000), default=64, show_default=True)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds an episode.",
+)
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds a request.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: RUN/generated/batch_data.pt]")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder.  [default: a new one]")
+@click.option("--trace", is_flag=True, help="Write a timeline of every episode (Chrome trace).")
+@click.option("--pdb", is_flag=True, help="One episode at a time; a debugger opens where one raises.")
+@click.pass_context
+def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Run WORKFLOW (module:name or file.py:name) on data, in this one process, against servers that are up.
+
+    OVERRIDES are AReaL's: rollout.enable_rollout_tracing=True, gconfig.max_new_tokens=64.
+    """
+    from rldbg.core import Run
+    from rldbg.inference.workflows import RolloutRequest, find_servers, rollout
+
+    generation = _merged(context, overrides, options)
+    addresses = find_servers(options["addrs"], options["server"])
+    request = RolloutRequest(
+        workflow=workflow,
+        data=options["data"],
+        addresses=addresses,
+        settings=_settings(options, generation),
+        arguments=dict(_pair(word) for word in options["arguments"]),
+        timeout_s=options["timeout"],
+        request_timeout_s=options["request_timeout"],
+        command_of=_single_command(context, workflow, overrides, addresses),
+        **{
+            name: options[name]
+            for name in (
+                *("n", "limit", "sample", "shape", "reward", "tokenizer", "seed", "concurrency"),
+                *("api_key", "protocol", "out", "trace", "pdb"),
+            )
+        },
+    )
+    run = Run.create(name="rollout", path=options["run_folder"])
+    run.start(command=["rldbg", *sys.argv[1:]], verb="rollout")
+    with _progress() as observer:
+        report = rollout(request, run, load_tokenizer=_tokenizer, observer=observer)
+    code = _exit_code(report)
+    run.finish(code)
+    print_json(report.to_dict()) if as_json else _show(report)
+    if report.hung:
+        # A thread that does not end would keep the interpreter waiting at its exit.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _merged(context: click.Context, overrides: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Puts overrides into the options; an option of the command line that says otherwise is an error of the user."""
+    from rldbg.core import UsageError
+    from rldbg.inference.workflows.overrides import parse_overrides
+
+    set_by_override, generation = parse_overrides(overrides)
+    for name, value in set_by_override.items():
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and options[name] != value:
+            raise UsageError(f"--{name.replace('_', '-')} and an override disagree", "give one of them")
+        if name in ("n", "concurrency") and value < 1:
+            raise UsageError(f"{name} is {value}", "give at least 1")
+        options[name] = value
+    return generation
+
+
+def _settings(options: dict[str, Any], generation: dict[str, Any]) -> Any:
+    from rldbg.inference.workflows import GenerationSettings
+
+    default = GenerationSettings(
+        max_new_tokens=options["max_new_tokens"],
+        temperature=options["temperature"],
+        top_p=options["top_p"],
+        stop_token_ids=options["stop_token_ids"],
+    )
+    if options["top_k"] is not None:
+        default = default.new(top_k=options["top_k"])
+    return default.new(**{name: value for name, value in generation.items() if name != "n_samples"})
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, separator, value = word.partition("=")
+    if not separator or not name.isidentifier():
+        raise click.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--arg")
+    return name, value
+
+
+def _tokenizer(name: str) -> Any:
+    from rldbg.inference.workflows.tokenizers import NamedAsHuggingFace, pretrained_tokenizer
+
+    if name != "tiny":
+        return pretrained_tokenizer(name)
+    from rldbg.trainer.tokenizer import load_tokenizer
+
+    return NamedAsHuggingFace(load_tokenizer(name))
+
+
+def _single_command(
+    context: click.Context, workflow: str, overrides: tuple[str, ...], addresses: list[str]
+) -> Callable[[str], str]:
+    """The command line that runs one sample alone, as the user called us."""
+    words = ["rldbg", "rollout", workflow, *overrides]
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
+        if not isinstance(option, click.Option) or name in _NOT_REPEATED or not given:
+            continue
+        value = context.params[name]
+        if option.is_flag:
+            words += [option.opts[0]] if value else []
+        else:
+            for item in value if option.multiple else [value]:
+                words += [option.opts[0], str(item)]
+    words += ["--addrs", ",".join(addresses)]
+    return lambda sample: shlex.join([*words, "--sample", sample])
+
+
+@contextmanager
+def _progress() -> Iterator["Observer"]:
+    """A bar on a terminal, nothing elsewhere; it is taken away while a debugger has the terminal."""
+    from rldbg.inference.workflows import Observer
+
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield Observer()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("episodes"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]}"),
+    )
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task("episodes", total=None, failed="")
+        failed = 0
+
+        def on_outcome(outcome: Any) -> None:
+            nonlocal failed
+            failed += outcome.failure is not None
+            progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+
+        yield Observer(
+            on_outcome=on_outcome,
+            on_pause=lambda paused: progress.stop() if paused else progress.start(),
+            on_start=lambda total: progress.update(task, total=total),
+        )
+
+
+def _show(report: "RolloutReport") -> None:
+    groups = report.failures_by_likeness()
+    for group in groups[:_MOST_SHOWN]:
+        print_note(group[0].to_text(group[1:]) + "\n")
+    if len(groups) > _MOST_SHOWN:
+        print_note(f"{len(groups) - _MOST_SHOWN} further kinds of failure: see {report.run}/reports/rollout.json")
+    for note in report.notes:
+        print_note(f"note: {note}")
+    if report.rejected:
+        print_note(f"rejected by the workflow (it returned None): {', '.join(report.rejected[:10])}")
+    print_line(report.summary())
+    if report.batch:
+        print_line(f"batch: {report.batch}   (rldbg check {report.batch})")
+    if report.traces:
+        print_line(f"timelines: {report.traces}   (chrome://tracing or ui.perfetto.dev)")
+    print_line(f"run: {report.run}")
+
+
+def _exit_code(report: "RolloutReport") -> int:
+    if report.interrupted:
+        return ExitCode.INTERRUPTED
+    if report.failures:
+        unreachable = all(failure.error == "UnreachableError" for failure in report.failures)
+        return ExitCode.UNREACHABLE if unreachable and not report.rows else ExitCode.FINDING
+    return ExitCode.OK if report.rows else ExitCode.INCOMPLETE

@@ -1,0 +1,92 @@
+"""A user's own object by name: `module:name`, or `file.py:name`. The working directory is importable."""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rldbg.core.errors import RldbgError, UsageError
+
+
+def load_user_object(target: str, *, what: str) -> Any:
+    """The object that `target` names; `what` says in errors what it was to be ("workflow", "loss" ...).
+
+    What the user's module raises while it is imported is shown with its traceback.
+    """
+    place, separator, path = target.rpartition(":")
+    if not separator or not place or not path:
+        raise UsageError(f"{target!r} names no {what}", f"write module:name or file.py:name for the {what}")
+    try:
+        module = _module(place, what)
+    except RldbgError:
+        raise
+    except Exception as error:  # border 3 of 3: a module of the user's may raise anything
+        raise UsageError(
+            f"importing {place} failed\n{user_traceback(error)}",
+            f"mend it; `python -c 'import {place}'` shows the same",
+        ) from error
+    found: Any = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            near = get_close_matches(name, [item for item in dir(found) if not item.startswith("_")], n=3)
+            said = f"did you mean {', '.join(near)}?" if near else f"see what {place} defines"
+            raise UsageError(f"{place} has no {name!r}", said)
+        found = getattr(found, name)
+    return found
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an exception without the frames of rldbg and of the import machinery around the user's code."""
+    text = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [text]
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(earlier)
+    for part in chain:
+        theirs = [frame for frame in part.stack if not _is_machinery(frame.filename)]
+        if theirs:
+            part.stack = traceback.StackSummary.from_list(theirs)
+    return "".join(text.format()).rstrip()
+
+
+def _is_machinery(file: str) -> bool:
+    ours = Path(__file__).resolve().parent.parent
+    return file.startswith("<frozen ") or Path(file).resolve().is_relative_to(ours)
+
+
+def _module(place: str, what: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if place.endswith(".py") or "/" in place:
+        return _module_of_file(Path(place), what)
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
+            raise
+        raise UsageError(
+            f"no module {place!r} for the {what}",
+            f"run in the folder that holds {place.partition('.')[0]}, set PYTHONPATH, or name the file: path.py:name",
+        ) from None
+
+
+def _module_of_file(file: Path, what: str) -> ModuleType:
+    if not file.is_file():
+        raise UsageError(f"no file {file} for the {what}", "check the path before the colon")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    known = sys.modules.get(file.stem)
+    if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
+        return known
+    specification = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if specification is None or specification.loader is None:
+        raise UsageError(f"{file} is no Python file", f"name a .py file for the {what}")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module
+    specification.loader.exec_module(module)
+    return module

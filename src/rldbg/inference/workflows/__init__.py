@@ -1,0 +1,40 @@
+"""Rollout workflows of users in one process: run against inference servers, traced, saved as a batch."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.inference.workflows.addresses import find_servers
+    from rldbg.inference.workflows.episode import span
+    from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
+    from rldbg.inference.workflows.runner import Observer
+    from rldbg.inference.workflows.sampling import GenerationSettings
+    from rldbg.inference.workflows.session import RolloutRequest, rollout
+    from rldbg.inference.workflows.shapes import SHAPES
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("Failure", "Outcome", "RolloutReport"), "outcome"),
+        **dict.fromkeys(("RolloutRequest", "rollout"), "session"),
+        "GenerationSettings": "sampling",
+        "Observer": "runner",
+        "SHAPES": "shapes",
+        "find_servers": "addresses",
+        "span": "episode",
+    },
+)
+
+__all__ = [
+    "SHAPES",
+    "Failure",
+    "GenerationSettings",
+    "Observer",
+    "Outcome",
+    "RolloutReport",
+    "RolloutRequest",
+    "find_servers",
+    "rollout",
+    "span",
+]

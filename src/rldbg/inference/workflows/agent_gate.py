@@ -1,0 +1,194 @@
+"""A recorder before the real servers, in this process: each episode has an OpenAI base_url of its own.
+
+Requests pass through it on the wire's loop, so an agent that stands at a breakpoint does not stop the others' answers.
+A stream is made of the whole answer: the tokens must be known before anything is passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import PrerequisiteError, RldbgError
+from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.servers import Servers
+from rldbg.inference.workflows.timeline import now_us
+from rldbg.inference.workflows.wire_formats import TOKEN_IDS, openai_answers
+
+if TYPE_CHECKING:
+    import httpx
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_BACKLOG = 4096
+
+
+class _Session:
+    """One episode behind its key, and the tool calls the model asked for last."""
+
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
+        self.answered_us = 0
+        self.tools: dict[str, tuple[str, str]] = {}
+
+    def hear(self, messages: Any) -> None:
+        """Tools whose results come with this request ran between the last answer and now."""
+        for message in messages if isinstance(messages, list) else ():
+            called = self.tools.pop(str(message.get("tool_call_id")), None) if isinstance(message, Mapping) else None
+            if called:
+                name, arguments = called
+                result = str(message.get("content", ""))[:500]
+                self.episode.timeline.add(
+                    "tool", name, self.answered_us, now_us(), arguments=arguments[:500], result=result
+                )
+
+    def answer(self, body: Mapping[str, Any]) -> None:
+        self.answered_us = now_us()
+        for choice in body.get("choices", ()):
+            for call in (choice.get("message") or {}).get("tool_calls") or ():
+                function = call.get("function") or {}
+                self.tools[str(call.get("id"))] = (str(function.get("name")), str(function.get("arguments")))
+
+
+class AgentGate:
+    """Listens on loopback while it is open; requests for an episode that is over are refused."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._sessions: dict[str, _Session] = {}
+        self._keys: dict[int, str] = {}
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self._client: httpx.AsyncClient | None = None
+        self._server = self._start()
+
+    def open(self, episode: Episode) -> str:
+        """The base_url of an episode."""
+        key = secrets.token_urlsafe(12)
+        self._sessions[key] = _Session(episode)
+        self._keys[id(episode)] = key
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{key}/v1"
+
+    def close(self, episode: Episode) -> None:
+        self._sessions.pop(self._keys.pop(id(episode), ""), None)
+
+    def http_client(self) -> httpx.AsyncClient:
+        """For agents that take one; it belongs to the loop that first asks."""
+        if self._client is None:
+            import httpx
+
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+            self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False, verify=False)
+        return self._client
+
+    async def finish(self) -> None:
+        """On the agents' loop, when all of them are done."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def stop(self) -> None:
+        server, served = self._server
+        server.should_exit = True
+        served.result(timeout=10)
+        self._socket.close()
+
+    def _start(self) -> tuple[Any, Future[None]]:
+        try:
+            import uvicorn
+            from starlette.applications import Starlette
+            from starlette.routing import Route
+        except ImportError:
+            raise PrerequisiteError(
+                "a workflow with run(data, base_url=...) needs starlette and uvicorn", "pip install 'rldbg[serve]'"
+            ) from None
+        application = Starlette(
+            routes=[
+                Route("/{key}/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/{key}/v1/completions", self._complete, methods=["POST"]),
+                Route("/{key}/v1/models", self._models, methods=["GET"]),
+            ]
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                application, log_level="error", lifespan="off", backlog=_BACKLOG, timeout_graceful_shutdown=1
+            )
+        )
+        return server, self._servers.wire.submit(server.serve(sockets=[self._socket]))
+
+    async def _models(self, _request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"object": "list", "data": [{"id": self._servers.model, "object": "model"}]})
+
+    async def _complete(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        session = self._sessions.get(request.path_params["key"])
+        if session is None:
+            return _refused(404, "this episode is over, or never was")
+        try:
+            body = await request.json()
+        except ValueError as error:
+            return _refused(400, f"the request is not JSON: {error}")
+        if not isinstance(body, dict):
+            return _refused(400, "the request is no JSON object")
+        path = "/v1/" + request.url.path.partition("/v1/")[2]
+        try:
+            answered = await self._exchange(session, path, body)
+        except RldbgError as error:
+            status = getattr(error, "status", 0) or 502
+            return _refused(status, f"{error.message} (try: {error.hint})")
+        if body.get("stream"):
+            return StreamingResponse(_stream(answered, path), media_type="text/event-stream")
+        return JSONResponse(answered)
+
+    async def _exchange(self, session: _Session, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        episode = session.episode
+        session.hear(body.get("messages"))
+        number, seed = episode.next_request()
+        chat = path.endswith("chat/completions")
+        defaults = {"temperature": episode.settings.temperature, "max_tokens": episode.settings.max_new_tokens}
+        if "max_completion_tokens" in body:
+            del defaults["max_tokens"]
+        if seed is not None:
+            defaults["seed"] = seed
+        asked = {**defaults, **body, "model": self._servers.model, "logprobs": True if chat else 0, **TOKEN_IDS}
+        asked.pop("stream_options", None)
+        with episode.timeline.span("request", f"request {number}") as span:
+            answered = await self._servers.post(path, asked)
+            episode.keep(number, openai_answers(answered), span)
+        session.answer(answered)
+        return answered
+
+
+def _refused(status: int, message: str) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": {"message": message, "type": "rldbg_rollout", "code": status}}, status_code=status)
+
+
+async def _stream(answer: Mapping[str, Any], path: str) -> AsyncIterator[bytes]:
+    """A whole answer in the form of a stream: the text in one piece, then the reason it ended."""
+    chat = path.endswith("chat/completions")
+    head = {name: answer.get(name) for name in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk" if chat else "text_completion"
+    for choice in answer["choices"]:
+        index = choice.get("index", 0)
+        if chat:
+            message = choice.get("message") or {}
+            calls = [dict(call, index=place) for place, call in enumerate(message.get("tool_calls") or ())]
+            delta = {"role": "assistant", "content": message.get("content")} | ({"tool_calls": calls} if calls else {})
+            yield _event(head | {"choices": [{"index": index, "delta": delta, "finish_reason": None}]})
+            last = {"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}
+        else:
+            last = {"index": index, "text": choice.get("text", ""), "finish_reason": choice.get("finish_reason")}
+        yield _event(head | {"choices": [last]})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"

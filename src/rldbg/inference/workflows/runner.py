@@ -1,0 +1,225 @@
+"""Runs episodes, many at once, and brings every one of them to an outcome: rows, a rejection, or a failure.
+
+Invariants: outcomes are in the order of the jobs; an exception in the user's code never ends another episode; nothing
+waits longer than its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bdb
+import contextvars
+import json
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rldbg.core import RldbgError, redact
+from rldbg.core.user_object import user_traceback
+from rldbg.inference.workflows.adapters import Adapter
+from rldbg.inference.workflows.breakpoints import one_prompt, post_mortem
+from rldbg.inference.workflows.data import Job
+from rldbg.inference.workflows.deadlines import in_debugger, within
+from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.exchange import Trained
+from rldbg.inference.workflows.outcome import Failure, Outcome
+from rldbg.inference.workflows.results import BadResult
+from rldbg.inference.workflows.watchdog import EpisodeBlocked, Watchdog
+
+_MOST_DATA = 2000
+_LEFTOVER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who hears about progress: how many episodes, each outcome as it comes, a debugger's prompt opening or closing."""
+
+    on_start: Callable[[int], None] = lambda _: None
+    on_outcome: Callable[[Outcome], None] = lambda _: None
+    on_pause: Callable[[bool], None] = lambda _: None
+
+
+class Runner:
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        make_episode: Callable[[Job], Episode],
+        command_of: Callable[[Job], str],
+        concurrency: int,
+        timeout_s: float,
+        debugger: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self._adapter = adapter
+        self._make_episode = make_episode
+        self._command_of = command_of
+        self._concurrency = 1 if debugger else concurrency
+        self._timeout_s = timeout_s
+        self._debugger = debugger
+        self._observer = observer or Observer()
+        self._outcomes: dict[int, Outcome] = {}
+        self._left_by_user = False
+        self.interrupted = False
+        self.hung = False
+
+    def run(self, jobs: Sequence[Job], finish: Callable[[], Coroutine[Any, Any, None]] | None = None) -> list[Outcome]:
+        """Every job's outcome, in order; jobs that never ran after an interruption have neither rows nor failure."""
+        self._observer.on_start(len(jobs))
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            with one_prompt(self._observer.on_pause):
+                loop.run_until_complete(self._all(jobs))
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            _leave(loop, finish)
+            asyncio.set_event_loop(None)
+        return [self._outcomes.get(place, Outcome(job)) for place, job in enumerate(jobs)]
+
+    async def _all(self, jobs: Sequence[Job]) -> None:
+        todo = iter(enumerate(jobs))
+        async with Watchdog(self._timeout_s):
+            await asyncio.gather(*(self._work(todo) for _ in range(min(self._concurrency, len(jobs)))))
+        self.interrupted = self._left_by_user
+
+    async def _work(self, todo: Iterator[tuple[int, Job]]) -> None:
+        for place, job in todo:
+            if self._left_by_user:
+                return
+            outcome = await self._episode(job)
+            self._outcomes[place] = outcome
+            self._observer.on_outcome(outcome)
+
+    async def _episode(self, job: Job) -> Outcome:
+        episode = self._make_episode(job)
+        attempt = _Attempt(self._adapter, episode, on_error=self._on_error, in_line=self._concurrency == 1)
+        try:
+            await within(self._timeout_s, attempt.run(), is_paused=attempt.is_paused)
+        except TimeoutError:
+            attempt.time_out(self._timeout_s)
+            self.hung = True
+        rewards = [row.reward for row in attempt.rows or ()]
+        failed = attempt.error is not None
+        episode.timeline.finish({"reward": rewards[0] if len(set(rewards)) == 1 else rewards, "failed": failed})
+        return Outcome(
+            job,
+            tuple(attempt.rows or ()),
+            self._failure(job, attempt) if failed else None,
+            rejected=not failed and attempt.rows is None,
+            timeline=episode.timeline,
+        )
+
+    def _on_error(self, error: BaseException) -> None:
+        if isinstance(error, bdb.BdbQuit):
+            self._left_by_user = True
+        elif self._debugger and not isinstance(error, BadResult):
+            post_mortem(error, self._observer.on_pause)
+
+    def _failure(self, job: Job, attempt: _Attempt) -> Failure:
+        error = attempt.error
+        assert error is not None
+        timed_out = isinstance(error, EpisodeTimeout | EpisodeBlocked)
+        ours = isinstance(error, RldbgError)
+        text = json.dumps(redact(dict(job.row.data)), default=repr, ensure_ascii=False)
+        return Failure(
+            sample=str(job.sample),
+            kind="timeout" if timed_out else "result" if isinstance(error, BadResult) else "exception",
+            error=type(error).__name__,
+            message=str(error),
+            traceback="" if isinstance(error, BadResult) else attempt.where or user_traceback(error),
+            data=text if len(text) <= _MOST_DATA else f"{text[:_MOST_DATA]} ... ({len(text)} characters)",
+            command=self._command_of(job),
+            hint=error.hint if ours and isinstance(error, RldbgError) else "",
+        )
+
+
+class EpisodeTimeout(TimeoutError):
+    """An episode took longer than it may."""
+
+
+class _Attempt:
+    """One call of the user's code: on this loop, in a thread, or in line in the main thread."""
+
+    def __init__(
+        self, adapter: Adapter, episode: Episode, *, on_error: Callable[[BaseException], None], in_line: bool
+    ) -> None:
+        self._adapter = adapter
+        self._episode = episode
+        self._on_error = on_error
+        self._in_line = in_line
+        self._thread: threading.Thread | None = None
+        self.rows: list[Trained] | None = None
+        self.error: BaseException | None = None
+        self.where = ""
+
+    async def run(self) -> None:
+        try:
+            with self._episode.active():
+                result = await self._result()
+                self.rows = None if result is None else self._adapter.rows(self._episode, result)
+        except asyncio.CancelledError as error:
+            self.where = user_traceback(error)
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - border 3 of 3: the user's code may raise anything
+            self.error = error
+            self._on_error(error)
+        finally:
+            self._adapter.close(self._episode)
+
+    async def _result(self) -> Any:
+        if not self._adapter.is_blocking:
+            return await self._adapter.call(self._episode)
+        if self._in_line:
+            return self._adapter.call(self._episode)
+        return await self._in_thread()
+
+    async def _in_thread(self) -> Any:
+        """A thread of its own, which ends with the process at the latest."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_exception(error) if error is not None else done.set_result(result)
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = context.run(self._adapter.call, self._episode)
+            except (Exception, SystemExit) as raised:  # noqa: BLE001 - border 3 of 3: passed on to the episode
+                error = RuntimeError(repr(raised)) if isinstance(raised, SystemExit | StopIteration) else raised
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result, error)
+
+        self._thread = threading.Thread(target=work, name=f"episode-{self._episode.sample}", daemon=True)
+        self._thread.start()
+        return await done
+
+    def is_paused(self) -> bool:
+        return self._thread is not None and self._thread.ident is not None and in_debugger(self._thread.ident)
+
+    def time_out(self, limit_s: float) -> None:
+        self.error = EpisodeTimeout(f"not done after {limit_s:g} s")
+        if self._thread is not None and self._thread.ident is not None:
+            frame = sys._current_frames().get(self._thread.ident)
+            stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+            self.where = f"it is here (the thread cannot be ended and is left behind):\n{stack}".rstrip()
+        self.where += f"\nnot done after {limit_s:g} s: raise --timeout, or see where it waits above"
+
+
+def _leave(loop: asyncio.AbstractEventLoop, finish: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+    """Ends what is left on the loop, without waiting for threads that the user's code may have started."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=_LEFTOVER_S))
+    if finish is not None:
+        loop.run_until_complete(finish())
+    loop.close()

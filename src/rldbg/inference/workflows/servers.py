@@ -1,0 +1,236 @@
+"""The inference servers a rollout talks to: who answers, who is least busy, and errors that name the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rldbg.core import PrerequisiteError, RldbgError, UnreachableError, UsageError
+from rldbg.inference.workflows.deadlines import within
+from rldbg.inference.workflows.exchange import Answer
+from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.wire import Wire
+from rldbg.inference.workflows.wire_formats import (
+    Protocol,
+    UnexpectedAnswer,
+    completions_body,
+    openai_answers,
+    sglang_answer,
+    sglang_body,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+_CONNECT_S = 10.0
+_HEALTH_S = 5.0
+_MOST_RESUMPTIONS = 1000
+
+
+class ServerRefusal(RldbgError):
+    """A server answered a request with an error."""
+
+    kind = "server"
+
+    def __init__(self, message: str, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.status)
+
+
+def base_address(text: str) -> str:
+    """`http://host:port` from what people write: host:port, a URL, a URL that ends in /v1."""
+    address = text.strip().rstrip("/").removesuffix("/v1")
+    address = address if "://" in address else f"http://{address}"
+    parts = urlsplit(address)
+    try:
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or "://" in text)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError(f"{text!r} is no server address", "write host:port, or http://host:port")
+    return address
+
+
+class Servers:
+    """Replicas of one model. All requests run on the wire; `generate` may be called from any thread or loop."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        wire: Wire,
+        api_key: str = "",
+        request_timeout_s: float = 300.0,
+        connections: int = 64,
+        protocol: Protocol | None = None,
+    ) -> None:
+        self.addresses = [base_address(address) for address in addresses]
+        self.wire = wire
+        self.model = ""
+        self._busy = dict.fromkeys(self.addresses, 0)
+        self._timeout_s = request_timeout_s
+        self._protocol = protocol
+        self._client = _client(api_key, connections, secure=any(item.startswith("https:") for item in self.addresses))
+
+    def check(self) -> list[str]:
+        """Asks every server once; returns what is wrong with some of them. None that answers is an error."""
+        return self.wire.wait(self._check())
+
+    def close(self) -> None:
+        self.wire.wait(self._client.aclose())
+
+    async def generate(
+        self, prompt: str | Sequence[int], settings: GenerationSettings, *, seed: int | None = None, rid: str = ""
+    ) -> Answer:
+        """Tokens that continue the prompt. A generation that was aborted for new weights is taken up again."""
+        return await self.wire.call(self._generate(prompt, settings, seed, rid))
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.wire.call(self.post("/v1/chat/completions", {"model": self.model, **body}))
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """On the wire's loop: one request to the least busy server that can be reached, as JSON."""
+        import httpx
+
+        refused: list[str] = []
+        for address in sorted(self.addresses, key=self._busy.__getitem__):
+            self._busy[address] += 1
+            try:
+                response = await within(self._timeout_s, self._client.post(address + path, json=dict(body)))
+            except httpx.ConnectError:
+                refused.append(address)
+                continue
+            except TimeoutError:
+                raise UnreachableError(
+                    f"{address}{path} did not answer within {self._timeout_s:g} s", "raise --request-timeout"
+                ) from None
+            except httpx.HTTPError as error:
+                raise UnreachableError(
+                    f"{address} broke off while it answered {path}: {error or type(error).__name__}",
+                    "see `rldbg serve ls` and the server's log",
+                ) from error
+            finally:
+                self._busy[address] -= 1
+            return _content(response, address + path)
+        raise _nobody(refused)
+
+    async def _generate(
+        self, prompt: str | Sequence[int], settings: GenerationSettings, seed: int | None, rid: str
+    ) -> Answer:
+        started = time.monotonic()
+        answer = await self._once(prompt, settings, seed, rid)
+        parts = [answer]
+        while parts[-1].finish_reason == "abort" and len(parts) < _MOST_RESUMPTIONS:
+            tokens = [*answer.prompt_tokens, *(token for part in parts for token in part.tokens)]
+            left = settings.max_new_tokens - (len(tokens) - len(answer.prompt_tokens))
+            if left <= 0:
+                break
+            await asyncio.sleep(0.05)
+            parts.append(await self._once(tokens, settings.new(max_new_tokens=left), seed, rid))
+        return Answer(
+            prompt_tokens=answer.prompt_tokens,
+            tokens=tuple(token for part in parts for token in part.tokens),
+            logprobs=tuple(value for part in parts for value in part.logprobs),
+            versions=tuple(version for part in parts for version in part.versions),
+            text="".join(part.text for part in parts),
+            finish_reason=parts[-1].finish_reason,
+            id=answer.id,
+            latency_s=time.monotonic() - started,
+        )
+
+    async def _once(
+        self, prompt: str | Sequence[int], settings: GenerationSettings, seed: int | None, rid: str
+    ) -> Answer:
+        if self._protocol != "openai":
+            try:
+                body = await self.post("/generate", sglang_body(prompt, settings, seed=seed, rid=rid))
+                return sglang_answer(body, prompt)
+            except ServerRefusal as refusal:
+                if self._protocol == "sglang" or refusal.status not in (404, 405):
+                    raise
+                self._protocol = "openai"
+        body = await self.post("/v1/completions", completions_body(prompt, settings, seed=seed, model=self.model))
+        return openai_answers(body, () if isinstance(prompt, str) else prompt)[0]
+
+    async def _check(self) -> list[str]:
+        found = await asyncio.gather(*(self._state(address) for address in self.addresses))
+        wrong = {address: said for address, said in zip(self.addresses, found, strict=True) if said}
+        if len(wrong) == len(self.addresses):
+            raise _nobody([f"{address} ({said})" for address, said in wrong.items()])
+        self.addresses = [address for address in self.addresses if address not in wrong]
+        self.model = await self._served_model(self.addresses[0])
+        return [f"{address} is left out: {said}" for address, said in wrong.items()]
+
+    async def _state(self, address: str) -> str:
+        """What is wrong with a server; empty when it answers. One without /health is not held to have one."""
+        import httpx
+
+        try:
+            response = await within(_HEALTH_S, self._client.get(f"{address}/health"))
+        except TimeoutError:
+            return f"no answer within {_HEALTH_S:g} s"
+        except httpx.HTTPError as error:
+            return str(error) or type(error).__name__
+        return f"HTTP {response.status_code}" if response.status_code >= 500 else ""
+
+    async def _served_model(self, address: str) -> str:
+        import httpx
+
+        try:
+            response = await within(_HEALTH_S, self._client.get(f"{address}/v1/models"))
+            if response.status_code in (401, 403):
+                _content(response, f"{address}/v1/models")
+            return str(response.json()["data"][0]["id"])
+        except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError):
+            return "default"
+
+
+def _client(api_key: str, connections: int, *, secure: bool) -> httpx.AsyncClient:
+    try:
+        import httpx
+    except ImportError:
+        raise PrerequisiteError("a rollout needs httpx to talk to servers", "pip install httpx") from None
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(None, connect=_CONNECT_S),
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        trust_env=False,
+        verify=secure,
+    )
+
+
+def _content(response: httpx.Response, place: str) -> dict[str, Any]:
+    if response.status_code in (401, 403):
+        raise ServerRefusal(
+            f"{place} refuses this client: HTTP {response.status_code}: {response.text[:300]}",
+            "give the server's token with --api-key, or in RLDBG_ROLLOUT_API_KEY",
+            response.status_code,
+        )
+    if response.status_code >= 400:
+        raise ServerRefusal(
+            f"{place} answered HTTP {response.status_code}: {response.text[:500]}",
+            "see the server's log (`rldbg serve logs NAME`)",
+            response.status_code,
+        )
+    try:
+        body = response.json()
+    except ValueError:
+        raise UnexpectedAnswer(
+            f"{place} answered no JSON: {response.text[:300]!r}", "is this an inference server?"
+        ) from None
+    if not isinstance(body, dict):
+        raise UnexpectedAnswer(f"{place} answered {body!r:.300}", "is this an inference server?")
+    return body
+
+
+def _nobody(addresses: Sequence[str]) -> UnreachableError:
+    return UnreachableError(
+        f"no inference server answers at {', '.join(addresses)}",
+        "start one with `rldbg serve up --model tiny`; `rldbg serve ls` shows those there are",
+    )

@@ -1,0 +1,215 @@
+"""`rollout`: a workflow, its data and the servers, from beginning to end; what the command line calls."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import PrerequisiteError, Run
+from rldbg.core.user_object import load_user_object
+from rldbg.inference.workflows.agent_gate import AgentGate
+from rldbg.inference.workflows.batch import padded_batch, samples_of
+from rldbg.inference.workflows.data import Job, jobs_of, load_rows
+from rldbg.inference.workflows.descriptors import room_for
+from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.outcome import Outcome, RolloutReport
+from rldbg.inference.workflows.runner import Observer, Runner
+from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.servers import Servers
+from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, trace_parts
+from rldbg.inference.workflows.timeline import write_trace
+from rldbg.inference.workflows.wire import Wire
+from rldbg.inference.workflows.wire_formats import Protocol
+from rldbg.recording import write_batch
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """What to run. Fields are the options of `rldbg rollout`, under the same names."""
+
+    workflow: str
+    data: str
+    addresses: Sequence[str]
+    n: int = 1
+    limit: int | None = None
+    sample: str | None = None
+    shape: Shape | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    reward: str | None = None
+    tokenizer: str | None = None
+    settings: GenerationSettings = field(default_factory=GenerationSettings)
+    seed: int | None = None
+    concurrency: int = 64
+    timeout_s: float = 600.0
+    request_timeout_s: float = 300.0
+    api_key: str = ""
+    protocol: Protocol | None = None
+    out: Path | None = None
+    trace: bool = False
+    pdb: bool = False
+    # The command that runs one sample alone, for the failures; the command line knows how it was called.
+    command_of: Callable[[str], str] = field(default=lambda sample: f"rollout(..., sample={sample!r})")
+
+
+# Loads a tokenizer by the name or folder it was asked for.
+TokenizerLoader = Callable[[str], Any]
+
+
+def rollout(
+    request: RolloutRequest, run: Run, *, load_tokenizer: TokenizerLoader, observer: Observer | None = None
+) -> RolloutReport:
+    """Runs every episode, saves the batch, the timelines and the report in the run folder."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        session = _Session(request, load_tokenizer, stack)
+        runner = session.runner(observer)
+        outcomes = runner.run(session.jobs, finish=session.finish)
+    batch, notes = _save(request, run, outcomes)
+    report = RolloutReport(
+        workflow=request.workflow,
+        shape=session.shape,
+        addresses=tuple(session.servers.addresses),
+        run=str(run.path),
+        batch=str(batch) if batch else None,
+        episodes=len(outcomes),
+        rows=sum(len(outcome.rows) for outcome in outcomes),
+        tokens=int(sum(row.loss_mask.sum() for outcome in outcomes for row in outcome.rows)),
+        seconds=time.monotonic() - started,
+        mean_reward=_mean_reward(outcomes),
+        rejected=tuple(str(outcome.job.sample) for outcome in outcomes if outcome.rejected),
+        not_run=tuple(str(item.job.sample) for item in outcomes if item.timeline is None),
+        failures=tuple(outcome.failure for outcome in outcomes if outcome.failure is not None),
+        notes=(*session.notes, *notes),
+        traces=_write_traces(run, outcomes) if request.trace else None,
+        interrupted=runner.interrupted,
+        hung=runner.hung,
+    )
+    (run.folder("reports") / "rollout.json").write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
+    return report
+
+
+class _Session:
+    """Everything that is open while episodes run; closed by the stack in the opposite order."""
+
+    def __init__(self, request: RolloutRequest, load_tokenizer: TokenizerLoader, stack: ExitStack) -> None:
+        self._request = request
+        self._stack = stack
+        self._load_tokenizer = load_tokenizer
+        self._gate: AgentGate | None = None
+        self.tokenizer = cache(self._tokenizer)
+        rows = load_rows(request.data, limit=request.limit)
+        arguments = {name: _argument(value) for name, value in request.arguments.items()}
+        construction = Construction(request.settings, arguments, self.tokenizer)
+        self.shape, self._workflow = load_workflow(request.workflow, shape=request.shape, construction=construction)
+        if request.trace:
+            trace_parts(self._workflow)
+        wire = Wire()
+        stack.callback(wire.close)
+        connections = room_for(request.concurrency)
+        self.servers = Servers(
+            request.addresses,
+            wire=wire,
+            api_key=request.api_key,
+            request_timeout_s=request.request_timeout_s,
+            connections=connections,
+            protocol=request.protocol,
+        )
+        stack.callback(self.servers.close)
+        self.notes = self.servers.check()
+        # TRL's functions take all samples of a prompt in one call.
+        self.jobs: list[Job] = jobs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
+
+    def runner(self, observer: Observer | None) -> Runner:
+        request = self._request
+        adapter = adapter_of(
+            self.shape,
+            self._workflow,
+            n=request.n,
+            gate=self._open_gate,
+            reward=load_user_object(request.reward, what="reward function") if request.reward else None,
+            tokenizer=self.tokenizer,
+        )
+        return Runner(
+            adapter,
+            make_episode=self._episode,
+            command_of=lambda job: request.command_of(job.row.group_id if self.shape == "trl" else str(job.sample)),
+            concurrency=request.concurrency,
+            timeout_s=request.timeout_s,
+            debugger=request.pdb,
+            observer=observer,
+        )
+
+    async def finish(self) -> None:
+        if self._gate is not None:
+            await self._gate.finish()
+
+    def _episode(self, job: Job) -> Episode:
+        tokenizer = self.tokenizer() if self._request.tokenizer else None
+        return Episode(
+            job, servers=self.servers, settings=self._request.settings, seed=self._request.seed, tokenizer=tokenizer
+        )
+
+    def _open_gate(self) -> AgentGate:
+        self._gate = AgentGate(self.servers)
+        self._stack.callback(self._gate.stop)
+        return self._gate
+
+    def _tokenizer(self) -> Any:
+        return self._load_tokenizer(self._request.tokenizer) if self._request.tokenizer else None
+
+
+def _argument(value: Any) -> Any:
+    """A constructor's argument: YAML, or an object of the user's by its name."""
+    import yaml
+
+    if isinstance(value, str) and re.fullmatch(r"[\w./]+:[A-Za-z_][\w.]*", value):
+        return load_user_object(value, what="argument")
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
+def _save(request: RolloutRequest, run: Run, outcomes: Sequence[Outcome]) -> tuple[Path | None, list[str]]:
+    samples = samples_of(outcomes)
+    if not samples:
+        return None, []
+    file = request.out or run.path / "generated" / "batch_data.pt"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tensors, dropped = padded_batch([row for _, row in samples])
+        write_batch(file, tensors, [sample for sample, _ in samples])
+    except OSError as error:
+        raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another place with --out") from error
+    if request.out is None and not (run.path / "recording").is_dir():
+        run.update(recording="generated")
+    notes = [f"{name} is not in the batch: not every row has it, or not in one form" for name in dropped]
+    trained = [row for _, row in samples if row.loss_mask.any()]
+    if any(np.isnan(row.reward) for _, row in samples):
+        notes.append("rewards are NaN: the function gave none; return `reward`, or give --reward module:function")
+    if any(np.isnan(row.logprobs[row.loss_mask != 0]).any() for row in trained):
+        notes.append("logprobs are NaN where the workflow returned none")
+    return file, notes
+
+
+def _mean_reward(outcomes: Sequence[Outcome]) -> float | None:
+    rewards = [row.reward for outcome in outcomes for row in outcome.rows if not np.isnan(row.reward)]
+    return float(np.mean(rewards)) if rewards else None
+
+
+def _write_traces(run: Run, outcomes: Sequence[Outcome]) -> str:
+    folder = run.path / "traces"
+    folder.mkdir(exist_ok=True)
+    timelines = {place: item.timeline for place, item in enumerate(outcomes) if item.timeline is not None}
+    for place, timeline in timelines.items():
+        job = outcomes[place].job
+        name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", job.row.group_id)[:100]
+        write_trace(folder / f"{name}_{job.run}.json", {place: timeline})
+    write_trace(folder / "all.json", timelines)
+    return str(folder)
