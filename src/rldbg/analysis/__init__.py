@@ -6,8 +6,9 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
-    from rldbg.analysis.comparison import Comparison, FieldResult, FirstDifference, compare
+    from rldbg.analysis.comparison import compare
     from rldbg.analysis.document_report import report_lines
+    from rldbg.analysis.results import Comparison, FieldResult, FirstDifference
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
@@ -27,8 +28,9 @@ __all__ = [
 
 _MODULES = {
     "checking": ("CheckReport", "check"),
-    "comparison": ("Comparison", "FieldResult", "FirstDifference", "compare"),
+    "comparison": ("compare",),
     "document_report": ("report_lines",),
+    "results": ("Comparison", "FieldResult", "FirstDifference"),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rldbg.analysis.comparison import Comparison, FieldResult
+from rldbg.analysis.results import Comparison, FieldResult
 
 # The document calls a loss different beyond this.
 LOSS_LIMIT = 1e-5
@@ -50,17 +50,17 @@ def report_lines(step: int, directories: dict[str, str | None], comparisons: lis
 
 
 def _grid(comparisons: list[Comparison]) -> tuple[int, int]:
-    cells = {cell for item in comparisons for field in item.fields for cell in field.blocks}
+    cells = {cell for item in comparisons for field in item.fields for cell in field.cells}
     return len({rank for _, rank, _ in cells}), len({micro for _, _, micro in cells})
 
 
 def _section_lines(section: Section, results: list[FieldResult]) -> Iterator[str]:
-    places = {(result.kind, cell) for result in results for cell in result.blocks}
+    places = {(result.kind, cell) for result in results for cell in result.cells}
     yield f"Total comparisons: {len(places)}"
     yield from ("", f"{section.noun} differences across ranks/micros:")
     diffs = []
     for result in results:
-        for (_, rank, micro), diff in sorted(result.blocks.items()):
+        for (_, rank, micro), (diff, _) in sorted(result.cells.items()):
             kept = diff < LOSS_LIMIT if result.kind == "loss" else result.equal or diff == 0
             diffs.append(diff)
             yield f"  rank{rank}_micro{micro} {result.field}: {'✓' if kept else '✗'} diff={diff:.6e}"

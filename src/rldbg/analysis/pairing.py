@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples
 from rldbg.analysis.side import Side
+from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_tensors
 from rldbg.core import SampleId
 from rldbg.recording import KINDS, Ragged, Record, RecordKey
 
@@ -33,28 +33,6 @@ def kinds_to_pair(a: Side, b: Side) -> list[tuple[str, str]]:
     return pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows of a record of A beside rows of a record of B. Without rows (loss, param) `rows` is None."""
-
-    a: Record
-    b: Record
-    rows_a: np.ndarray | None = None
-    rows_b: np.ndarray | None = None
-
-
-@dataclass(slots=True)
-class Pairing:
-    """All blocks of one kind at one step, how they were found, and what found no partner."""
-
-    kind: str
-    step: int
-    method: str
-    blocks: list[Block] = field(default_factory=list)
-    only_a: list[str] = field(default_factory=list)
-    only_b: list[str] = field(default_factory=list)
-
-
 def pair_kind(
     a: Side, b: Side, kinds: tuple[str, str], step: int, samples_a: StepSamples, samples_b: StepSamples
 ) -> Pairing:
@@ -62,12 +40,53 @@ def pair_kind(
     kind = kinds[0]
     records_a = list(a.records(kind, step))
     records_b = list(b.records(kinds[1], step))
+    if kind == "loss":
+        ids_a, ids_b = _ids(records_a), _ids(records_b)
+        return pair_losses(kind, step, records_a, records_b, pair_samples(ids_a, ids_b, samples_a, samples_b).to_b)
     if not _has_rows(kind, records_a, records_b):
-        return _pair_whole(kind, step, records_a, records_b)
-    named_a, named_b = _with_samples(records_a, samples_a), _with_samples(records_b, samples_b)
+        return pair_tensors(kind, step, records_a, records_b)
+    pairing = Pairing(kind, step, "ids")
+    for copy_a, copy_b in _copies(records_a, records_b):
+        part = _pair_rows(kind, step, copy_a, copy_b, samples_a, samples_b)
+        pairing.method = part.method
+        pairing.blocks += part.blocks
+        pairing.only_a += part.only_a
+        pairing.only_b += part.only_b
+    return pairing
+
+
+def _ids(records: Sequence[Record]) -> list[SampleId]:
+    return [sample for record in records for sample in record.samples]
+
+
+def _copies(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[list[Record], list[Record]]]:
+    """Ranks that differ only in tensor, pipeline or context parallelism recorded the same samples: one pair a copy."""
+    copies_a, copies_b = _by_copy(a), _by_copy(b)
+    if not copies_a or not copies_b:
+        return [(list(a), list(b))]
+    pairs = []
+    for place in sorted({*copies_a, *copies_b}):
+        mine = place if place in copies_a else min(copies_a)
+        other = place if place in copies_b else min(copies_b)
+        if (mine, other) not in pairs:
+            pairs.append((mine, other))
+    return [(copies_a[mine], copies_b[other]) for mine, other in pairs]
+
+
+def _by_copy(records: Sequence[Record]) -> dict[tuple[tuple[str, int], ...], list[Record]]:
+    groups: dict[tuple[tuple[str, int], ...], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[tuple(sorted(item for item in record.coordinates.items() if item[0] != "dp"))].append(record)
+    return groups
+
+
+def _pair_rows(
+    kind: str, step: int, a: Sequence[Record], b: Sequence[Record], samples_a: StepSamples, samples_b: StepSamples
+) -> Pairing:
+    named_a, named_b = _with_samples(a, samples_a), _with_samples(b, samples_b)
     if all(ids is not None for _, ids in named_a) and all(ids is not None for _, ids in named_b):
         return _pair_by_sample(kind, step, named_a, named_b, samples_a, samples_b)
-    return _pair_by_place(kind, step, records_a, records_b)
+    return _pair_by_place(kind, step, a, b)
 
 
 def _has_rows(kind: str, *sides: Sequence[Record]) -> bool:
@@ -93,8 +112,9 @@ def row_count(record: Record) -> int:
 def _with_samples(records: Sequence[Record], known: StepSamples) -> list[tuple[Record, tuple[SampleId, ...] | None]]:
     """Each record with the samples of its rows: its own, else found through input_ids; None when unknown."""
     by_tokens: dict[bytes, list[SampleId]] = defaultdict(list)
-    for sample, tokens in known.tokens.items():
-        by_tokens[np.asarray(tokens, dtype="<i8").tobytes()].append(sample)
+    if not all(record.samples for record in records):
+        for sample, tokens in known.tokens.items():
+            by_tokens[np.asarray(tokens, dtype="<i8").tobytes()].append(sample)
     return [(record, record.samples or _find_samples(record, by_tokens)) for record in records]
 
 
@@ -147,17 +167,12 @@ def _pair_by_sample(
     ids_b = [sample for _, ids in named_b for sample in ids or ()]
     pairs = pair_samples(ids_a, ids_b, samples_a, samples_b)
     pairing = Pairing(kind, step, pairs.method)
-    pairing.only_a = [str(sample) for sample in pairs.only_a]
-    pairing.only_b = [str(sample) for sample in pairs.only_b]
     places = _places(named_b)
     for record, ids in named_a:
         pairing.blocks.extend(_blocks_of(record, ids or (), pairs, places, pairing))
-    pairing.only_b += [str(sample) for (sample, _), queue in places.items() for _ in queue if sample in _values(pairs)]
+    left = [(record, row, sample) for (sample, _), queue in places.items() for record, row in queue]
+    pairing.only_b += [Unpaired(record, row, str(sample)) for record, row, sample in left]
     return pairing
-
-
-def _values(pairs: SamplePairs) -> set[SampleId]:
-    return set(pairs.to_b.values())
 
 
 _Place = tuple[Record, int]
@@ -183,59 +198,31 @@ def _blocks_of(
     meets: dict[RecordKey, tuple[Record, list[int], list[int]]] = {}
     for row, sample in enumerate(ids):
         partner = pairs.to_b.get(sample)
-        if partner is None:
-            continue
-        queue = places.get((partner, record.key.epoch))
+        queue = places.get((partner, record.key.epoch)) if partner is not None else None
         if not queue:
-            pairing.only_a.append(str(sample))
+            pairing.only_a.append(Unpaired(record, row, str(sample)))
             continue
         other, other_row = queue.pop(0)
         _, rows_a, rows_b = meets.setdefault(other.key, (other, [], []))
         rows_a.append(row)
         rows_b.append(other_row)
     for other, rows_a, rows_b in meets.values():
-        yield Block(record, other, np.asarray(rows_a), np.asarray(rows_b))
+        yield Block(record, other, np.asarray(rows_a), np.asarray(rows_b), ids)
 
 
 def _pair_by_place(kind: str, step: int, a: Sequence[Record], b: Sequence[Record]) -> Pairing:
     """Row by row, records with the same (rank, micro, epoch, mini-batch) beside each other."""
     pairing = Pairing(kind, step, "place")
-    others = {record.key: record for record in b}
+    others = {record.key[2:]: record for record in b}
     for record in a:
-        other = others.pop(record.key, None)
+        other = others.pop(record.key[2:], None)
         if other is None:
-            pairing.only_a.append(str(record.key))
+            pairing.only_a.append(Unpaired(record))
             continue
         rows_a, rows_b = row_count(record), row_count(other)
         common = np.arange(min(rows_a, rows_b))
         pairing.blocks.append(Block(record, other, common, common))
-        for side, rows, key in ((pairing.only_a, rows_a, record.key), (pairing.only_b, rows_b, other.key)):
-            side.extend(f"{key} row {row}" for row in range(len(common), rows))
-    pairing.only_b.extend(str(key) for key in others)
+        for side, rows, whose in ((pairing.only_a, rows_a, record), (pairing.only_b, rows_b, other)):
+            side.extend(Unpaired(whose, row) for row in range(len(common), rows))
+    pairing.only_b.extend(Unpaired(record) for record in others.values())
     return pairing
-
-
-def _pair_whole(kind: str, step: int, a: Sequence[Record], b: Sequence[Record]) -> Pairing:
-    """Records without rows: parameters by name and rank, the rest by rank and micro-batch."""
-    pairing = Pairing(kind, step, "key")
-    others = {_whole_key(record): record for record in b}
-    for record in a:
-        other = others.pop(_whole_key(record), None)
-        if other is None:
-            pairing.only_a.append(_title(record))
-        else:
-            pairing.blocks.append(Block(record, other))
-    pairing.only_b.extend(_title(record) for record in others.values())
-    return pairing
-
-
-def _whole_key(record: Record) -> tuple[Any, ...]:
-    key = record.key
-    if "param_name" in record.fields:
-        return (record.fields["param_name"], key.rank, key.epoch, key.mini_batch)
-    return (key.rank, key.micro, key.epoch, key.mini_batch)
-
-
-def _title(record: Record) -> str:
-    name = record.fields.get("param_name")
-    return f"{record.key} {name}" if name else str(record.key)

@@ -7,8 +7,9 @@ prefix, so that one wrong token does not make a sample unaligned. Samples with e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,38 +27,58 @@ _TOKEN_SOURCES = (
 )
 
 
-@dataclass(slots=True)
 class StepSamples:
-    """The samples of one recording at one step: their tokens and prompts, as far as the recording tells."""
+    """The samples of one recording at one step: their tokens and prompts, as far as the recording tells.
 
-    tokens: dict[SampleId, np.ndarray] = field(default_factory=dict)
-    prompts: dict[SampleId, str] = field(default_factory=dict)
-    made_up_ids: bool = False
+    Nothing is read before it is asked for: where both sides share sample ids, tokens are never looked at.
+    """
+
+    def __init__(self, side: Side, step: int) -> None:
+        self._side, self._step = side, step
 
     @classmethod
     def read(cls, side: Side, step: int) -> StepSamples:
-        found = cls()
-        for kind, name in _TOKEN_SOURCES:
-            for record in side.records(kind, step):
-                found._add(record, name)
-            if found.tokens:
-                break
-        return found
+        return cls(side, step)
 
-    def _add(self, record: Record, name: str) -> None:
-        if name not in record.fields or len(record.samples) == 0:
-            return
-        # Ids that a layout made from the order of a file say nothing about another file.
-        self.made_up_ids |= IDS_FROM in record.extra
-        masks = list(record.rows("loss_mask")) if isinstance(record.fields.get("loss_mask"), Ragged) else None
-        for row, (sample, tokens) in enumerate(zip(record.samples, record.rows(name), strict=False)):
-            if sample in self.tokens:
-                continue
-            self.tokens[sample] = np.asarray(tokens)
-            if record.prompt_hashes:
-                self.prompts[sample] = record.prompt_hashes[row]
-            elif masks is not None:
-                self.prompts[sample] = hash_of_prompt(tokens, masks[row])
+    def _records(self) -> Iterator[tuple[Record, str]]:
+        """The records that say which tokens samples have, of the most telling kind there is."""
+        for kind, name in _TOKEN_SOURCES:
+            found = False
+            for record in self._side.records(kind, self._step):
+                if name in record.fields and len(record.samples):
+                    found = True
+                    yield record, name
+            if found:
+                return
+
+    @cached_property
+    def made_up_ids(self) -> bool:
+        """Ids that a layout made from the order of a file say nothing about another file."""
+        return any(IDS_FROM in record.extra for record, _ in self._records())
+
+    @cached_property
+    def tokens(self) -> dict[SampleId, np.ndarray]:
+        return self._known[0]
+
+    @cached_property
+    def prompts(self) -> dict[SampleId, str]:
+        return self._known[1]
+
+    @cached_property
+    def _known(self) -> tuple[dict[SampleId, np.ndarray], dict[SampleId, str]]:
+        sequences: dict[SampleId, np.ndarray] = {}
+        prompts: dict[SampleId, str] = {}
+        for record, name in self._records():
+            masks = list(record.rows("loss_mask")) if isinstance(record.fields.get("loss_mask"), Ragged) else None
+            for row, (sample, tokens) in enumerate(zip(record.samples, record.rows(name), strict=False)):
+                if sample in sequences:
+                    continue
+                sequences[sample] = np.asarray(tokens)
+                if record.prompt_hashes:
+                    prompts[sample] = record.prompt_hashes[row]
+                elif masks is not None:
+                    prompts[sample] = hash_of_prompt(tokens, masks[row])
+        return sequences, prompts
 
 
 def hash_of_prompt(tokens: np.ndarray, loss_mask: np.ndarray) -> str:

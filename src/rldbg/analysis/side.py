@@ -36,5 +36,8 @@ class Side:
     def steps(self, kind: str | None = None) -> set[int]:
         return {step for name, step in self._entries if kind is None or name == kind}
 
+    def ranks(self, kind: str, step: int) -> list[int]:
+        return sorted({entry.rank for entry in self._entries.get((kind, step), ())})
+
     def records(self, kind: str, step: int) -> Iterator[Record]:
         return (self.recording.read_entry(entry) for entry in self._entries.get((kind, step), ()))

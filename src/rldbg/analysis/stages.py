@@ -34,6 +34,8 @@ _BY_FIELD: dict[tuple[str, str], Stage] = {
     ("is_loss_debug", "prob_ratio"): Stage.RATIO,
     ("loss", "metrics"): Stage.METRICS,
 }
+# What a sample carries beside its tokens that says how good it was.
+_SCORES = frozenset({"extra_fields.score", "extra_fields.reward", "extra_fields.raw_reward", "extra_fields.acc"})
 _BY_KIND: dict[str, Stage] = {
     "trajectory": Stage.TRAJECTORY,
     "prepared_trajectories": Stage.TRAJECTORY,
@@ -51,4 +53,6 @@ _BY_KIND: dict[str, Stage] = {
 
 def stage_of(kind: str, field: str) -> Stage:
     """The stage of a field; a user's own kinds are taken as part of the forward pass."""
+    if field in _SCORES:
+        return Stage.REWARD
     return _BY_FIELD.get((kind, field)) or _BY_KIND.get(kind, Stage.FORWARD)

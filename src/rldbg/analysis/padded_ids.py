@@ -1,0 +1,84 @@
+"""Token ids padded to a rectangle, where no mask says what is padding.
+
+Prompts are padded on their left and responses on their right, so rows are put beside each other at the end of the
+response; what one side has before the other must be a run of one value, its padding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rldbg.analysis.measure import Measured, same_bytes
+from rldbg.analysis.row_places import RowPlace, RowsResult
+from rldbg.recording import Ragged, Record
+
+
+def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray) -> RowsResult:
+    """Exactly, row by row; rows that are equal as they stand end there."""
+    ids_a, ids_b = np.asarray(a.fields["input_ids"]), np.asarray(b.fields["input_ids"])
+    result = RowsResult(Measured())
+    if ids_a.shape == ids_b.shape and np.array_equal(rows_a, rows_b) and same_bytes(ids_a, ids_b):
+        result.measured.compared = ids_a[rows_a].size
+        return result
+    ends_a, ends_b = _ends(a, rows_a, ids_a.shape[1]), _ends(b, rows_b, ids_b.shape[1])
+    pads_a, pads_b = _pad_ids(ids_a[rows_a], ends_a), _pad_ids(ids_b[rows_b], ends_b)
+    for position, (row_a, row_b) in enumerate(zip(rows_a.tolist(), rows_b.tolist(), strict=True)):
+        left, right = ids_a[row_a][: ends_a[position]], ids_b[row_b][: ends_b[position]]
+        _compare_row(result, position, left, right, _padding(left, pads_a), _padding(right, pads_b))
+    return result
+
+
+def _pad_ids(ids: np.ndarray, ends: list[int]) -> set[int]:
+    """What a side pads with: the values after its responses, and those that several columns of a row begin with."""
+    after = {int(value) for row, end in zip(ids, ends, strict=True) for value in np.unique(row[end:])}
+    return after | {int(row[0]) for row in ids if _leading(row) > 1}
+
+
+def _padding(row: np.ndarray, pads: set[int]) -> int:
+    """How many columns of padding a row begins with."""
+    return _leading(row) if len(row) and int(row[0]) in pads else 0
+
+
+def _ends(record: Record, rows: np.ndarray, width: int) -> list[int]:
+    """Where each row's response ends: after the last column its mask has, else at the end of the row."""
+    mask = record.fields.get("response_mask")
+    if mask is None or isinstance(mask, Ragged) or mask.shape[1] > width:
+        return [width] * len(rows)
+    trained = np.asarray(mask)[rows] != 0
+    ends: list[int] = np.where(trained.any(axis=1), width - np.argmax(trained[:, ::-1], axis=1), width).tolist()
+    return ends
+
+
+def _compare_row(
+    result: RowsResult, position: int, left: np.ndarray, right: np.ndarray, pads_left: int, pads_right: int
+) -> None:
+    common = min(len(left), len(right))
+    skip_a, skip_b = len(left) - common, len(right) - common
+    unequal = left[skip_a:] != right[skip_b:]
+    # Where one side is known to be padding and the other still begins with one value, the ids of the pads may differ.
+    if pads_left or pads_right:
+        unequal[: max(0, min(_leading(left) - skip_a, _leading(right) - skip_b))] = False
+    places = np.flatnonzero(unequal).tolist()
+    longer, extra = (left, skip_a) if skip_a else (right, skip_b)
+    beyond = len(places)
+    place = None
+    if places:
+        at = places[0]
+        place = RowPlace(position, at + skip_a, left[at + skip_a].item(), right[at + skip_b].item())
+    elif extra > _leading(longer):
+        at = _leading(longer)
+        value = longer[at].item()
+        place = RowPlace(position, at, value if skip_a else None, None if skip_a else value)
+        beyond = extra - at
+        result.lengths_differ = True
+    found = Measured(compared=common, beyond=beyond, worst_excess=1.0 if place else -np.inf)
+    if places:
+        gap = np.abs(left[skip_a:].astype(np.float64) - right[skip_b:].astype(np.float64))[unequal]
+        found.max_abs, found.sum_abs = float(gap.max()), float(gap.sum())
+    result.add(found, place, place, None)
+
+
+def _leading(row: np.ndarray) -> int:
+    """How many equal values a row begins with."""
+    other = np.flatnonzero(row != row[0]) if len(row) else np.empty(0)
+    return int(other[0]) if other.size else len(row)

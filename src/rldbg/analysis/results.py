@@ -1,0 +1,211 @@
+"""What a comparison found: fields, stages, the first difference, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rldbg.analysis.configuration import ConfigurationDifference
+from rldbg.analysis.explain import Explanation
+from rldbg.analysis.fields import FieldDifference, Place
+from rldbg.analysis.measure import BINS, LOWEST_EXPONENT, Measured
+from rldbg.analysis.stages import Stage
+from rldbg.core import Finding, Severity, worst
+from rldbg.recording import RecordKey
+
+Verdict = Literal["equal", "different", "incomplete"]
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """Where two recordings first part, in causal order."""
+
+    stage: Stage
+    kind: str
+    field: str
+    step: int
+    place: Place
+
+    def to_dict(self) -> dict[str, Any]:
+        place = self.place
+        return {
+            "stage": self.stage.value,
+            "kind": self.kind,
+            "field": self.field,
+            "step": self.step,
+            "rank": place.rank,
+            "micro": place.micro,
+            "sample": place.sample,
+            "row": place.row,
+            "token": place.token,
+            "index": None if place.index is None else list(place.index),
+            "name": place.name or None,
+            "a": place.a,
+            "b": place.b,
+        }
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        place = self.place
+        return (self.step, place.rank, place.micro, place.row or 0, place.token or 0)
+
+
+@dataclass(slots=True)
+class FieldResult:
+    """One field of one kind over all compared steps."""
+
+    kind: str
+    field: str
+    stage: Stage
+    measured: Measured = dataclasses.field(default_factory=Measured)
+    first: FirstDifference | None = None
+    worst: FirstDifference | None = None
+    odd: FirstDifference | None = None
+    worst_excess: float = float("-inf")
+    notes: set[str] = dataclasses.field(default_factory=set)
+    # Largest |a - b| and the number of elements beyond tolerance, by (step, rank, micro) of A.
+    cells: dict[tuple[int, int, int], tuple[float, int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        return self.first is None
+
+    def add(self, step: int, key: RecordKey, difference: FieldDifference) -> None:
+        found = difference.measured
+        one = FieldResult(self.kind, self.field, self.stage, found)
+        one.cells[step, key.rank, key.micro] = (found.max_abs, found.beyond)
+        one.notes = {difference.note} if difference.note else set()
+        for name in ("first", "worst", "odd"):
+            place = getattr(difference, name)
+            if place is not None:
+                setattr(one, name, FirstDifference(self.stage, self.kind, self.field, step, place))
+        one.worst_excess = max(found.worst_excess, found.max_abs) if difference.worst is not None else float("-inf")
+        self.merge(one)
+
+    def merge(self, other: FieldResult) -> None:
+        """Adds what another part of the same field found; the first place is the lowest, whoever found it."""
+        self.measured.add(other.measured)
+        self.notes |= other.notes
+        for cell, (size, count) in other.cells.items():
+            known_size, known_count = self.cells.get(cell, (0.0, 0))
+            self.cells[cell] = (max(size, known_size), count + known_count)
+        for name in ("first", "odd"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if theirs is not None and (mine is None or theirs.order < mine.order):
+                setattr(self, name, theirs)
+        if other.worst is not None and other.worst_excess > self.worst_excess:
+            self.worst, self.worst_excess = other.worst, other.worst_excess
+
+    def to_dict(self) -> dict[str, Any]:
+        measured = self.measured
+        return {
+            "kind": self.kind,
+            "field": self.field,
+            "verdict": "equal" if self.equal else "different",
+            "compared": measured.compared,
+            "beyond": measured.beyond,
+            "max_abs": measured.max_abs,
+            "mean_abs": measured.mean_abs,
+            "max_rel": measured.max_rel,
+            "max_ulp": measured.max_ulp,
+            "cosine": measured.cosine,
+            "percentiles": {name: measured.percentile(share) for name, share in _PERCENTILES.items()},
+            "nan": [measured.nan_a, measured.nan_b],
+            "inf": [measured.inf_a, measured.inf_b],
+            "first_nan_or_inf": None if self.odd is None else self.odd.to_dict(),
+            "first": None if self.first is None else self.first.to_dict(),
+            "worst": None if self.worst is None else self.worst.to_dict(),
+            "cells": [
+                {"step": step, "rank": rank, "micro": micro, "max_abs": size, "beyond": count}
+                for (step, rank, micro), (size, count) in sorted(self.cells.items())
+            ],
+            "notes": sorted(self.notes),
+        }
+
+    def distribution(self) -> list[tuple[float, float]]:
+        """Elements beyond tolerance by size: the lower edge of each power of two, and how many."""
+        if self.measured.histogram is None:
+            return []
+        return [
+            (2.0 ** (number + LOWEST_EXPONENT), float(self.measured.histogram[number]))
+            for number in range(BINS)
+            if self.measured.histogram[number]
+        ]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The result: a verdict, the first difference, every field, and what stood in the way."""
+
+    fields: list[FieldResult]
+    findings: list[Finding]
+    steps: list[int]
+    titles: tuple[str, str] = ("A", "B")
+    explanations: list[Explanation] = dataclasses.field(default_factory=list)
+    configuration: ConfigurationDifference | None = None
+    mismatch: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def compared(self) -> int:
+        return sum(result.measured.compared for result in self.fields)
+
+    @property
+    def first_difference(self) -> FirstDifference | None:
+        """The earliest step decides, then the causal order of the stages, then the place."""
+        found = [result.first for result in self.fields if result.first is not None]
+        return min(found, key=lambda item: (item.step, item.stage.order, item.order), default=None)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.first_difference is not None:
+            return "different"
+        return "incomplete" if worst(self.findings) is Severity.ERROR else "equal"
+
+    def stage_names(self) -> list[str]:
+        """The stages that differ; `config` among them, which decides nothing."""
+        return [row["stage"] for row in self.stages() if row["verdict"] == "different"]
+
+    def stages(self) -> list[dict[str, Any]]:
+        """One row a stage that was compared, in causal order."""
+        rows = [] if self.configuration is None else [self.configuration.to_dict()]
+        for stage in Stage:
+            results = [result for result in self.fields if result.stage is stage]
+            if results:
+                rows.append(_stage_row(stage, results))
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        first = self.first_difference
+        return {
+            "verdict": self.verdict,
+            "a": self.titles[0],
+            "b": self.titles[1],
+            "compared": self.compared,
+            "first_difference": None if first is None else first.to_dict(),
+            "steps": self.steps,
+            "stages": self.stages(),
+            "mismatch": self.mismatch,
+            "explanations": [item.to_dict() for item in self.explanations],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+def _stage_row(stage: Stage, results: Sequence[FieldResult]) -> dict[str, Any]:
+    total = Measured()
+    for result in results:
+        total.add(result.measured)
+    return {
+        "stage": stage.value,
+        "verdict": "equal" if all(result.equal for result in results) else "different",
+        "compared": total.compared,
+        "beyond": total.beyond,
+        "max_abs": total.max_abs,
+        "mean_abs": total.mean_abs,
+        "max_rel": total.max_rel,
+        "nan": [total.nan_a, total.nan_b],
+        "inf": [total.inf_a, total.inf_b],
+        "fields": [result.to_dict() for result in results],
+    }

@@ -1,0 +1,127 @@
+"""Another rank count, micro-batch size, order or sharding is no difference; what differs under it is still found."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rldbg
+from layout_recordings import SAMPLES, step_values, write
+from rldbg.analysis import compare
+from rldbg.recording.formats.pt_writer import dump_pt
+
+VALUES = step_values()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("base") / "a", VALUES)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"micro": 3},
+        {"micro": 12},
+        {"ranks": 2, "micro": 3},
+        {"ranks": 3, "micro": 1},
+        {"order": list(reversed(range(SAMPLES))), "pad": 3},
+        {"ranks": 2, "shards": 2},
+    ],
+    ids=str,
+)
+def test_layout_is_no_difference(base, tmp_path, layout):
+    other = write(tmp_path / "b", VALUES, **layout)
+    for pair in ((base, other), (other, base)):
+        result = compare(*pair)
+        assert result.verdict == "equal", result.first_difference
+        assert {"trajectory", "reward", "forward", "loss", "parameter", "metrics"} <= {
+            row["stage"] for row in result.stages()
+        }
+
+
+def spoilt(**changes):
+    values = copy.deepcopy(VALUES)
+    for name, (index, value) in changes.items():
+        values[name][index] = value
+    return values
+
+
+def test_a_loss_is_found_across_micro_batch_sizes(base, tmp_path):
+    other = write(tmp_path / "b", spoilt(losses=(7, 5.0)), ranks=2, micro=3)
+    first = compare(base, other).first_difference
+    assert (first.stage.value, first.kind, first.field) == ("loss", "loss", "loss")
+
+
+def test_a_token_is_found_at_its_place_across_layouts(base, tmp_path):
+    log_probs = VALUES["log_probs"][9].copy()
+    log_probs[1] -= 0.01
+    other = write(tmp_path / "b", spoilt(log_probs=(9, log_probs)), ranks=3, micro=2, pad=1)
+    for pair in ((base, other), (other, base)):
+        first = compare(*pair).first_difference.to_dict()
+        assert (first["field"], first["sample"], first["token"]) == ("log_probs", "g2/1", 1)
+
+
+def test_a_dropped_micro_batch_is_a_difference_of_the_forward_stage(base, tmp_path):
+    other = write(tmp_path / "b", VALUES, order=list(range(8)))
+    rows = compare(base, other).stages()
+    assert {row["stage"] for row in rows if row["verdict"] == "different"} >= {"trajectory", "forward"}
+    first = compare(base, other, kinds=["forward_data"]).first_difference.to_dict()
+    assert (first["stage"], first["field"], first["sample"]) == ("forward", "presence", "g2/0")
+    assert (first["a"], first["b"]) == ("present", "absent")
+
+
+def test_every_replica_is_compared_with_the_one_the_other_side_has(base, tmp_path):
+    write(tmp_path / "b", VALUES, ranks=2)
+    drifted = VALUES["parameter"] + np.float32(0.5)
+    with rldbg.Recorder(tmp_path / "c", identity=rldbg.Identity(rank=0)) as recorder:
+        recorder.record("param", step=0, param_name="w", param=VALUES["parameter"], shape=[8, 6], dtype="float32")
+    with rldbg.Recorder(tmp_path / "c", identity=rldbg.Identity(rank=1)) as recorder:
+        recorder.record("param", step=0, param_name="w", param=drifted, shape=[8, 6], dtype="float32")
+    result = compare(base, rldbg.open(tmp_path / "c"))
+    assert result.first_difference.stage.value == "parameter"
+
+
+def sglang_dump(root, whole, pieces, dims, axis):
+    """One file a rank, as sglang's dumper names and fills them."""
+    root.mkdir()
+    for rank, piece in enumerate(pieces):
+        meta = {"dims": dims, "megatron_parallel_info": {f"{axis}_rank": rank, f"{axis}_size": len(pieces)}}
+        name = f"step=0___rank={rank}___dump_index=1___name=hidden___recompute_status=disabled.pt"
+        dump_pt({"value": piece, "meta": meta}, root / name)
+    return rldbg.open(root)
+
+
+def zigzag(whole, ranks):
+    parts = np.split(whole, 2 * ranks, axis=1)
+    return [np.concatenate([parts[rank], parts[2 * ranks - 1 - rank]], axis=1) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "axis", "cut"),
+    [
+        ("b s h[tp]", "tp", lambda whole: np.split(whole, 2, axis=2)),
+        ("b s[cp:zigzag] h", "cp", lambda whole: zigzag(whole, 2)),
+        ("b s[cp] h", "cp", lambda whole: np.split(whole, 4, axis=1)),
+        ("b s h[tp:partial]", "tp", lambda whole: [whole * 0.25, whole * 0.75]),
+        ("b s h", "tp", lambda whole: [whole, whole.copy()]),
+    ],
+)
+def test_declared_shards_are_assembled(tmp_path, dims, axis, cut):
+    whole = np.random.default_rng(0).standard_normal((2, 8, 6)).astype(np.float32)
+    one = sglang_dump(tmp_path / "one", whole, [whole], dims, axis)
+    many = sglang_dump(tmp_path / "many", whole, cut(whole), dims, axis)
+    assert compare(one, many).verdict == compare(many, one).verdict == "equal"
+    wrong = whole.copy()
+    wrong[1, 5, 3] += 0.01
+    first = compare(one, sglang_dump(tmp_path / "wrong", wrong, cut(wrong), dims, axis)).first_difference
+    assert first.place.index == (1, 5, 3)
+
+
+def test_missing_shards_are_never_a_pass(tmp_path):
+    whole = np.zeros((2, 8, 6), np.float32)
+    one = sglang_dump(tmp_path / "one", whole, [whole], "b s h[tp]", "tp")
+    sglang_dump(tmp_path / "many", whole, np.split(whole, 3, axis=2), "b s h[tp]", "tp")
+    next(Path(tmp_path / "many").glob("*rank=1*")).unlink()
+    assert compare(one, rldbg.open(tmp_path / "many")).verdict == "different"
