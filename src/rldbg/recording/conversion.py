@@ -14,13 +14,13 @@ from typing import Any, Literal, get_args
 
 from rldbg.core import Finding, Identity, IncompleteDataError, Severity, UsageError
 from rldbg.recording.formats import native
+from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.formats.jsonl_file import dump_jsonl
 from rldbg.recording.formats.nexrl_dict import to_dict
 from rldbg.recording.formats.pt_writer import dump_pt
 from rldbg.recording.formats.tagged_json import to_json
 from rldbg.recording.kinds import KINDS, Scope
 from rldbg.recording.layouts import Entry
-from rldbg.recording.layouts.bookkeeping import crc32_of
 from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.layouts.table_files import write_table_file
 from rldbg.recording.recorder import naming

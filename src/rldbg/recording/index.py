@@ -12,13 +12,13 @@ import contextlib
 import json
 import os
 import re
-import zlib
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rldbg.core import Finding
+from rldbg.recording.formats.checksum import crc32
 from rldbg.recording.layouts.base import Entry, Layout, Listing
 from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.tree import INDEX_NAME, LocalTree, top_names
@@ -91,7 +91,7 @@ def save(tree: LocalTree, layout: Layout, listing: Listing, took_s: float, summa
         "columns": _columns(listing),
     }
     body = json.dumps(data, separators=(",", ":"))[1:].encode()
-    _replace(path, b'{"rldbg_index":%d,"crc32":%d,' % (_VERSION, zlib.crc32(body)) + body)
+    _replace(path, b'{"rldbg_index":%d,"crc32":%d,' % (_VERSION, crc32(body)) + body)
 
 
 def _columns(listing: Listing) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         content = path.read_bytes()
         head = _HEAD.match(content)
-        if head is None or int(head[1]) != _VERSION or zlib.crc32(memoryview(content)[head.end() :]) != int(head[2]):
+        if head is None or int(head[1]) != _VERSION or crc32(memoryview(content)[head.end() :]) != int(head[2]):
             return None
         data = json.loads(content)
     except (OSError, ValueError, RecursionError):

@@ -123,6 +123,7 @@ KINDS: dict[str, Kind] = {
                 Field("entropy", Shape.RESPONSE),
                 Field("response_mask", Shape.RESPONSE),
                 Field("input_ids", Shape.TENSOR, optional=True, meaning="[B, P + R]"),
+                Field("ref_log_probs", Shape.RESPONSE, optional=True, meaning="of the reference model, with a KL term"),
                 Field("extra_info", Shape.DATA, optional=True),
             ),
             "log probs and entropy of one forward pass",

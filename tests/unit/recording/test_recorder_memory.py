@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rldbg.recording.formats.checksum import join
 from rldbg.recording.recorder import whole_file
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.checksum import join
 from rldbg.recording.recorder.memory import ArenaMemory, NoRoom, TooLarge
 
 MIB = 2**20
@@ -106,7 +106,7 @@ def test_a_file_does_not_depend_on_who_writes_which_piece(tmp_path: Path, sizes:
 def test_an_error_of_a_helper_is_an_error_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    writing = whole_file.SharedWriting(descriptor, [memoryview(bytes(9_000_000))])
+    writing = whole_file.SharedWriting(descriptor, whole_file.cut([memoryview(bytes(9_000_000))]))
     writing.help()
     with pytest.raises(OSError, match="Bad file descriptor"):
         writing.finish()

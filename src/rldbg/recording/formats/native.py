@@ -4,10 +4,10 @@ docs/recording.md is the specification. Encoding copies no array; decoding maps 
 only when it is asked for.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rldbg.core import SampleId
 from rldbg.recording.formats.bounded_json import parse_json
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.native_description import COMPLEX128, LENGTHS, checked_description
-from rldbg.recording.formats.safetensors_file import DTYPES, encode_header, open_tensors
+from rldbg.recording.formats.safetensors_file import DTYPES, ENCODE_JSON, encode_header, open_tensors
 from rldbg.recording.formats.tagged_json import from_json, ragged_of, to_json
 from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
 
@@ -77,7 +77,7 @@ def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
     for name, dtype, parts in columns:
         nbytes = sum(part.nbytes for part in parts)
         infos.append((name, dtype, [nbytes // _item_bytes(parts)], nbytes))
-    text = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
+    text = ENCODE_JSON(metadata)
     header = encode_header(infos, {METADATA_KEY: text})
     return header, [part.view(np.uint8).data for _, _, parts in columns for part in parts if part.nbytes]
 
@@ -169,12 +169,17 @@ def _signature(value: Any) -> tuple[str, str]:
     """A field's layout and dtype: what must agree between the micro-batches of a file."""
     if isinstance(value, Ragged):
         values: Any = value.values
-        return "ragged", values.dtype if isinstance(values, EncodedArray) else values.dtype.name
+        return "ragged", values.dtype if isinstance(values, EncodedArray) else _dtype_name(values.dtype)
     if isinstance(value, EncodedArray):
         return "dense", value.dtype
-    if isinstance(value, np.ndarray) and (value.dtype.name in DTYPES or value.dtype.name == COMPLEX128):
-        return "dense", value.dtype.name
+    if isinstance(value, np.ndarray) and ((name := _dtype_name(value.dtype)) in DTYPES or name == COMPLEX128):
+        return "dense", name
     return "data", ""
+
+
+@lru_cache(maxsize=64)  # numpy makes the name anew each time it is asked for
+def _dtype_name(dtype: np.dtype) -> str:
+    return dtype.name
 
 
 def _encode_field(name: str, values: list[Any], columns: list[tuple[str, str, list[np.ndarray]]]) -> dict[str, Any]:

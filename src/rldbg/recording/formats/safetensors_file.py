@@ -41,6 +41,8 @@ DTYPES = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
+# Made once: json.dumps with separators makes an encoder each time it is called.
+ENCODE_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NAMES = {theirs: ours for ours, theirs in DTYPES.items()}
 _MAX_HEADER_BYTES = 1 << 28
 _MAX_DIMENSIONS = 32
@@ -96,7 +98,7 @@ def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metada
             raise ValueError(f"two tensors are named {name!r}")
         header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [position, position + nbytes]}
         position += nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
+    text = ENCODE_JSON(header).encode("utf-8", "backslashreplace")
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
 

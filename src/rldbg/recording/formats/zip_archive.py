@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rldbg.recording.formats.checksum import crc32
 from rldbg.recording.formats.malformed import Malformed
 
 _END = struct.Struct("<4s4H2IH")
@@ -61,7 +62,7 @@ class ZipArchive:
     def check(self, name: str) -> bool:
         """Whether a member's bytes are those its checksum was made of. torch writes 0 when told to skip checksums."""
         recorded = self.members[name].crc32
-        return recorded == 0 or zlib.crc32(self.read(name)) == recorded
+        return recorded == 0 or crc32(self.read(name)) == recorded
 
     def _packed(self, member: Member) -> memoryview:
         start = member.header_offset

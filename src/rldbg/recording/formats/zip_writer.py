@@ -1,9 +1,9 @@
 """A zip file of stored members as a list of buffers, laid out as torch.save does: every member starts at 64 bytes."""
 
 import struct
-import zlib
 from collections.abc import Sequence
 
+from rldbg.recording.formats.checksum import crc32
 from rldbg.recording.formats.pickle_writer import Buffer
 
 _ALIGNMENT = 64
@@ -24,7 +24,7 @@ def zip_buffers(members: Sequence[tuple[str, Sequence[Buffer]]]) -> list[Buffer]
         size, crc = 0, 0
         for chunk in chunks:
             size += memoryview(chunk).nbytes
-            crc = zlib.crc32(chunk, crc)
+            crc = crc32(chunk, crc)
         header = _local_header(name.encode(), crc, size, position)
         directory += _entry(name.encode(), crc, size, position)
         result.append(header)

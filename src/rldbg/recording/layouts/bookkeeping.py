@@ -1,19 +1,17 @@
 """What the journals of a recording say about its files: one finding for each thing that is not as it should be."""
 
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import psutil
 
 from rldbg.core import Finding, Severity
+from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.layouts.journal import Done, Intent, Journals, Writer
 from rldbg.recording.records import RecordKey
 from rldbg.recording.tree import Tree
 
 _COPY_AGAIN = "copy the file again from where it was written, or record the step again"
-_CHUNK_BYTES = 1 << 22
 
 
 def cheap_findings(tree: Tree, journals: Journals, found: Iterable[RecordKey]) -> Iterator[Finding]:
@@ -77,14 +75,6 @@ def is_alive(writer: Writer) -> bool:
         return psutil.Process(int(writer.identity.get("pid", -1))).create_time() <= writer.started_s + 1
     except (psutil.Error, ValueError, TypeError):
         return False
-
-
-def crc32_of(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            value = zlib.crc32(chunk, value)
-    return value
 
 
 def _missing(tree: Tree, name: str, done: Done) -> Finding:

@@ -8,11 +8,10 @@ import errno
 import itertools
 import os
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rldbg.recording.recorder.checksum import join
+from rldbg.recording.formats.checksum import crc32, join
 
 # Large pieces: after each one the thread has to get the interpreter back from the trainer.
 _PIECE_BYTES = 8 * 2**20
@@ -22,7 +21,7 @@ _MOST_VIEWS = 512  # well under the kernel's limit of 1024 for one writev
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     offset: int
     size: int
     views: list[memoryview]
@@ -31,19 +30,15 @@ class _Piece(NamedTuple):
 class SharedWriting:
     """The pieces of one file, summed and written by whoever has time; each piece exactly once."""
 
-    def __init__(self, descriptor: int, buffers: Sequence[memoryview]) -> None:
+    def __init__(self, descriptor: int, pieces: Sequence[Piece]) -> None:
         self._descriptor = descriptor
-        self._pieces = _cut(buffers)
+        self._pieces = pieces
         self._sums = [0] * len(self._pieces)
         self._lock = threading.Lock()
         self._begun = 0
         self._missing = len(self._pieces)
         self._complete = threading.Event()
         self._error: OSError | None = None
-
-    @property
-    def can_be_shared(self) -> bool:
-        return len(self._pieces) > 1
 
     def help(self) -> None:
         """Writes pieces until none is left that nobody has begun."""
@@ -62,10 +57,10 @@ class SharedWriting:
             self._complete.wait()
         if self._error is not None:
             raise self._error
-        size, crc32 = 0, 0
+        size, checksum = 0, 0
         for piece, value in zip(self._pieces, self._sums, strict=True):
-            size, crc32 = size + piece.size, join(crc32, value, piece.size) if size else value
-        return size, crc32
+            size, checksum = size + piece.size, join(checksum, value, piece.size) if size else value
+        return size, checksum
 
     def _claim(self) -> int | None:
         with self._lock:
@@ -85,9 +80,11 @@ def write(path: str, buffers: Sequence[memoryview], offer: Callable[[Callable[[]
     """Writes the buffers and returns size and CRC-32. `offer` may have the given help run by another thread."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        writing = SharedWriting(descriptor, buffers)
-        if writing.can_be_shared:
-            offer(writing.help)
+        pieces = cut(buffers)
+        if len(pieces) == 1:
+            return pieces[0].size, _write_piece(descriptor, pieces[0])
+        writing = SharedWriting(descriptor, pieces)
+        offer(writing.help)
         return writing.finish()
     finally:
         os.close(descriptor)
@@ -112,11 +109,11 @@ def give_name(temporary: str, names: Callable[[int], str]) -> int:
     raise AssertionError("numbers never end")
 
 
-def _write_piece(descriptor: int, piece: _Piece) -> int:
+def _write_piece(descriptor: int, piece: Piece) -> int:
     """Writes one piece at its place and returns its CRC-32."""
-    crc32 = 0
+    checksum = 0
     for view in piece.views:
-        crc32 = zlib.crc32(view, crc32)
+        checksum = crc32(view, checksum)
     views, offset = list(piece.views), piece.offset
     while views:
         written = os.pwritev(descriptor, views[:_MOST_VIEWS], offset)
@@ -128,13 +125,16 @@ def _write_piece(descriptor: int, piece: _Piece) -> int:
         del views[:done]
         if written:
             views[0] = views[0][written:]
-    return crc32
+    return checksum
 
 
-def _cut(buffers: Sequence[memoryview]) -> list[_Piece]:
+def cut(buffers: Sequence[memoryview]) -> list[Piece]:
     """The buffers cut and grouped so that every piece but the last has the same size."""
-    if sum(buffer.nbytes for buffer in buffers) < _JOIN_BELOW_BYTES:
+    total = sum(buffer.nbytes for buffer in buffers)
+    if total < _JOIN_BELOW_BYTES:
         buffers = [memoryview(b"".join(buffers))]
+    if total <= _PIECE_BYTES:
+        return [Piece(0, total, list(buffers))]
     groups: list[list[memoryview]] = []
     room = 0
     for buffer in buffers:
@@ -149,6 +149,6 @@ def _cut(buffers: Sequence[memoryview]) -> list[_Piece]:
             room -= view.nbytes
     sizes = [sum(view.nbytes for view in group) for group in groups]
     return [
-        _Piece(number * _PIECE_BYTES, size, group)
+        Piece(number * _PIECE_BYTES, size, group)
         for number, (size, group) in enumerate(zip(sizes, groups, strict=True))
     ]

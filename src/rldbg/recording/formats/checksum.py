@@ -1,13 +1,32 @@
-"""CRC-32 of a file whose pieces were summed apart, in any order, by several threads.
+"""CRC-32, the checksum of every file of a recording, also of one whose pieces were summed apart by several threads.
 
+isal computes the same number as zlib, some eight times as fast; zlib is what there is where no wheel of it exists.
 Joining uses that appending n bytes to a message multiplies its CRC by x^(8n) modulo the CRC polynomial. Numbers are
 polynomials over GF(2) with the lowest power in the highest bit, as zlib's crc32 has them.
 """
 
 from functools import lru_cache
+from pathlib import Path
 
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["crc32", "crc32_of", "join"]
+
+_CHUNK_BYTES = 4 * 2**20
 _POLYNOMIAL = 0xEDB88320
 _ONE = 0x80000000
+
+
+def crc32_of(path: Path) -> int:
+    """The checksum of a whole file."""
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            value = crc32(chunk, value)
+    return value
 
 
 def join(first: int, second: int, second_length: int) -> int:
