@@ -55,7 +55,7 @@ class Cached(NamedTuple):
             rows = zip(*(columns[name] for name in Entry._fields), strict=True)
             findings = tuple(Finding.from_dict(finding) for finding in self.columns["findings"])
             return Listing(tuple(map(Entry._make, rows)), findings, tuple(self.columns["unread"]))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
             return None
 
 

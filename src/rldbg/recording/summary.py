@@ -68,7 +68,7 @@ class Summary:
             kinds = {str(name): KindSummary(**kind) for name, kind in data["kinds"].items()}
             health = tuple(Finding.from_dict(finding) for finding in data["health"])
             return cls(title, str(data["layout"]), kinds, int(data["samples"]), health)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return None
 
     def __rich__(self) -> Any:

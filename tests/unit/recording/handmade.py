@@ -5,7 +5,7 @@ import numpy as np
 from rldbg.core import Identity, SampleId
 from rldbg.recording import Record, RecordKey
 from rldbg.recording.formats import native
-from rldbg.recording.layouts.bookkeeping import crc32_of
+from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.recorder.journal import Journal
 
 

@@ -206,3 +206,13 @@ def test_soak_verify_reads_a_large_recording_in_bounded_time(tmp_path):
     started = time.monotonic()
     assert open_recording(tmp_path).verify() == []
     assert time.monotonic() - started < 60
+
+
+def test_a_number_out_of_all_bounds_in_a_journal_is_a_damaged_line(tmp_path):
+    writer = Writer(tmp_path / "dump")
+    writer.file(key(0))
+    writer.close()
+    journal = next((tmp_path / "dump" / "journal").glob("*.jsonl"))
+    journal.write_bytes(journal.read_bytes().replace(b'"rows":', b'"rows":1e999,"was":'))
+    findings = open_recording(tmp_path / "dump").verify()
+    assert any("journal" in finding.where for finding in findings), findings

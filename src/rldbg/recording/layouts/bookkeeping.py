@@ -73,7 +73,7 @@ def is_alive(writer: Writer) -> bool:
         return False
     try:
         return psutil.Process(int(writer.identity.get("pid", -1))).create_time() <= writer.started_s + 1
-    except (psutil.Error, ValueError, TypeError):
+    except (psutil.Error, ValueError, TypeError, OverflowError):
         return False
 
 

@@ -110,7 +110,7 @@ class _Reading:
                 continue
             try:
                 self._event(event)
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
                 if number < len(lines):  # without a newline after it the line is torn, not damaged
                     self._writer.damaged_lines.append(number)
         self._all.writers.append(self._writer)
