@@ -21,5 +21,7 @@ __getattr__, __dir__ = lazy_names(
         "Recording": "recording",
         "open": "recording",
         "breakpoint": "auto",
+        "step": "marking",
+        "phase": "marking",
     },
 )

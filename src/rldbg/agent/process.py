@@ -5,6 +5,7 @@ said once on stderr and never reaches the user's program.
 """
 
 import contextlib
+import importlib
 import os
 import shutil
 import subprocess
@@ -16,13 +17,13 @@ from types import FrameType
 from typing import Any
 
 from . import collectives
+from .choice import Choice
 from .crash import crash_record, write_crash
 from .dead_frames import DeadFrames
 from .debugger import Debugger, NoDebugger
 from .identity import describe_process
 from .link import Link, NoBroker
 from .redaction import load_redact
-from .selection import Subject, parse_selection
 from .settings import Settings, say
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
@@ -41,7 +42,7 @@ class Agent:
         self._chosen: dict[str, Any] = {}
         self._stops = 0
         self._crashes = 0
-        self._hits: dict[tuple[str, int], int] = {}
+        self._choice = Choice()
         self._counting = threading.Lock()
         self._link = self._new_link()
         self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)
@@ -62,25 +63,10 @@ class Agent:
 
     # Stopping.
 
-    def stop_if(
-        self,
-        frame: FrameType,
-        *,
-        ranks: str = "",
-        when: bool = True,
-        nth: int | None = None,
-        every: int | None = None,
-        timeout_s: float | None = None,
-    ) -> None:
+    def stop_if(self, frame: FrameType, *, timeout_s: float | None = None, **chosen: Any) -> None:
         """`rldbg.breakpoint`: stops in `frame` when this rank, this condition and this hit are meant."""
-        place = (frame.f_code.co_filename, frame.f_lineno)
-        if not when or (ranks and not self._is_meant(ranks)):
-            return
-        with self._counting:
-            self._hits[place] = hits = self._hits.get(place, 0) + 1
-        if (nth is not None and hits != nth) or (every is not None and hits % every):
-            return
-        self.stop(frame, timeout_s=timeout_s)
+        if self._choice.is_meant(frame, self.identity(), **chosen):
+            self.stop(frame, timeout_s=timeout_s)
 
     def stop(self, frame: FrameType, *, timeout_s: float | None = None) -> None:
         """Halts the calling thread in `frame` until somebody lets it go on."""
@@ -114,12 +100,6 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - border 3 of 3: a stop that fails must not fail the program
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
             say(f"cannot stop at {where}: {error}; going on")
-
-    def _is_meant(self, ranks: str) -> bool:
-        who = self.identity()
-        name = f"{who['role']}/{who['rank']}" if who["rank"] is not None else who["role"]
-        subject = Subject(name, who["role"], who["rank"], who["coordinates"], who["pid"])
-        return parse_selection(ranks).matches(subject)
 
     # Dying.
 
@@ -189,6 +169,8 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            # Loaded only when somebody wants a profile.
+            "profile": lambda: importlib.import_module(".profiling", __package__).answer(body),
             "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
         }
         if op not in operations:
@@ -248,6 +230,7 @@ class Agent:
 
     def _after_fork_in_child(self) -> None:
         self._counting = threading.Lock()
+        self._choice.forget_lock()
         self._stops = self._crashes = 0
         self._link.abandon()
         self._link = self._new_link()

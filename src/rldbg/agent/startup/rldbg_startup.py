@@ -30,8 +30,16 @@ def begin() -> None:
     if os.environ.get("RLDBG_ARM_ARGUMENTS"):
         load_agent()
         importlib.import_module(f"{_PACKAGE}.arguments").arm_this_process()
-    if os.environ.get("RLDBG_RUN") and not _is_a_helper(sys.orig_argv):
-        load_agent().start()
+    if not os.environ.get("RLDBG_RUN") or _is_a_helper(sys.orig_argv):
+        return
+    agent = load_agent()
+    if not os.environ.get("RLDBG_PROFILING"):
+        agent.start()
+        return
+    profiling = importlib.import_module(f"{_PACKAGE}.profiling")
+    # First, and before there are threads: under nsys this process starts itself anew.
+    profiling.begin()
+    profiling.join(agent.start())
 
 
 def runtime_env_hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
@@ -62,4 +70,6 @@ def _is_a_helper(argv: list[str]) -> bool:
     names = {Path(word).name for word in words[:1]}
     if len(words) > 1 and words[0] == "-m":
         names = {words[1]}
+    if names == {"rldbg"} and "train" in words:
+        return False
     return bool(names & _NOT_THE_USERS_PROGRAMS) or any(part in word for word in words for part in _NOT_THE_USERS)

@@ -1,6 +1,7 @@
 """What a client may ask the broker. One desk a connection: it knows which processes its client is attached to."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", "break_set"})
 _REFRESH_S = 0.25
+_PROFILE_S = 110.0
 _STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
 
 
@@ -39,6 +41,8 @@ class Desk:
             "break_list": self._break_list,
             "break_clear": self._break_clear,
             "stacks": self._stacks,
+            "profile": self._profile,
+            "clock": self._clock,
             "shutdown": self._shutdown,
         }
 
@@ -89,7 +93,7 @@ class Desk:
         chosen = [process for process in named if ended or (process.state in states and process.is_alive)]
         if not chosen:
             there = ", ".join(p.who for p in self._broker.processes if _is_of_interest(p)) or "no process at all"
-            what = "stopped" if states == ("stopped",) and named else "there"
+            what = states[0] if len(states) == 1 and named else "there"
             raise IncompleteDataError(f"{selection.text!r} names nothing that is {what}", f"there is: {there}")
         return chosen
 
@@ -104,6 +108,27 @@ class Desk:
         chosen = self._chosen(body, states=("running", "stopped", "crashed"), ended=True)
         stacks = await asyncio.gather(*(stack_of(process, self._broker.processes, body) for process in chosen))
         return {"stacks": stacks}
+
+    async def _profile(self, body: Message) -> Message:
+        """Hands a request about profiling to agents: those chosen, or everybody; what each answered."""
+        everyone = [process for process in self._broker.processes if process.agent is not None]
+        chosen = self._chosen(body) if body.get("who") else everyone
+
+        async def ask(process: Process) -> Message:
+            about = {"who": process.who, "pid": process.facts.get("pid"), "host": process.facts.get("host")}
+            if process.agent is None:
+                return about | {"error": "it has no agent: only workers of an armed run can be profiled from here"}
+            try:
+                told = body | {"worker": process.role}
+                answer: Message = await process.agent.request("profile", told, timeout_s=_PROFILE_S)
+            except (WireError, TimeoutError) as error:
+                return about | {"error": str(error) or f"no answer within {_PROFILE_S:g} s"}
+            return about | answer
+
+        return {"processes": await asyncio.gather(*(ask(process) for process in chosen))}
+
+    async def _clock(self, _body: Message) -> Message:
+        return {"wall_ns": time.time_ns()}
 
     # Debugging one process.
 

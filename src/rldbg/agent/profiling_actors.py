@@ -1,0 +1,116 @@
+"""Where Ray's actors are created: those that are meant get their name handed down, and nobody's code is changed.
+
+The worker's own agent does the rest. The driver also waits for profiles before it kills an actor or shuts Ray down,
+because Ray ends workers without letting them say a word.
+"""
+
+import contextlib
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .profiling_plan import WORKER_VARIABLE, Choice, Plan
+from .ray_process import snake_case
+from .settings import say
+
+WORKERS = "workers"
+
+
+class ActorSelection:
+    """`finish_others` asks the processes of the run to write their profiles: of one actor, or of all with ""."""
+
+    def __init__(self, plan: Plan, finish_others: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._finish_others = finish_others
+        self._said: set[str] = set()
+
+    def watch_creation(self, module: ModuleType) -> None:
+        """`ray.actor` has just been imported."""
+        actor_class: Any = module.ActorClass
+        original = actor_class._remote
+
+        @functools.wraps(original)
+        def _remote(actor: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            with contextlib.suppress(AttributeError, TypeError, OSError):
+                options = self.prepared(actor, options)
+            return original(actor, args, kwargs, **options)
+
+        actor_class._remote = _remote
+
+    def prepared(self, actor: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of an actor's creation, with the worker's name in its environment when it is chosen."""
+        name = str(options.get("name") or "")
+        class_name = snake_case(actor.__ray_metadata__.modified_class.__name__.removesuffix(")").rpartition("(")[2])
+        self._remember(name or class_name, class_name)
+        choice = self._plan.choose_actor(name, class_name) or self._inherited(name or class_name)
+        if choice is None:
+            return options
+        defaults: dict[str, Any] = getattr(actor, "_default_options", {})
+        runtime_env = dict(options.get("runtime_env") or defaults.get("runtime_env") or {})
+        if self._plan.tool == "nsys" and runtime_env.pop("nsight", None) is not None:
+            self._once("nsight", "the runtime environment's own nsight is left out: rldbg runs nsys itself")
+        variables = dict(runtime_env.get("env_vars") or {}) | {WORKER_VARIABLE: choice.to_variable()}
+        runtime_env["env_vars"] = variables
+        if self._plan.tool == "nsys":
+            self._print(f"Nsight profiling enabled for worker '{choice.name}' (matched pattern '{choice.pattern}')")
+        else:
+            say(f"{self._plan.tool} profiling enabled for worker '{choice.name}' (matched pattern '{choice.pattern}')")
+        made: Any = importlib.import_module("ray.runtime_env").RuntimeEnv(**runtime_env)
+        return options | {"runtime_env": made}
+
+    def watch_endings(self, module: ModuleType) -> None:
+        """`ray` has just been imported."""
+        kill, shutdown = module.kill, module.shutdown
+
+        @functools.wraps(kill)
+        def kill_after_profiles(actor: Any, *args: Any, **kwargs: Any) -> Any:
+            identifier = getattr(actor, "_actor_id", None) or getattr(actor, "_ray_actor_id", None)
+            self._finish_others(identifier.hex() if identifier is not None else "")
+            return kill(actor, *args, **kwargs)
+
+        @functools.wraps(shutdown)
+        def shutdown_after_profiles(*args: Any, **kwargs: Any) -> Any:
+            self.before_shutdown()
+            return shutdown(*args, **kwargs)
+
+        module.kill, module.shutdown = kill_after_profiles, shutdown_after_profiles  # type: ignore[attr-defined]
+
+    def before_shutdown(self) -> None:
+        """In the driver, while Ray still answers: its own timeline, and everybody's profiles."""
+        ray: Any = sys.modules.get("ray")
+        worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+        if ray is None or not ray.is_initialized() or getattr(worker, "mode", None) == 1:
+            return
+        self._finish_others("")
+        with contextlib.suppress(Exception):
+            # Whatever keeps Ray from giving its timeline, the job must end as it would without us.
+            ray.timeline(filename=str(Path(self._plan.books) / f"ray_timeline_{os.getpid()}.json"))
+
+    def _inherited(self, own: str) -> Choice | None:
+        """An actor that a chosen worker creates is part of it: an engine's inner worker."""
+        above = Choice.from_environment()
+        return Choice(f"{above.name}.{own}", above.pattern) if above is not None else None
+
+    def _remember(self, worker: str, class_name: str) -> None:
+        """For the warning about patterns without a match: a file named after each worker, with its class."""
+        folder = Path(self._plan.books) / WORKERS
+        if worker not in self._said:
+            self._said.add(worker)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / worker.replace("/", "%2F")).write_text(class_name)
+
+    def _once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            say(text)
+
+    def _print(self, line: str) -> None:
+        """The documented line, as it is documented: without our name in front."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()

@@ -1,0 +1,203 @@
+"""What a process was doing when: one line a phase, in a file of its own, readable after any kind of death.
+
+    {"worker": ..., "role": ..., "rank": ..., "host": ..., "pid": ...}     who; again when that changes
+    {"clock": {"offset_ns": ..., "round_trip_ns": ...}}                    this host's clock against the broker's
+    [phase, start_ns, duration_ns, step, thread]                           wall clock of this host
+
+A phase costs two clock readings and one write. Phases are also marked in a torch profile that is being taken and, under
+nsys, as NVTX ranges.
+"""
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .profiling_plan import Hook
+
+FOLDER = "phases"
+_CLOCK_EVERY_NS = 300 * 10**9
+
+
+class Phases:
+    """Writes spans. `marks` is set while a tool wants phases marked: a factory of context managers."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        about: Callable[[], dict[str, Any]],
+        step: Callable[[], int],
+        clock: Callable[[], tuple[int, int] | None],
+    ) -> None:
+        self._folder = Path(folder) / FOLDER
+        self._about = about
+        self._step = step
+        self._clock = clock
+        self._clock_due_ns = 0
+        self._said: dict[str, Any] = {}
+        self._file = -1
+        self._opening = threading.Lock()
+        self._shift_ns = time.time_ns() - time.monotonic_ns()
+        self.marks: Callable[[str], Any] | None = None
+
+    def forget_in_child(self) -> None:
+        self._file = -1
+        self._said = {}
+        self._opening = threading.Lock()
+        self.marks = None
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        mark = self.marks(phase) if self.marks is not None else contextlib.nullcontext()
+        started = time.monotonic_ns()
+        try:
+            with mark:
+                yield
+        finally:
+            self.write(phase, started, time.monotonic_ns())
+
+    def write(self, phase: str, started_ns: int, ended_ns: int) -> None:
+        """Both times are of the monotonic clock."""
+        if self._file < 0:
+            self._open()
+        start, length = started_ns + self._shift_ns, ended_ns - started_ns
+        self._put(f'["{phase}",{start},{length},{self._step()},{threading.get_ident()}]\n')
+
+    def say_who(self) -> None:
+        """Writes who this process is, when that is news."""
+        about = self._about()
+        if about != self._said:
+            self._said = about
+            self._put(json.dumps(about) + "\n")
+
+    def say_clock(self) -> None:
+        """Measures this host's clock against the broker's, now and then, for clocks that drift."""
+        now = time.monotonic_ns()
+        if now < self._clock_due_ns or self._file < 0:
+            return
+        self._clock_due_ns = now + _CLOCK_EVERY_NS
+        measured = self._clock()
+        if measured is not None:
+            self._put(json.dumps({"clock": {"offset_ns": measured[0], "round_trip_ns": measured[1]}}) + "\n")
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._file >= 0:
+                return
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                path = self._folder / f"{os.uname().nodename}_{os.getpid()}.jsonl"
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.say_who()
+        self.say_clock()
+
+    def _put(self, line: str) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._file, line.encode())
+
+
+def nvtx_marks() -> Callable[[str], Any] | None:
+    """NVTX ranges through the torch of this process; None where it has none."""
+    nvtx: Any = getattr(getattr(sys.modules.get("torch"), "cuda", None), "nvtx", None)
+    if nvtx is None or not hasattr(nvtx, "range_push") or not sys.modules["torch"].cuda.is_available():
+        return None
+
+    @contextlib.contextmanager
+    def mark(phase: str) -> Iterator[None]:
+        nvtx.range_push(phase)
+        try:
+            yield
+        finally:
+            nvtx.range_pop()
+
+    return mark
+
+
+def torch_marks() -> Callable[[str], Any] | None:
+    """User annotations in a torch profile."""
+    profiler: Any = sys.modules.get("torch.profiler")
+    return (lambda phase: profiler.record_function(f"phase:{phase}")) if profiler is not None else None
+
+
+class HookedFunction:
+    """Puts one hook into a module that was just imported: the function is wrapped in its place."""
+
+    def __init__(
+        self, hook: Hook, *, span: Callable[[str], Any], enter_step: Callable[[int], None], own: Callable[[], None]
+    ) -> None:
+        self._hook = hook
+        self._span = span
+        self._enter_step = enter_step
+        self._own = own
+
+    def install(self, module: ModuleType) -> None:
+        owner: Any = module
+        *parents, name = self._hook.function.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        original = inspect.getattr_static(owner, name, None) if owner is not None else None
+        if not callable(original):
+            # Another version of the framework: without this hook there is one phase less, and nothing is broken.
+            return
+        setattr(owner, name, self._wrapped(original))
+        if self._hook.owns_steps:
+            self._own()
+
+    def _wrapped(self, original: Any) -> Any:
+        step_of = self._step_of(original)
+        phase, ends = self._hook.phase, self._hook.ends
+
+        @contextlib.contextmanager
+        def around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+            number = step_of(args, kwargs)
+            if number and not ends:
+                self._enter_step(number)
+            with self._span(phase) if phase else contextlib.nullcontext():
+                yield
+            if number and ends:
+                self._enter_step(number)
+
+        if inspect.iscoroutinefunction(original):
+
+            @functools.wraps(original)
+            async def later(*args: Any, **kwargs: Any) -> Any:
+                with around(args, kwargs):
+                    return await original(*args, **kwargs)
+
+            return later
+
+        @functools.wraps(original)
+        def now(*args: Any, **kwargs: Any) -> Any:
+            with around(args, kwargs):
+                return original(*args, **kwargs)
+
+        return now
+
+    def _step_of(self, original: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], int]:
+        """Where in a call the step's number is found; 0 means that the call says nothing about steps."""
+        text, offset = self._hook.step, self._hook.offset
+        if not text:
+            return lambda _args, _kwargs: 0
+        if text.isdigit():
+            return lambda _args, _kwargs: int(text)
+        name, *attributes = text.split(".")
+        names = list(inspect.signature(original).parameters)
+        place = names.index(name) if name in names else -1
+
+        def number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+            value: Any = kwargs.get(name, args[place] if 0 <= place < len(args) else None)
+            for attribute in attributes:
+                value = getattr(value, attribute, None)
+            return int(value) + offset if value is not None else 0
+
+        return number

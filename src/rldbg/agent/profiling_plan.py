@@ -1,0 +1,140 @@
+"""What is to be profiled: one JSON file in the run folder, written by `rldbg profile` and read by every process.
+
+RLDBG_PROFILING names the file. RLDBG_PROFILE_WORKER is set for one worker by whoever creates it: its name and, behind a
+tab, the pattern that chose it; processes below that worker inherit both.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from .arguments import program_of
+from .selection import Subject, parse_selection
+
+PLAN_VARIABLE = "RLDBG_PROFILING"
+WORKER_VARIABLE = "RLDBG_PROFILE_WORKER"
+OPEN_END = 2**31
+_UNFIT = re.compile(r"[^A-Za-z0-9._:+-]+")
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of a framework: the phase that it is, and the step that it begins or ends.
+
+    `function` is its name inside `module`, dotted for methods. `step` is an argument, dotted for an attribute of it,
+    or a number; `offset` makes it 1-based. With `ends` the next step begins when the function returns. Where a function
+    that `owns_steps` is imported, optimizer steps are never counted.
+    """
+
+    module: str
+    function: str
+    phase: str = ""
+    step: str = ""
+    offset: int = 0
+    ends: bool = False
+    owns_steps: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A worker that is to be profiled: its name, and the pattern that matched."""
+
+    name: str
+    pattern: str
+
+    @classmethod
+    def from_environment(cls) -> "Choice | None":
+        name, _, pattern = os.environ.get(WORKER_VARIABLE, "").partition("\t")
+        return cls(name, pattern) if name else None
+
+    def to_variable(self) -> str:
+        return f"{self.name}\t{self.pattern}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A profile: which workers and ranks, which steps (1-based, stop exclusive), by which tool, into which folder.
+
+    `books` is where processes write down what became of them: RUN/profiling with tickets, workers, steps and phases.
+    """
+
+    tool: str
+    patterns: tuple[str, ...]
+    folder: str
+    books: str
+    ranks: str = ""
+    steps: tuple[int, int] | None = None
+    options: dict[str, str | None] = field(default_factory=dict)
+    class_names_first: bool = False
+    delay_s: float = 0.0
+    sync_s: float = 0.0
+    sync_to: str = ""
+    hooks: tuple[Hook, ...] = ()
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Plan":
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        data["patterns"] = tuple(data["patterns"])
+        data["steps"] = tuple(data["steps"]) if data["steps"] else None
+        data["hooks"] = tuple(Hook(**hook) for hook in data["hooks"])
+        return cls(**data)
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def choose(self, names: Iterable[str]) -> Choice | None:
+        """The first of a worker's names that a pattern matches."""
+        for name in names:
+            for pattern in self.patterns:
+                if fnmatchcase(name, pattern):
+                    return Choice(name, pattern)
+        return None
+
+    def choose_actor(self, name: str, class_name: str) -> Choice | None:
+        """An actor is known by its name and, if it has none, by its class; the documented variables look at the class
+        first."""
+        names = [each for each in (name, class_name) if each]
+        return self.choose(reversed(names) if self.class_names_first else names)
+
+    def wants_rank(self, identity: dict[str, Any]) -> bool:
+        if not self.ranks:
+            return True
+        role, rank = str(identity["role"]), identity["rank"]
+        who = role if rank is None else f"{role}/{rank}"
+        return parse_selection(self.ranks).matches(Subject(who, role, rank, identity["coordinates"], identity["pid"]))
+
+    @property
+    def window(self) -> str:
+        """As it stands in file names; empty for the whole life of a process."""
+        if self.steps is None:
+            return ""
+        return f"{self.steps[0]}:{self.steps[1] if self.steps[1] < OPEN_END else ''}"
+
+    def stem(self, worker: str, pid: str) -> str:
+        """`<worker>_<window>_<pid>`: what every file of a worker's profile begins with."""
+        return "_".join(part for part in (_UNFIT.sub("_", worker).strip("_"), self.window, pid) if part)
+
+
+def program_name() -> str:
+    """What a plain process is called before it has said anything: its script or module."""
+    kind, name, _ = program_of(sys.orig_argv)
+    if kind == "script":
+        path = Path(name)
+        return path.parent.name if path.name == "__main__.py" else path.stem
+    return name if kind == "module" else "python"
+
+
+def fresh_path(path: Path) -> Path:
+    """The path, or the first of `name.2.ext`, `name.3.ext` ... that does not exist: nothing is overwritten."""
+    stem, dot, extension = path.name.partition(".")
+    number = 2
+    while path.exists():
+        path = path.with_name(f"{stem}.{number}{dot}{extension}")
+        number += 1
+    return path

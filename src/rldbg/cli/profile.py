@@ -1,0 +1,219 @@
+"""`rldbg profile`: the workers you name, the steps you name; `timeline` and `report` read what a run left."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import console, print_json, print_line, print_note, print_result
+from rldbg.core import Environment, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.profiling import Plan, Profiled, ProfileRequest
+
+_TOOLS = ("nsys", "torch", "pyspy", "memory", "phases")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|)")
+
+
+@verb("timeline", help="Put everything a run left on one wall-clock axis, as a Perfetto / Chrome trace.")
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="[default: RUN/profiles/trace.json.gz]")
+def timeline(run: Path, output: Path | None, as_json: bool) -> int:
+    from rldbg.profiling import write_timeline
+
+    merged = write_timeline(run, output)
+    if as_json:
+        print_json(merged.to_dict())
+        return ExitCode.OK
+    print_line(f"{merged.path}: {merged.events} events of {len(merged.tracks)} processes")
+    for line in merged.clock_lines():
+        print_line(line)
+    for note in merged.notes:
+        print_note(note)
+    print_note("open it at https://ui.perfetto.dev or chrome://tracing; nothing is uploaded")
+    return ExitCode.OK
+
+
+@verb("report", help="Where step time goes by role and phase: bubbles, slowest rank, long tails, what to try.")
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def report(run: Path, as_json: bool) -> int:
+    from rldbg.profiling import make_report
+
+    made = make_report(run)
+    if as_json:
+        print_json(made.to_dict())
+    else:
+        print_result(made)
+    return ExitCode.OK
+
+
+_READERS = {"timeline": timeline, "report": report}
+
+
+@verb(
+    "profile",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]... | timeline RUN | report RUN")
+@click.option("--workers", default="", metavar="PATTERNS", help="Shell patterns on workers' names, comma separated.")
+@click.option("--ranks", default="", metavar="SEL", help="Only these ranks: 0, 1,3, 0:8:2, policy/0, dp=0.")
+@click.option("--steps", default="", metavar="START:STOP", help="1-based, stop exclusive: 3:5 is steps 3 and 4.")
+@click.option("--tool", type=click.Choice(_TOOLS), help="[default: torch; nsys with NRL_NSYS_WORKER_PATTERNS]")
+@click.option("--opt", "options", multiple=True, metavar="K[=V]", help="An option of the tool; may be repeated.")
+@click.option("--delay", "delay_s", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait before it starts.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where profiles go.  [default: RUN/profiles]")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds that the end waits for reports.",
+)
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder (default: a new one).")
+@click.option("--attach", "who", default="", metavar="WHO", help="Profile processes that run already.")
+@click.option("--for", "duration", default="10s", show_default=True, metavar="TIME", help="How long, with --attach.")
+def command(
+    command: tuple[str, ...],
+    workers: str,
+    ranks: str,
+    steps: str,
+    tool: str | None,
+    options: tuple[str, ...],
+    delay_s: float,
+    output: Path | None,
+    wait_s: float,
+    run_folder: Path | None,
+    who: str,
+    duration: str,
+    as_json: bool,
+) -> int | None:
+    """Run COMMAND and profile the workers named, in the steps named, without a change of its code.
+
+    \b
+    rldbg profile --workers '*policy*' --steps 3:5 --tool torch -- COMMAND
+    rldbg profile --attach 'policy/0' --for 20s --tool pyspy
+    rldbg profile timeline RUN -o trace.json.gz
+    rldbg profile report RUN
+    """
+    from rldbg.profiling import ProfileRequest
+
+    wanted = ProfileRequest(workers, ranks, steps, tool or "", options, delay_s)
+    if who:
+        if command:
+            raise UsageError("--attach and a command are two different things", "give one of them")
+        return _attach(who, wanted, duration, output, run_folder, as_json)
+    if command and command[0] in _READERS:
+        arguments = [*command[1:], *(["--json"] if as_json else [])]
+        result: int = _READERS[command[0]].main(
+            arguments, prog_name=f"rldbg profile {command[0]}", standalone_mode=False
+        )
+        return result
+    return _launch(command, wanted, output=output, run_folder=run_folder, wait_s=wait_s, as_json=as_json)
+
+
+def _launch(
+    command: tuple[str, ...],
+    wanted: "ProfileRequest",
+    *,
+    output: Path | None,
+    run_folder: Path | None,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    from rldbg.cli.run import announce
+    from rldbg.integrations import profile_hooks
+    from rldbg.launch import Request, resolve_command
+    from rldbg.profiling import run_profiled
+
+    argv, script = resolve_command(command)
+    launch = Request(
+        argv=argv,
+        script=script,
+        cwd=Path.cwd(),
+        environment=Environment().everything(),
+        post_mortem=False,
+        epochs=None,
+        name_suffix="",
+    )
+    profiled = run_profiled(
+        launch,
+        wanted,
+        run_folder=run_folder,
+        output=output,
+        hooks=profile_hooks(),
+        wait_s=wait_s,
+        say=lambda text: print_note(f"rldbg: {text}"),
+        announce=announce,
+        planned=_say_plan,
+        quiet_stdout=as_json,
+    )
+    if as_json:
+        print_json(profiled.to_dict())
+    _say_outcome(profiled)
+    return profiled.exit_code
+
+
+def _say_plan(plan: "Plan") -> None:
+    if plan.tool == "phases":
+        return
+    which = f"steps {plan.window}" if plan.steps else "from their start to their end"
+    print_note(f"rldbg: {plan.tool} for workers {', '.join(plan.patterns)}, {which}; profiles go to {plan.folder}")
+    if plan.steps is None:
+        print_note("rldbg: without a window files grow large: --steps 3:5 profiles steps 3 and 4 only")
+
+
+def _say_outcome(profiled: "Profiled") -> None:
+    """On stderr: stdout belongs to the command that was run."""
+    from rldbg.core.finding_terminal import to_terminal
+    from rldbg.profiling.collection import places_by_node
+
+    manifest = profiled.manifest
+    for entry in manifest.profiles:
+        for file in entry["files"]:
+            print_note(f"rldbg: {entry['worker']}: {file['path']} ({file['size_bytes']} bytes)")
+    for node, places in places_by_node(manifest).items():
+        print_note(f"rldbg: profiles of node {node}: {', '.join(places)}")
+    if profiled.findings:
+        console(stderr=True).print(to_terminal(profiled.findings))
+    print_note(
+        f"rldbg: the command ended with {profiled.exit_code}; {len(manifest.profiles)} profiles, "
+        f"{len(manifest.missing)} missing; {manifest.folder / 'manifest.json'}; run folder {profiled.run}"
+    )
+    print_note(f"rldbg: next: rldbg profile timeline {profiled.run}; rldbg profile report {profiled.run}")
+
+
+def _attach(
+    who: str, wanted: "ProfileRequest", duration: str, output: Path | None, run_folder: Path | None, as_json: bool
+) -> int:
+    from rldbg.live import connect_target
+    from rldbg.profiling import make_plan, profile_running
+
+    seconds = read_duration(duration)
+    with connect_target(run_folder, None) as client:
+        folder = output if output is not None else client.run / "profiles"
+        request = type(wanted)(workers="*", tool=wanted.tool or "pyspy", options=wanted.options)
+        plan = make_plan(request, folder=folder, run=client.run, hooks=())
+        attached = profile_running(
+            client, who, plan=plan, seconds=seconds, say=lambda text: print_note(f"rldbg: {text}")
+        )
+    if as_json:
+        print_json(attached.to_dict())
+        return attached.exit_code
+    for process in attached.processes:
+        for file in process.get("files") or []:
+            print_line(f"{process['who']}: {file}")
+        if not process.get("files"):
+            print_note(f"rldbg: {process['who']}: {process.get('error') or process.get('reason') or 'no profile'}")
+    return attached.exit_code
+
+
+def read_duration(text: str) -> float:
+    """Seconds of `20s`, `2m`, `500ms` or a bare number."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"--for {text!r} is no time", "for example --for 20s, --for 2m")
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}[match[2]]

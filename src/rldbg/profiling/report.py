@@ -1,0 +1,242 @@
+"""Where the time of a step goes: by role and phase, who waits for whom, which rank is slow, what to try."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import IncompleteDataError
+from rldbg.profiling.tracks import Span, Track, read_tracks
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_WHOLE = ("step", "start")
+_WAITING = ("sync",)
+_TAIL_PHASES = ("rollout", "request")
+_SLOW = 1.15
+_TAIL = 2.0
+_IDLE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """The time of one phase in one role: of itself, without the phases inside it, a process and step."""
+
+    role: str
+    processes: int
+    phase: str
+    seconds: float
+    share: float
+    slowest: str
+    slowest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRow:
+    """How much of a step a role's processes had nothing to do, and how much of that for the slowest among them."""
+
+    role: str
+    processes: int
+    busy_share: float
+    idle_share: float
+    waits_for_slowest_share: float
+    slowest: str
+    slowest_ratio: float
+    slowest_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Rollouts or requests of which a few take much longer than most."""
+
+    role: str
+    phase: str
+    count: int
+    median_seconds: float
+    longest_seconds: float
+    cost_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole of it; shares are of a step's time."""
+
+    steps: int
+    step_seconds: float
+    phases: tuple[PhaseRow, ...]
+    roles: tuple[RoleRow, ...]
+    tails: tuple[Tail, ...]
+    advice: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __rich__(self) -> "Group":
+        from rldbg.profiling.report_terminal import to_terminal
+
+        return to_terminal(self)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{row.role}</td><td>{row.phase}</td><td>{row.seconds:.4f}</td><td>{row.share:.1%}</td></tr>"
+            for row in self.phases
+        )
+        return f"<table><tr><th>role</th><th>phase</th><th>s a step</th><th>share</th></tr>{rows}</table>"
+
+
+def make_report(run: Path) -> Report:
+    """Over the steps that were whole; the time before the first step does not count."""
+    tracks = read_tracks(run)
+    bounds = step_bounds(tracks)
+    if not bounds:
+        raise IncompleteDataError(
+            "no step was seen in this run",
+            "call rldbg.step(n) where a step begins, or profile a process that has an optimizer",
+        )
+    step_s = mean((end - start) / 1e9 for start, end in bounds.values())
+    groups: dict[str, list[Track]] = defaultdict(list)
+    for track in tracks:
+        groups[track.group].append(track)
+    phases = [row for role, members in groups.items() for row in _phase_rows(role, members, bounds, step_s)]
+    working = {role: members for role, members in groups.items() if any(_inside(each, bounds) for each in members)}
+    roles = [_role_row(role, members, bounds, step_s) for role, members in working.items()]
+    tails = [tail for role, members in groups.items() for tail in _tails(role, members, bounds, step_s)]
+    rows = tuple(sorted(phases, key=lambda row: (row.role, -row.seconds)))
+    return Report(len(bounds), step_s, rows, tuple(roles), tuple(tails), tuple(advise(rows, roles, tails)))
+
+
+def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
+    """Begin and end of each step: as a driver says, else from the first to the last phase that belongs to it."""
+    told = {span.step: (span.start_ns, span.end_ns) for t in tracks for span in t.spans if span.phase == "step"}
+    if told:
+        return dict(sorted(told.items()))
+    found: dict[int, tuple[int, int]] = {}
+    for track in tracks:
+        for span in track.spans:
+            if span.step > 0:
+                start, end = found.get(span.step, (span.start_ns, span.end_ns))
+                found[span.step] = min(start, span.start_ns), max(end, span.end_ns)
+    return dict(sorted(found.items()))
+
+
+def self_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+    """Each span with its own time: less that of the spans inside it on the same thread."""
+    answer: list[tuple[Span, int]] = []
+    by_thread: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_thread[span.thread].append(span)
+    for members in by_thread.values():
+        open_spans: list[tuple[Span, int]] = []
+        for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
+            while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
+                answer.append(open_spans.pop())
+            if open_spans:
+                outer, own = open_spans[-1]
+                open_spans[-1] = (outer, own - span.length_ns)
+            open_spans.append((span, span.length_ns))
+        answer += open_spans
+    return [(span, max(own, 0)) for span, own in answer]
+
+
+def _inside(track: Track, bounds: dict[int, tuple[int, int]]) -> list[Span]:
+    """The spans between the first step's begin and the last one's end."""
+    start, end = min(low for low, _ in bounds.values()), max(high for _, high in bounds.values())
+    return [span for span in track.spans if start <= span.start_ns < end and span.phase not in _WHOLE]
+
+
+def _phase_rows(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], step_s: float) -> list[PhaseRow]:
+    totals: dict[str, dict[str, float]] = defaultdict(dict)
+    for track in members:
+        for span, own in self_times(_inside(track, bounds)):
+            mine = totals[span.phase]
+            mine[_title(track)] = mine.get(_title(track), 0.0) + own / 1e9 / len(bounds)
+    rows = []
+    for phase, by_process in totals.items():
+        slowest = max(by_process, key=lambda name: by_process[name])
+        seconds = sum(by_process.values()) / len(members)
+        rows.append(PhaseRow(role, len(members), phase, seconds, seconds / step_s, slowest, by_process[slowest]))
+    return rows
+
+
+def _role_row(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], step_s: float) -> RoleRow:
+    """Waiting inside a collective is no work: the rank that the others wait for is the one that waits least."""
+    work: dict[str, dict[int, float]] = {}
+    for track in members:
+        by_step: dict[int, float] = dict.fromkeys(bounds, 0.0)
+        for span, own in self_times(_inside(track, bounds)):
+            number = _step_at(span.start_ns, bounds)
+            if number is not None and span.phase not in (*_WAITING, "pause"):
+                by_step[number] += own / 1e9
+        work[_title(track)] = by_step
+    totals = {name: sum(by_step.values()) for name, by_step in work.items()}
+    longest = [max(by_step[number] for by_step in work.values()) for number in bounds]
+    busy = mean(totals.values()) / len(bounds)
+    slowest = max(totals, key=lambda name: totals[name])
+    middle = median(totals.values())
+    times_slowest = sum(work[slowest][number] >= top for number, top in zip(bounds, longest, strict=True))
+    return RoleRow(
+        role,
+        len(members),
+        busy / step_s,
+        max(0.0, 1 - busy / step_s),
+        (mean(longest) - busy) / step_s,
+        slowest,
+        totals[slowest] / middle if middle else 1.0,
+        times_slowest,
+    )
+
+
+def _tails(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], step_s: float) -> list[Tail]:
+    found = []
+    for phase in _TAIL_PHASES:
+        lengths: dict[int, list[float]] = defaultdict(list)
+        for track in members:
+            for span in _inside(track, bounds):
+                number = _step_at(span.start_ns, bounds)
+                if span.phase == phase and number is not None:
+                    lengths[number].append(span.length_ns / 1e9)
+        every = [length for each in lengths.values() for length in each]
+        if len(every) < 2:
+            continue
+        cost = mean(max(each) - median(each) for each in lengths.values()) / step_s
+        found.append(Tail(role, phase, len(every), median(every), max(every), cost))
+    return found
+
+
+def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence[Tail]) -> list[str]:
+    """What to try, worst first; nothing is said that the numbers do not show."""
+    said: list[tuple[float, str]] = []
+    for role in roles:
+        if role.processes > 1 and role.slowest_ratio >= _SLOW:
+            text = f"{role.slowest} works {role.slowest_ratio:.2f} times as long as its peers"
+            said.append((role.waits_for_slowest_share, f"{text}: balance its data (by tokens), or look at its host"))
+        if role.idle_share >= _IDLE:
+            text = f"{role.role} is idle for {role.idle_share:.0%} of a step"
+            said.append(
+                (role.idle_share, f"{text}: overlap it with the others (asynchronous rollouts), or give it less")
+            )
+    for tail in tails:
+        if tail.median_seconds and tail.longest_seconds >= _TAIL * tail.median_seconds and tail.cost_share >= 0.02:
+            ratio = tail.longest_seconds / tail.median_seconds
+            text = f"the longest {tail.phase} of {tail.role} takes {ratio:.1f} times the median"
+            said.append((tail.cost_share, f"{text}: cap the response length, or start the next batch without it"))
+    for row in phases:
+        if row.phase == "sync" and row.share >= 0.2:
+            said.append(
+                (
+                    row.share,
+                    f"{row.role} spends {row.share:.0%} of a step in sync: send weights in fewer, larger pieces",
+                )
+            )
+    return [text for _, text in sorted(said, reverse=True)]
+
+
+def _step_at(when_ns: int, bounds: dict[int, tuple[int, int]]) -> int | None:
+    return next((number for number, (start, end) in bounds.items() if start <= when_ns < end), None)
+
+
+def _title(track: Track) -> str:
+    return track.worker if "/" in track.worker or track.rank is None else f"{track.worker} rank {track.rank}"

@@ -1,0 +1,90 @@
+"""One profiled run from beginning to end: planned, checked, run armed, waited for, gathered."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent.profiling_plan import PLAN_VARIABLE, Hook, Plan
+from rldbg.core import Finding, RldbgError, Run
+from rldbg.launch import Explanation, Request, run_armed
+from rldbg.live import BrokerClient
+from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
+from rldbg.profiling.prerequisites import check_tool
+from rldbg.profiling.request import ProfileRequest, make_plan
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """How a profiled run ended."""
+
+    exit_code: int
+    run: Path
+    manifest: Manifest
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        findings = [finding.to_dict() for finding in self.findings]
+        return {"exit_code": self.exit_code, "run": str(self.run), "findings": findings} | self.manifest.to_dict()
+
+
+def run_profiled(
+    launch: Request,
+    wanted: ProfileRequest,
+    *,
+    run_folder: Path | None,
+    output: Path | None,
+    hooks: Sequence[Hook],
+    wait_s: float,
+    say: Callable[[str], None],
+    announce: Callable[[Explanation, tuple[Finding, ...], Run], None],
+    planned: Callable[[Plan], None],
+    quiet_stdout: bool = False,
+) -> Profiled:
+    """Runs the command with the workers that are meant under the tool; `planned` is told before it starts."""
+    # Nothing is made on disk for a request that is wrong or a tool that is not there.
+    check_tool(make_plan(wanted, folder=Path(), run=Path(), hooks=()).tool)
+    run = Run.create(name=f"profile-{launch.name}", path=run_folder)
+    folder = output if output is not None else run.folder("profiles")
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = make_plan(wanted, folder=folder, run=run.path, hooks=hooks)
+    plan_file = Path(plan.books) / PLAN_FILE
+    plan_file.parent.mkdir(parents=True, exist_ok=True)
+    plan.write(plan_file)
+    planned(plan)
+    armed = replace(launch, set_environment=(*launch.set_environment, (PLAN_VARIABLE, str(plan_file))))
+    outcome = run_armed(
+        armed,
+        run_folder=run.path,
+        post_mortem_wait_s=0.0,
+        say=say,
+        announce=announce,
+        quiet_stdout=quiet_stdout,
+    )
+    manifest = gather(plan, outcome.run, outcome.processes, wait_s=wait_s, say=say)
+    run.update(profiles=str(folder.resolve()))
+    return Profiled(outcome.exit_code, outcome.run, manifest, (*manifest.findings(), *outcome.findings))
+
+
+def gather(
+    plan: Plan,
+    run: Path,
+    processes: Sequence[dict[str, Any]],
+    *,
+    wait_s: float,
+    say: Callable[[str], None],
+) -> Manifest:
+    """Waits for what is still being written, then writes the manifest. Ctrl-C ends the waiting, not the gathering."""
+    with contextlib.suppress(RldbgError), BrokerClient(run) as client:
+        # Workers that outlive the command: they are asked for what they have.
+        client.request("profile", action="finish", actor="", timeout_s=wait_s)
+    try:
+        wait_for_profiles(Path(plan.books), limit_s=wait_s, say=say)
+    except KeyboardInterrupt:
+        say("not waiting any longer: what is not written yet is missing")
+    manifest = make_manifest(plan, processes)
+    manifest.write()
+    return manifest

@@ -1,0 +1,114 @@
+"""The phases that every process of a run wrote down, read back onto one clock: the broker's.
+
+Each process measured how far its own clock is from the broker's; one that did not takes the best measure of its host.
+A file that ends in the middle of a line is a process that was killed: what is whole counts.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rldbg.agent.profiling_phases import FOLDER
+from rldbg.core import IncompleteDataError, Run
+from rldbg.profiling.request import BOOKS
+
+
+class Span(NamedTuple):
+    phase: str
+    start_ns: int
+    length_ns: int
+    step: int
+    thread: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.length_ns
+
+
+@dataclass(slots=True)
+class Track:
+    """One process: who it is, its clock, and its spans on the common axis."""
+
+    worker: str
+    role: str
+    rank: int | None
+    host: str
+    pid: int
+    offset_ns: int | None = None
+    round_trip_ns: int | None = None
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        """What several workers of a kind have in common: `policy/1` belongs to `policy`."""
+        stem, slash, number = self.worker.rpartition("/")
+        return stem if slash and number.isdigit() else self.worker
+
+
+def read_tracks(run: Path) -> list[Track]:
+    """Every process with a phase, on the broker's clock, by name."""
+    tracks = [track for track in map(_read, sorted(_folder(run).glob("*.jsonl"))) if track is not None]
+    for track in tracks:
+        if track.offset_ns is None:
+            track.offset_ns = _offset_of_host(track.host, tracks)
+        shift = track.offset_ns or 0
+        track.spans = [span._replace(start_ns=span.start_ns + shift) for span in track.spans]
+    return sorted(tracks, key=lambda track: (track.worker, track.rank or 0, track.pid))
+
+
+def books_of(run: Path) -> Path:
+    return run / BOOKS
+
+
+def profiles_of(run: Path) -> Path:
+    """Where the run's profiles are; `-o` may have put them elsewhere."""
+    return Path(Run(run).read().get("profiles") or run / "profiles")
+
+
+def _folder(run: Path) -> Path:
+    folder = books_of(run) / FOLDER
+    if not folder.is_dir():
+        raise IncompleteDataError(
+            f"{run} holds no phases: no process of it was profiled",
+            "rldbg profile --tool phases -- COMMAND writes them down at less than 1 % of the time",
+        )
+    return folder
+
+
+def _offset_of_host(host: str, tracks: list[Track]) -> int | None:
+    measured = [
+        (track.round_trip_ns, track.offset_ns)
+        for track in tracks
+        if track.host == host and track.round_trip_ns is not None
+    ]
+    return min(measured)[1] if measured else None
+
+
+def _read(path: Path) -> Track | None:
+    track: Track | None = None
+    for line in _lines(path):
+        if isinstance(line, list):
+            if track is not None:
+                track.spans.append(Span(*line))
+        elif "clock" in line and track is not None:
+            clock = line["clock"]
+            if track.round_trip_ns is None or clock["round_trip_ns"] < track.round_trip_ns:
+                track.offset_ns, track.round_trip_ns = clock["offset_ns"], clock["round_trip_ns"]
+        elif "worker" in line:
+            known = (line["worker"], line["role"], line["rank"], line["host"], line["pid"])
+            if track is None:
+                track = Track(*known)
+            track.worker, track.role, track.rank, track.host, track.pid = known
+    return track
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                # The last line of a process that was killed as it wrote.
+                continue
