@@ -16,11 +16,14 @@ EngineName = Literal["auto", "hyperscan", "numpy"]
 
 
 class Engine(Protocol):
-    """Finds anchors. `find` gives (start, anchor index) pairs in the order of the text."""
+    """Finds anchors. `find` gives (start, anchor index) pairs in the order of the text.
+
+    Only anchors that lie between `begin` and `end` are found; places count from the beginning of the text.
+    """
 
     name: str
 
-    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]: ...
+    def find(self, text: bytes | bytearray, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]: ...
 
 
 def engine_for(anchors: Sequence[bytes], name: EngineName = "auto") -> Engine:
@@ -49,14 +52,15 @@ class HyperscanEngine:
             flags=[hyperscan.HS_FLAG_DOTALL] * len(anchors),
         )
 
-    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]:
+    def find(self, text: bytes | bytearray, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         lengths = self._lengths
 
-        def note(index: int, _start: int, end: int, _flags: int, _context: Any) -> None:
-            found.append((end - lengths[index], index))
+        def note(index: int, _start: int, stop: int, _flags: int, _context: Any) -> None:
+            found.append((begin + stop - lengths[index], index))
 
-        self._database.scan(text, match_event_handler=note)
+        with memoryview(text) as whole, whole[begin:end] as part:
+            self._database.scan(part, match_event_handler=note)
         found.sort()
         return found
 
@@ -78,6 +82,7 @@ class GramEngine:
     _SHIFT = np.uint64(64 - _BITS)
 
     def __init__(self, anchors: Sequence[bytes]) -> None:
+        self._lengths = [len(anchor) for anchor in anchors]
         self._by_gram: dict[int, list[tuple[bytes, int, int]]] = {}
         for index, anchor in enumerate(anchors):
             offset = _rarest_window(anchor)
@@ -87,8 +92,9 @@ class GramEngine:
         self._table = np.zeros(1 << self._BITS, dtype=bool)
         self._table[((self._grams * self._FACTOR) >> self._SHIFT).astype(np.int64)] = True
 
-    def find(self, text: bytes | bytearray) -> list[tuple[int, int]]:
-        view = np.frombuffer(text, dtype=np.uint8)
+    def find(self, text: bytes | bytearray, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+        end = len(text) if end is None else min(end, len(text))
+        view = np.frombuffer(text, dtype=np.uint8)[begin:end]
         found: list[tuple[int, int]] = []
         for alignment in range(SHORTEST):
             count = (len(view) - alignment) // SHORTEST
@@ -99,7 +105,8 @@ class GramEngine:
             passed = np.flatnonzero(self._table[slots.view(np.int64)])
             passed = passed[np.isin(windows[passed], self._grams)]
             for place, gram in zip(passed.tolist(), windows[passed].tolist(), strict=True):
-                self._compare(text, place * SHORTEST + alignment, gram, found)
+                self._compare(text, begin + place * SHORTEST + alignment, gram, found)
+        found = [(start, index) for start, index in found if begin <= start <= end - self._lengths[index]]
         found.sort()
         return found
 

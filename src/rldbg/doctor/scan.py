@@ -33,11 +33,14 @@ _SLOW_S = 0.005
 _CRASHES_PER_CHUNK = 40
 _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
+_LONGEST_ANCHOR_BYTES = 256
+"""An anchor that begins in a chunk may end this far in its margin."""
 _WHOLE_BYTES = 1 << 18
-_PROGRESS = re.compile(
-    rb"(?:\bsteps?|global_step|[Ii]teration|Training Progress)[\"']?[ :=/]{1,3}"
-    rb"(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9})"
+_COUNTED = (
+    rb"[\"']?[ :=/]{1,3}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9})"  # the number of a step, behind a bar or not
 )
+_PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"teration", rb"Training Progress"))
+"""Where training counts its steps. Each begins with plain letters: such expressions are searched for fast."""
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 _TIMEOUT = re.compile(
     r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
@@ -121,7 +124,7 @@ class LogReader:
         index = self._scanner.index
         size = max(self._size, chunk.offset + len(chunk.data))
         if size > FOLDED_UP_TO_BYTES:
-            return index.engine.find(chunk.data)
+            return index.engine.find(chunk.data, chunk.begin, chunk.end + _LONGEST_ANCHOR_BYTES)
         return sorted(index.folded_engine.find(chunk.data) + straddling(chunk, index.folded_engine))
 
     def _try_all(self, chunk: Chunk, found: Sequence[tuple[int, int]]) -> None:
@@ -264,8 +267,11 @@ class LogReader:
         end = len(chunk.data) if small or chunk.is_last else chunk.begin + _SAMPLE_BYTES
         begin = chunk.begin if small else max(chunk.begin, end - _WHOLE_BYTES)
         samples = self._evidence.progress.setdefault(self._source.name, [])
-        for match in _PROGRESS.finditer(chunk.data, begin, end):
-            samples.append((chunk.offset + match.start(), int(match[1])))
+        found = [match for words in _PROGRESS for match in words.finditer(chunk.data, begin, end)]
+        for match in sorted(found, key=lambda match: match.start()):
+            before = chunk.data[max(0, match.start() - 1) : match.start()]
+            if match[0][:4] != b"step" or not before.isalnum():
+                samples.append((chunk.offset + match.start(), int(match[1])))
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:

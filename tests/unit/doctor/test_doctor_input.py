@@ -28,7 +28,16 @@ def test_both_engines_find_the_same_places():
         pieces = [rng.choice([*anchors, b"out of mem", b"w", b"\n", b"x" * rng.randrange(20)]) for _ in range(40)]
         text = b"".join(pieces)
         assert GramEngine(anchors).find(text) == HyperscanEngine(anchors).find(text)
+        begin, end = sorted((rng.randrange(len(text) + 9), rng.randrange(len(text) + 9)))
+        assert GramEngine(anchors).find(text, begin, end) == HyperscanEngine(anchors).find(text, begin, end)
     assert GramEngine(anchors).find(b"") == []
+
+
+def test_what_healthy_programs_print_holds_hardly_any_anchor(index):
+    """Every anchor found is a place that must be read as text: in a healthy log there are next to none."""
+    lines = healthy_lines(2000, seed=3)
+    found = index.engine.find("\n".join(lines).encode())
+    assert len(found) < len(lines) // 100
 
 
 def test_both_engines_give_the_same_diagnosis(library, index, tmp_path):
