@@ -5,8 +5,9 @@ import time
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, print_result
-from rldbg.cli.serve_up import home, up
+from rldbg.cli.output import print_findings, print_json, print_line, print_note, print_result
+from rldbg.cli.serve_backends import home
+from rldbg.cli.serve_up import up
 from rldbg.core import UsageError
 
 
@@ -72,16 +73,19 @@ def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     servers = registry.servers() if everything else [registry.find(name) for name in names]
     reports = {server.name: registry.stop(server) for server in servers}
     findings = [finding for parts in reports.values() for part in parts for finding in part.get("findings", [])]
+    serious = any(finding["severity"] != "info" for finding in findings)
     if as_json:
         print_json({"down": list(reports), "reports": reports})
-        return 1 if findings else 0
+        return 1 if serious else 0
     for name, parts in reports.items():
         print_line(f"{name} is down")
         for part in parts:
             print_line(f"  {part['summary']}")
-            for finding in part.get("findings", []):
-                print_line(f"  finding: {finding['message']}")
-    return 1 if findings else 0
+    if findings:
+        from rldbg.core import Finding
+
+        print_findings([Finding.from_dict(finding) for finding in findings])
+    return 1 if serious else 0
 
 
 @verb("restart", help="End a server's processes and start them again, at the same addresses.")

@@ -1,50 +1,17 @@
 """`rldbg serve up`: starts a server's replicas, waits until they answer, prints where they are, leaves them running."""
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note
-from rldbg.core import Environment, UsageError
+from rldbg.cli.serve_backends import STARTERS, Up, home
 
 if TYPE_CHECKING:
-    from rldbg.inference import Allocation, Listening, Registry, Server
+    from rldbg.inference import Allocation, Server
 
 _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """What the options of `serve up` say."""
-
-    backend: str | None
-    model: str | None
-    run: str | None
-    replicas: int | None
-    allocation_mode: str | None
-    name: str | None
-    listening: "Listening"
-    upstream: str | None = None
-    nearest: bool = False
-    out: str | None = None
-    alias: tuple[str, ...] = ()
-    dtype: str = "float32"
-    device: str = "auto"
-    threads: int = 0
-    max_running: int = 256
-    logprobs: str = "temperature"
-    deterministic: bool = False
-    timeout_s: float = 120.0
-    extra: tuple[str, ...] = field(default=())
-
-
-def home() -> Path:
-    return Path(Environment().text("RLDBG_HOME"))
 
 
 @verb("up", help="Start a server; returns when all replicas answer and leaves them running.")
@@ -96,7 +63,7 @@ def launch(up: Up) -> "Server":
     allocation = parse_allocation(up.allocation_mode) if up.allocation_mode else None
     backend = up.backend or _default_backend(up, allocation)
     registry = Registry(home())
-    server = _START[backend](up, registry, allocation)
+    server = STARTERS[backend](up, registry, allocation)
     try:
         registry.wait(server, timeout_s=up.timeout_s)
     except BaseException:
@@ -122,78 +89,6 @@ def _default_backend(up: Up, allocation: "Allocation | None") -> str:
     return "transformers"
 
 
-def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
-    from rldbg.inference import devices_of, replica_command, replica_count, require
-
-    require(("starlette", "uvicorn", "torch", "transformers"), "the embedded backend", "rldbg[serve,train]")
-    _refuse_run(up)
-    if allocation is not None and allocation.devices > 1:
-        print_note(f"t{allocation.tensor} and p{allocation.pipeline} are not used: a replica here has one device")
-    count = replica_count(up.replicas, allocation)
-    folder = model_folder(up.model or "tiny")
-    name = up.model or "tiny"
-    options = ["--model", str(folder), "--name", Path(name).name, "--dtype", up.dtype, "--device", up.device]
-    options += ["--threads", str(up.threads or _threads(count, name)), "--max-running", str(up.max_running)]
-    options += ["--logprobs", up.logprobs]
-    return registry.start(
-        up.name or registry.free_name("transformers"),
-        backend="transformers",
-        model=name,
-        command=lambda number, ready: replica_command(number, ready, up.listening, options),
-        count=count,
-        environment=lambda number: {} if up.device == "cpu" else devices_of(number, 1, shared=True),
-    )
-
-
-def model_folder(model: str) -> Path:
-    """The folder of a model; that of `tiny` is made when it is first asked for."""
-    if model == "tiny":
-        from rldbg.trainer import tiny_folder
-
-        return tiny_folder(home().absolute() / "models" / "tiny")
-    folder = Path(model).absolute()
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"no model at {model!r}: there is no config.json", "--model tiny, or a Hugging Face folder")
-    return folder
-
-
-def _threads(replicas: int, model: str) -> int:
-    """A share of the cores each; the tiny model's matrices are too small to be shared by threads."""
-    import os
-
-    return 1 if model == "tiny" else max(1, (os.cpu_count() or 1) // replicas)
-
-
-def _refuse_run(up: Up) -> None:
-    if up.run:
-        raise UsageError(f"{up.run!r} is not used by this backend", "did you mean --backend recording, or --model?")
-
-
-def _start_training_service(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
-    from rldbg.inference import require
-
-    require(
-        ("starlette", "uvicorn", "torch", "transformers", "zstandard"), "the training service", "rldbg[serve,train]"
-    )
-    _refuse_run(up)
-    if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a training service is one process", "leave --replicas and --allocation-mode out")
-    model = up.model or "tiny"
-    if model != "tiny":
-        model_folder(model)
-    options = ["--port", str(up.listening.port), "--dtype", up.dtype, "--device", up.device]
-    options += ["--threads", str(up.threads)]
-    options += [item for other in up.alias for item in ("--alias", other)]
-    options += ["--deterministic"] if up.deterministic else []
-
-    def command(_number: int, ready: Path) -> Sequence[str]:
-        own = ["--model", model, "--folder", str(ready.parent), "--announce", str(ready)]
-        return [sys.executable, "-m", "rldbg.training_service", *own, *options]
-
-    name = up.name or registry.free_name("train")
-    return registry.start(name, backend="train", model=model, command=command, health="/api/v1/healthz")
-
-
 def _say(server: "Server") -> None:
     if server.backend == "train":
         address = server.addresses[0]
@@ -204,9 +99,3 @@ def _say(server: "Server") -> None:
         print_line(f"LLM inference server launched at: AREAL_LLM_SERVER_ADDRS={','.join(server.addresses)}")
         print_note(f"  OPENAI_BASE_URL=http://{server.addresses[0]}/v1 OPENAI_API_KEY=none")
     print_note(f"  `rldbg serve logs {server.name}` shows its log, `rldbg serve down {server.name}` ends it")
-
-
-_START: dict[str, Callable[[Up, "Registry", "Allocation | None"], "Server"]] = {
-    "transformers": _start_transformers,
-    "train": _start_training_service,
-}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rldbg.inference.allocation import Allocation, parse_allocation
     from rldbg.inference.deployment import Listening, devices_of, replica_command, replica_count, require
     from rldbg.inference.engine import Generation, GenerationRequest, Sampler
+    from rldbg.inference.http_sampling import HttpSampling
     from rldbg.inference.keyed_random import sample_key, uniform
     from rldbg.inference.registry import Registry, Server
     from rldbg.inference.replica_process import ServerProcess
@@ -20,6 +21,7 @@ _MODULES = {
     "allocation": ("Allocation", "parse_allocation"),
     "deployment": ("Listening", "devices_of", "replica_command", "replica_count", "require"),
     "engine": ("Generation", "GenerationRequest", "Sampler"),
+    "http_sampling": ("HttpSampling",),
     "keyed_random": ("sample_key", "uniform"),
     "registry": ("Registry", "Server"),
     "replica_process": ("ServerProcess",),
@@ -31,6 +33,7 @@ __all__ = [
     "Allocation",
     "Generation",
     "GenerationRequest",
+    "HttpSampling",
     "Listening",
     "Registry",
     "Sampler",

@@ -1,7 +1,7 @@
 """The web application: every protocol's routes over one backend, and the token that guards them."""
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -23,9 +23,6 @@ from rldbg.inference.protocols.slime import Replicas, Slime
 from rldbg.inference.protocols.trl import Trl, trl_error
 from rldbg.inference.protocols.vllm import Vllm
 
-# Made when the server has started, inside its event loop.
-BackendMaker = Callable[[], Awaitable[Backend]]
-
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -34,6 +31,7 @@ class Service:
     logprob_mode: LogprobMode = "temperature"
     token: str | None = None
     replicas: Replicas = lambda: ()
+    at_end: Callable[[Backend], None] = lambda _backend: None
 
 
 def build_application(backend: Backend, service: Service | None = None) -> Starlette:
@@ -44,6 +42,7 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
     async def lifespan(_application: Starlette) -> AsyncIterator[None]:
         yield
         await backend.close()
+        service.at_end(backend)
 
     guard = [Middleware(TokenGuard, token=service.token)] if service.token else []
     return Starlette(

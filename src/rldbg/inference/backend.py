@@ -89,4 +89,7 @@ class Backend(Protocol):
     def summary(self) -> Mapping[str, Any]:
         """What a backend has to say of itself beyond its status."""
 
+    def report(self) -> Mapping[str, Any] | None:
+        """What to tell when the server goes down: {"summary", "findings"}; None when there is nothing to tell."""
+
     async def close(self) -> None: ...

@@ -227,5 +227,5 @@ def _worst(states: Sequence[State]) -> State:
 def _died(server: Server, process: ServerProcess) -> PrerequisiteError:
     words = "\n".join(process.last_lines(5)) or "it said nothing"
     return PrerequisiteError(
-        f"server {server.name} ended before it was ready: {words}", f"see {process.log}, then start it again"
+        f"server {server.name} ended before it was ready: {words}", "mend that, then start it again"
     )

@@ -10,9 +10,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rldbg.core import RldbgError, UsageError
 
@@ -23,6 +23,8 @@ _SHUTDOWN_S = 2
 # A client that debugs says nothing for a long time; its connection must still be there afterwards.
 _IDLE_S = 3600
 _BACKLOG = 4096
+# A recording does not know the limits of the model that made it.
+_NO_LIMIT = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +68,7 @@ async def _serve(options: argparse.Namespace) -> None:
         logprob_mode=options.logprobs,
         token=options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None,
         replicas=lambda: announced(options.announce.parent),
+        at_end=lambda ended: leave_report(options.announce, ended.report()),
     )
     configuration = uvicorn.Config(
         build_application(backend, service),
@@ -80,6 +83,8 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def _backend(options: argparse.Namespace) -> "Backend":
+    if options.backend == "recording":
+        return _recorded(options)
     import torch
 
     from rldbg.inference.embedded.loading import load_backend
@@ -89,6 +94,33 @@ def _backend(options: argparse.Namespace) -> "Backend":
         torch.set_num_threads(options.threads)
     limits = Limits(running=options.max_running)
     return load_backend(options.model, name=options.name, dtype=options.dtype, device=options.device, limits=limits)
+
+
+def _recorded(options: argparse.Namespace) -> "Backend":
+    from rldbg.inference.backend import ModelCard
+    from rldbg.inference.embedded.text import NoText, load_text
+    from rldbg.inference.recorded.backend import RecordedBackend
+    from rldbg.inference.recorded.generations import Generations
+
+    text, tokenizer = load_text(options.model) if options.model else (NoText(), None)
+    ids = (getattr(tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
+    card = ModelCard(
+        name=options.name,
+        path=str(options.model or options.recording),
+        max_length=_NO_LIMIT,
+        vocabulary_size=_NO_LIMIT,
+        end_ids=frozenset(number for number in ids if number is not None),
+        dtype="float32",
+        text=text,
+    )
+    return RecordedBackend(Generations.read(options.recording), card, nearest=options.nearest)
+
+
+def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None:
+    """What `rldbg serve down` shows of a replica that has ended."""
+    if report is not None:
+        file = announcement.with_suffix(".report.json")
+        file.write_text(json.dumps(report), encoding="utf-8")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -93,6 +93,9 @@ class EmbeddedBackend:
     def summary(self) -> Mapping[str, Any]:
         return self.status().to_dict()
 
+    def report(self) -> Mapping[str, Any] | None:
+        return None
+
     async def close(self) -> None:
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join)

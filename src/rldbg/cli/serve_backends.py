@@ -1,0 +1,150 @@
+"""How each backend of `rldbg serve up` is started."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rldbg.cli.output import print_note
+from rldbg.core import Environment, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.inference import Allocation, Listening, Registry, Server
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """What the options of `serve up` say."""
+
+    backend: str | None
+    model: str | None
+    run: str | None
+    replicas: int | None
+    allocation_mode: str | None
+    name: str | None
+    listening: "Listening"
+    upstream: str | None = None
+    nearest: bool = False
+    out: str | None = None
+    alias: tuple[str, ...] = ()
+    dtype: str = "float32"
+    device: str = "auto"
+    threads: int = 0
+    max_running: int = 256
+    logprobs: str = "temperature"
+    deterministic: bool = False
+    timeout_s: float = 120.0
+    extra: tuple[str, ...] = ()
+
+
+def home() -> Path:
+    return Path(Environment().text("RLDBG_HOME"))
+
+
+def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
+    from rldbg.inference import devices_of, replica_command, replica_count, require
+
+    require(("starlette", "uvicorn", "torch", "transformers"), "the embedded backend", "rldbg[serve,train]")
+    _refuse_run(up)
+    if allocation is not None and allocation.devices > 1:
+        print_note(f"t{allocation.tensor} and p{allocation.pipeline} are not used: a replica here has one device")
+    count = replica_count(up.replicas, allocation)
+    folder = model_folder(up.model or "tiny")
+    name = up.model or "tiny"
+    options = ["--model", str(folder), "--name", Path(name).name, "--dtype", up.dtype, "--device", up.device]
+    options += ["--threads", str(up.threads or _threads(count, name)), "--max-running", str(up.max_running)]
+    options += ["--logprobs", up.logprobs]
+    return registry.start(
+        up.name or registry.free_name("transformers"),
+        backend="transformers",
+        model=name,
+        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+        count=count,
+        environment=lambda number: {} if up.device == "cpu" else devices_of(number, 1, shared=True),
+    )
+
+
+def model_folder(model: str) -> Path:
+    """The folder of a model; that of `tiny` is made when it is first asked for."""
+    if model == "tiny":
+        from rldbg.trainer import tiny_folder
+
+        return tiny_folder(home().absolute() / "models" / "tiny")
+    folder = Path(model).absolute()
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"no model at {model!r}: there is no config.json", "--model tiny, or a Hugging Face folder")
+    return folder
+
+
+def _threads(replicas: int, model: str) -> int:
+    """A share of the cores each; the tiny model's matrices are too small to be shared by threads."""
+    return 1 if model == "tiny" else max(1, (os.cpu_count() or 1) // replicas)
+
+
+def _refuse_run(up: Up) -> None:
+    if up.run:
+        raise UsageError(f"{up.run!r} is not used by this backend", "did you mean --backend recording, or --model?")
+
+
+def _start_training_service(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
+    from rldbg.inference import require
+
+    require(
+        ("starlette", "uvicorn", "torch", "transformers", "zstandard"), "the training service", "rldbg[serve,train]"
+    )
+    _refuse_run(up)
+    if up.replicas not in (None, 1) or allocation is not None:
+        raise UsageError("a training service is one process", "leave --replicas and --allocation-mode out")
+    model = up.model or "tiny"
+    if model != "tiny":
+        model_folder(model)
+    options = ["--port", str(up.listening.port), "--dtype", up.dtype, "--device", up.device]
+    options += ["--threads", str(up.threads)]
+    options += [item for other in up.alias for item in ("--alias", other)]
+    options += ["--deterministic"] if up.deterministic else []
+
+    def command(_number: int, ready: Path) -> Sequence[str]:
+        own = ["--model", model, "--folder", str(ready.parent), "--announce", str(ready)]
+        return [sys.executable, "-m", "rldbg.training_service", *own, *options]
+
+    name = up.name or registry.free_name("train")
+    return registry.start(name, backend="train", model=model, command=command, health="/api/v1/healthz")
+
+
+def _start_recording(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
+    from rldbg.inference import replica_command, require
+    from rldbg.recording import open as open_recording
+
+    require(("starlette", "uvicorn"), "the recording backend", "rldbg[serve]")
+    if not up.run:
+        raise UsageError("say which recording answers", "rldbg serve up --backend recording RUN")
+    if up.replicas not in (None, 1) or allocation is not None:
+        raise UsageError("a recording is one process: occurrences are counted once", "leave --replicas out")
+    recording = open_recording(up.run)
+    model = up.model or _recorded_model(recording.run_facts())
+    options = ["--backend", "recording", "--recording", str(Path(up.run).absolute())]
+    options += ["--name", Path(model or up.run).name] + (["--model", str(model_folder(model))] if model else [])
+    options += ["--nearest"] if up.nearest else []
+    return registry.start(
+        up.name or registry.free_name("recording"),
+        backend="recording",
+        model=str(up.run),
+        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+    )
+
+
+def _recorded_model(facts: dict[str, object]) -> str | None:
+    """The model of the recorded run, for its tokenizer; None where that is not known or not here."""
+    config = facts.get("config")
+    model = config.get("model") if isinstance(config, dict) else None
+    path = model.get("path", "tiny") if isinstance(model, dict) else None
+    return path if path == "tiny" or (path and (Path(path) / "config.json").is_file()) else None
+
+
+STARTERS: dict[str, Callable[[Up, "Registry", "Allocation | None"], "Server"]] = {
+    "transformers": _start_transformers,
+    "recording": _start_recording,
+    "train": _start_training_service,
+}

@@ -1,0 +1,76 @@
+"""A rollout worker's sampler that is a server somewhere else, asked by SGLang's native protocol. It pickles."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rldbg.core import IncompleteDataError, UnreachableError
+from rldbg.inference.engine import Generation, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSampling:
+    """Asks one server. The same prompts, seeds and positions are sent as the embedded sampler uses itself."""
+
+    address: str
+    max_new_tokens: int
+    temperature: float
+    eos_id: int
+    timeout_s: float = 600.0
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """All requests in one, so that they arrive in their order."""
+        if not requests:
+            return []
+        shared = {
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "stop_token_ids": [self.eos_id],
+            "ignore_eos": True,
+        }
+        sampling = [
+            shared | {"sampling_seed": item.key, "custom_params": {"position": item.position}} for item in requests
+        ]
+        prompts = [list(item.prompt) for item in requests]
+        body = {"input_ids": prompts, "sampling_params": sampling, "return_logprob": True}
+        answers = json.loads(self._post("/generate", json.dumps(body).encode(), "application/json"))
+        return [_generation(answer) for answer in answers]
+
+    def load_weights(self, weights: Mapping[str, Any], policy_version: int) -> None:
+        """Sends the weights as one safetensors file."""
+        from safetensors.torch import save
+
+        content = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
+        path = f"/update_weights_from_tensor?weight_version={policy_version}"
+        self._post(path, content, "application/octet-stream")
+
+    def _post(self, path: str, content: bytes, kind: str) -> bytes:
+        request = urllib.request.Request(f"http://{self.address}{path}", content, {"Content-Type": kind}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                return bytes(response.read())
+        except urllib.error.HTTPError as error:
+            told = error.read(1 << 16).decode(errors="replace")
+            raise IncompleteDataError(
+                f"the inference server at {self.address} refused {path.partition('?')[0]}: {told}",
+                "see `rldbg serve ls` and `rldbg serve logs NAME`",
+            ) from error
+        except OSError as error:
+            raise UnreachableError(
+                f"the inference server at {self.address} does not answer: {error}", "see `rldbg serve ls`"
+            ) from error
+
+
+def _generation(answer: Mapping[str, Any]) -> Generation:
+    meta = answer["meta_info"]
+    drawn = meta["output_token_logprobs"]
+    versions = meta.get("token_versions") or [int(meta["weight_version"])]
+    return Generation(
+        tokens=[int(item[1]) for item in drawn],
+        logprobs=[float(item[0]) for item in drawn],
+        finished=meta["finish_reason"]["type"] == "stop",
+        policy_version=int(versions[0]),
+    )

@@ -1,0 +1,1 @@
+"""A recording that answers like an engine: recorded tokens and log probs, by prompt and occurrence."""
