@@ -18,16 +18,15 @@ def breakpoint(
 ) -> None:
     """Stops here: on the ranks selected, when `when` is true, at the n-th or every n-th hit, for at most `timeout` s.
 
-    Outside a run it is the builtin breakpoint() for those for whom `when` holds.
+    Outside a run the same are chosen, and get what the builtin breakpoint() gives.
     """
     frame = sys._getframe(1)
     running = _agent.start()
+    selection = ranks if isinstance(ranks, str) else ",".join(map(str, [ranks] if isinstance(ranks, int) else ranks))
     if running is None:
-        if when:
-            sys.breakpointhook()
-        return
-    chosen = ranks if isinstance(ranks, str) else ",".join(map(str, [ranks] if isinstance(ranks, int) else ranks))
-    running.stop_if(frame, ranks=chosen, when=when, nth=nth, every=every, timeout_s=timeout)
+        _agent.stop_without_a_run(frame, ranks=selection, when=when, nth=nth, every=every)
+    else:
+        running.stop_if(frame, ranks=selection, when=when, nth=nth, every=every, timeout_s=timeout)
 
 
 def identify(*, role: str | None = None, rank: int | None = None, **coordinates: int) -> None:

@@ -5,7 +5,7 @@ The directory is loaded either as `rldbg.agent` or, where rldbg is not installed
 """
 
 from .collectives import PATIENCE_S
-from .hooks import find_agent, start
+from .hooks import find_agent, start, stop_without_a_run
 from .process import Agent
 from .ray_process import snake_case
 from .selection import Selection, SelectionError, Subject, parse_selection
@@ -51,4 +51,5 @@ __all__ = [
     "proves",
     "snake_case",
     "start",
+    "stop_without_a_run",
 ]

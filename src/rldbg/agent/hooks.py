@@ -5,15 +5,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from . import collectives, values
+from .choice import Choice
+from .identity import describe_process
 from .imports import AfterImports
 from .process import Agent
 from .ray_process import is_ray_worker
 from .runtime_env import armed_runtime_env
 from .settings import Settings, say
+from .terminal import prompt_here
 
 _ATTRIBUTE = "_rldbg_agent"
 
@@ -42,6 +46,20 @@ def start(settings: Settings | None = None) -> Agent | None:
     atexit.register(agent.finish)
     agent.start()
     return agent
+
+
+def stop_without_a_run(frame: FrameType, **chosen: Any) -> None:
+    """`rldbg.breakpoint` in a process that belongs to no run: chosen alike, then what breakpoint() does there."""
+    choice: Choice | None = getattr(sys, "_rldbg_choice", None)
+    if choice is None:
+        choice = Choice()
+        setattr(sys, "_rldbg_choice", choice)  # noqa: B010 - mypy knows no such attribute
+    if not choice.is_meant(frame, describe_process(Settings(run=Path()), {}), **chosen):
+        return
+    if sys.breakpointhook is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT"):
+        prompt_here(frame)
+    else:
+        sys.breakpointhook()
 
 
 def _own_breakpoints(agent: Agent) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.core import UsageError
 from rldbg.live.debuggee import Debuggee, EvaluationError, evaluate, evaluate_names, execute, source_lines
+from rldbg.live.own_frames import NOT_THE_USERS
 
-_NOT_THE_USERS = ("/debugpy/", "/pydevd", "/ray/util/rpdb.py", "/ray/util/debugpy.py", "/rldbg/agent/")
 _STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
 _ALIASES = {
     "next": "n", "step": "s", "return": "r", "cont": "c", "continue": "c", "up": "u", "down": "d", "where": "w",
@@ -121,7 +121,7 @@ class PdbWords:
         frames = (
             self.debuggee.ask("stackTrace", threadId=self._thread, startFrame=0, levels=200).get("stackFrames") or []
         )
-        while frames and any(part in _path(frames[0]) for part in _NOT_THE_USERS):
+        while frames and any(part in _path(frames[0]) for part in NOT_THE_USERS):
             frames.pop(0)
         if not frames:
             raise UsageError("there is no Python frame to look at", "`threads` shows where the threads are")
@@ -261,7 +261,7 @@ class PdbWords:
 
     def _break(self, text: str, *, once: bool) -> Answer:
         if not text:
-            return Answer("\n".join(break_text(each) for each in self.debuggee.breaks()))
+            return Answer("\n".join(break_text(each) for each in self.debuggee.breaks()) or "no breakpoint is set")
         place, _, condition = text.partition(",")
         file, _, line = place.strip().rpartition(":")
         if not line.isdigit():

@@ -112,3 +112,24 @@ def test_helpers_get_no_agent(tmp_path, program):
         check=True,
     )
     assert done.stdout == "True\n"
+
+
+def test_a_chosen_breakpoint_outside_a_run_is_chosen_alike_and_stops_in_the_users_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import rldbg\nfor step in range(4):\n    rldbg.breakpoint(ranks='1', nth=2)\n    here = step\nprint('END')\n"
+    )
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG_", "PYTHONBREAK"))}
+    said = [
+        subprocess.run(
+            [sys.executable, str(script)],
+            env=plain | {"RANK": rank},
+            input="p step\nc\n",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for rank in ("0", "1")
+    ]
+    assert said[0] == "END\n"
+    assert "train.py(4)" in said[1] and "(Pdb) 1\n" in said[1] and said[1].count("(Pdb)") == 2

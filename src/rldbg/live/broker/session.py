@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.peer import Messages
+from rldbg.live.own_frames import NOT_THE_USERS
 
 _RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
 _FRAME_BOUND = frozenset({"evaluate", "scopes", "variables", "setVariable", "setExpression", "completions"})
@@ -45,7 +46,6 @@ _KNOWN = (
 )
 HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
-_NOT_THE_USERS = ("/debugpy/", "/pydevd", "/ray/util/rpdb.py", "/ray/util/debugpy.py", "/rldbg/agent/")
 
 
 @dataclass
@@ -262,7 +262,7 @@ def fill_stop(stop: Stop, frames: list[Message]) -> None:
     """The user's innermost frame: what a debugger or this tool put on top of it is skipped."""
     for frame in frames:
         path = str((frame.get("source") or {}).get("path", ""))
-        if not any(part in path for part in _NOT_THE_USERS):
+        if not any(part in path for part in NOT_THE_USERS):
             stop.file, stop.line, stop.function = path, int(frame.get("line", 0)), str(frame.get("name", ""))
             stop.frame_id = frame.get("id")
             return
