@@ -308,3 +308,54 @@ breakpoint()
     job.client.request("continue", who="all")
     output(process)
     assert process.returncode == 0
+
+
+def test_a_script_speaks_to_the_others_too(job):
+    job.ranks(job.write("train.py", STEPS), 2)
+    job.wait_stopped(2)
+    lines = ("all p loss", "ranks", "ranks train/1", "p rank", "interact", "loss + 1", "exit", "p nope")
+    done = job.rldbg("attach", "train/0", *(word for line in lines for word in ("-c", line)), check=False)
+    assert done.returncode == 1 and "*** NameError" in done.stdout and "still stopped: train/0, train/1" in done.stderr
+    assert "  train/0: 0.0\n  train/1: 0.5\n" in done.stdout and "\n1\nPython in this frame" in done.stdout
+    body = json.loads(job.rldbg("attach", "train/0", "-c", "all p loss", "-c", "ranks", "--json").stdout)
+    assert [(a["who"], a["value"]) for a in body["answers"] if a["command"] == "all p loss"] == [
+        ("train/0", 0.0),
+        ("train/1", 0.5),
+    ]
+    # A stopped thread is shown where the user's code is, not where the debugger waits.
+    (group,) = json.loads(job.rldbg("stacks", "--json").stdout)["groups"]
+    assert group["who"] == ["train/0", "train/1"] and group["frames"][0]["function"] == "step"
+    job.client.request("continue", who="all")
+
+
+def test_breakpoints_that_cannot_be_meant_are_refused_or_doubted(job):
+    script = job.write("train.py", STEPS)
+    job.start(script)
+    job.wait_stopped()
+
+    def said(*arguments):
+        done = job.rldbg("break", *arguments, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert said(f"{script}:4", "--if", "loss ===")[0] == 2
+    code, text = said(f"{script}:2000")
+    assert code == 1 and "line 2000 holds no code" in text
+    code, text = said("nowhere.py:3")
+    assert code == 1 and "there is no file" in text
+    assert said("--on-exception")[0] == 0
+    # A slip in the numbers clears nothing.
+    assert said("--clear", "x")[0] == 2 and said("--clear", "99")[0] == 2
+    assert len(json.loads(job.rldbg("break", "--list", "--json").stdout)["breaks"]) == 3
+    assert "cleared: 1, 2, 3" in said("--clear")[1]
+    done = job.rldbg("pause", "all", check=False)
+    assert done.returncode == 4 and "names nothing that is running" in done.stderr
+
+
+def test_what_is_left_of_a_run_that_has_ended_is_named(job):
+    output(job.start(job.write("fails.py", "raise ValueError('last words')")))
+    until(lambda: list((job.run.path / "crashes").glob("*.json")), "the crash file")
+    job.rldbg("broker", "stop")
+    done = job.rldbg("ps", check=False)
+    assert done.returncode == 5 and "rldbg attach " in done.stderr and "/crashes/" in done.stderr
+    assert "there is no such folder" in rldbg("ps", run=job.folder / "none", check=False).stderr
+    assert "there is no crash file" in rldbg("attach", "none.json", check=False).stderr

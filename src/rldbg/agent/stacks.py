@@ -47,10 +47,12 @@ def chain(frame: FrameType | None) -> list[FrameType]:
 
 def without_tools(frames: list[FrameType]) -> list[FrameType]:
     """Without the innermost frames of a debugger or of this agent: a stopped thread is where the user's code is."""
-    for position, frame in enumerate(frames):
-        if not is_tool_file(frame.f_code.co_filename):
-            return frames[position:]
-    return frames
+    files = [frame.f_code.co_filename for frame in frames]
+    # Debuggers wait on a lock of the standard library.
+    first = next((n for n, file in enumerate(files) if file != threading.__file__), 0)
+    if not files or not is_tool_file(files[first]):
+        return frames
+    return frames[next((n for n in range(first, len(files)) if not is_tool_file(files[n])), 0) :]
 
 
 def is_tool_file(file: str) -> bool:

@@ -15,7 +15,7 @@ from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.core import Environment, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.live import BrokerClient, PdbWords
+    from rldbg.live import BrokerClient, Commands
 
 
 @verb("attach", short_help="A prompt at a stopped process, at several, or at a crash file.")
@@ -50,31 +50,33 @@ def command(
     """
     if who is not None and who.endswith(".json") and Path(who).exists():
         return _at_crash_file(Path(who), commands, as_json)
-    from rldbg.live import Crowd
+    if who is not None and who.endswith(".json"):
+        raise UsageError(f"there is no crash file {who}", "crash files lie in RUN/crashes; WHO is a process: rldbg ps")
+    from rldbg.live import Commands, Crowd, Neighbours
 
     with open_target(run_dir, ray_url) as client:
         who = who or _the_stopped_one(client)
         if ide:
             return _serve_editors(client.run, who, port, launch_json, as_json)
-        crowd = Crowd(client, who, stop=True, wait_s=wait_s)
+        commands_at = Commands(Crowd(client, who, stop=True, wait_s=wait_s).words, Neighbours(client))
         if commands or not sys.stdin.isatty():
-            return _run_script(crowd.words, commands or _lines_of_stdin(), as_json)
-        _run_prompt(client, crowd.words)
-    return ExitCode.OK
+            code = _run_script(commands_at, commands or _lines_of_stdin(), as_json)
+        else:
+            code = _run_prompt(commands_at)
+        _note_what_stays(client)
+    return code
 
 
 def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
-    from rldbg.live import CrashFile, PdbWords, Prompt
+    from rldbg.live import Commands, CrashFile, PdbWords
 
     crash = CrashFile(path)
-    words = PdbWords(crash)
+    if not as_json:
+        print_line(crash.headline())
+    at_file = Commands([PdbWords(crash)])
     if commands or not sys.stdin.isatty():
-        if not as_json:
-            print_line(crash.headline())
-        return _run_script([words], commands or _lines_of_stdin(), as_json)
-    print_line(crash.headline())
-    Prompt([words], write=print_line, show_cast=print_cast, history=_history()).run()
-    return ExitCode.OK
+        return _run_script(at_file, commands or _lines_of_stdin(), as_json)
+    return _run_prompt(at_file)
 
 
 def _serve_editors(run: Path, who: str, port: int, launch_json: Path | None, as_json: bool) -> int:
@@ -104,50 +106,42 @@ def _the_stopped_one(client: "BrokerClient") -> str:
     return str(stopped[0])
 
 
-def _run_script(crowd: list["PdbWords"], commands: Iterable[str], as_json: bool) -> int:
+def _run_script(at: "Commands", lines: Iterable[str], as_json: bool) -> int:
     """Commands in order, each answer printed; the exit code says whether all of them could be done."""
-    from rldbg.live import execute_on, is_continue
+    from rldbg.live import is_continue
 
     done: list[dict[str, Any]] = []
     if not as_json:
-        print_line(crowd[0].here().text)
-    commands = list(commands)
-    for position, line in enumerate(commands, 1):
-        if position == len(commands) and is_continue(line):
+        print_line(at.here().text)
+    lines = [line for line in lines if line.strip()]
+    for position, line in enumerate(lines, 1):
+        if position == len(lines) and is_continue(line):
             # Nothing follows that would need the next stop.
-            for words in crowd:
+            for words in at.words:
                 words.wait_s = 0.0
-        if line.strip() in ("q", "quit", "exit"):
+        outcome = at.take(line)
+        if outcome.leaves:
             break
-        result = execute_on(crowd, line)
-        done += [answer.to_dict() | {"command": line, "text": answer.text} for answer in result.answers]
+        done += [answer.to_dict() | {"command": line, "text": answer.text} for answer in outcome.answers]
         if as_json:
             continue
-        if len(crowd) > 1:
-            print_cast(result)
-        elif result.answers[0].text:
-            print_line(result.answers[0].text)
+        if outcome.cast is not None:
+            print_cast(outcome.cast)
+        elif outcome.text:
+            print_line(outcome.text)
     if as_json:
-        print_json({"answers": done, "processes": [words.debuggee.facts for words in crowd]})
+        print_json({"answers": done, "processes": [words.debuggee.facts for words in at.words]})
     return ExitCode.OK if all(each["ok"] for each in done) else ExitCode.FINDING
 
 
-def _run_prompt(client: "BrokerClient", words: list["PdbWords"]) -> None:
-    from rldbg.live import Crowd, Prompt, cast
+def _run_prompt(at: "Commands") -> int:
+    from rldbg.live import Prompt
 
-    def list_ranks() -> str:
-        rows = client.request("ps")["processes"]
-        return "\n".join(f"{p['who']:<24} {p['state']:<8} {p['file'] or ''}:{p['line'] or ''}" for p in rows)
+    Prompt(at, write=print_line, show_cast=print_cast, history=_history()).run()
+    return ExitCode.OK
 
-    Prompt(
-        words,
-        write=print_line,
-        show_cast=print_cast,
-        switch=lambda who: Crowd(client, who, stop=True).words,
-        cast_all=lambda line: cast(client, "all", line),
-        list_ranks=list_ranks,
-        history=_history(),
-    ).run()
+
+def _note_what_stays(client: "BrokerClient") -> None:
     left = [facts["who"] for facts in client.request("ps")["processes"] if facts["state"] == "stopped"]
     if left:
         print_note(f"still stopped: {', '.join(left)} (rldbg continue lets them go on)")

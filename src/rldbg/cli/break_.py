@@ -21,7 +21,10 @@ from rldbg.core import ExitCode, UsageError
 @click.option(
     "--on-exception",
     type=click.Choice(["raised", "unhandled"]),
-    help="Stop where an exception is raised, or where one leaves the user's code.",
+    is_flag=False,
+    flag_value="unhandled",
+    metavar="[raised|unhandled]",
+    help="Stop where an exception leaves the user's code, or wherever one is raised.",
 )
 @click.option("--list", "listing", is_flag=True, help="Show the breakpoints, their hits and the last log lines.")
 @click.option("--clear", is_flag=False, flag_value="all", metavar="[IDS]", help="Remove breakpoints: all, or 1,3.")
@@ -46,14 +49,25 @@ def command(
     """
     with open_target(run_dir, ray_url) as client:
         if clear is not None:
-            numbers = [] if clear == "all" else [int(part) for part in clear.split(",") if part.strip().isdigit()]
-            cleared = client.request("break_clear", ids=numbers)
+            cleared = client.request("break_clear", ids=_numbers(clear))
             return _show_cleared(cleared, as_json)
         if listing or not (place or on_exception):
             return _show_list(client.request("break_list"), as_json)
         body: dict[str, Any] = {"if": condition, "log": log, "ranks": ranks, "once": once, "on_exception": on_exception}
         made = client.request("break_set", **body, **_parse(place))
         return _show_made(made, as_json)
+
+
+def _numbers(text: str) -> list[int]:
+    """Empty means all."""
+    parts = [part.strip() for part in text.split(",")]
+    if text == "all":
+        return []
+    if not all(part.isdigit() for part in parts):
+        raise UsageError(
+            f"{text!r} names no breakpoints", "numbers as in `rldbg break --list`: rldbg break --clear 1,3"
+        )
+    return [int(part) for part in parts]
 
 
 def _parse(place: str | None) -> dict[str, Any]:
@@ -68,16 +82,31 @@ def _parse(place: str | None) -> dict[str, Any]:
 def _show_made(made: dict[str, Any], as_json: bool) -> int:
     from rldbg.live import break_text
 
-    unset = [who for who, ok in made["set_in"].items() if not ok]
+    doubt = _doubt(made, [who for who, ok in made["set_in"].items() if not ok])
     if as_json:
-        print_json({"break": made})
+        print_json({"break": made | {"doubt": doubt or None}})
     else:
         print_line(break_text(made))
         if not made["set_in"]:
             print_note("no process that is there now matches --ranks; it will be set in those that come")
-        if unset:
-            print_note("not set there yet: the file is not loaded, or the line holds no code")
-    return ExitCode.FINDING if unset else ExitCode.OK
+        if doubt:
+            print_note(doubt)
+    return ExitCode.FINDING if doubt else ExitCode.OK
+
+
+def _doubt(made: dict[str, Any], unset: list[str]) -> str:
+    """Why this breakpoint may never be hit; empty when nothing speaks against it."""
+    from rldbg.live import lines_with_code
+
+    if not made["file"]:
+        return ""
+    lines = lines_with_code(Path(made["file"]))
+    if lines is None and unset:
+        return f"there is no file {made['file']} here: give the path as the processes know it"
+    if lines and made["line"] not in lines:
+        nearest = min(lines, key=lambda line: abs(line - made["line"]))
+        return f"line {made['line']} holds no code as the file is now; line {nearest} does"
+    return "not set there yet: those processes have not loaded that file" if unset else ""
 
 
 def _show_list(answer: dict[str, Any], as_json: bool) -> int:

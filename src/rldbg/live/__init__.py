@@ -7,6 +7,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.live.casting import CastResult, Crowd, cast, execute_on, is_continue
     from rldbg.live.client import BrokerClient
+    from rldbg.live.commands import Commands, Neighbours, Outcome
     from rldbg.live.crash_file import CrashFile
     from rldbg.live.debuggee import BrokerDebuggee
     from rldbg.live.flight_recorder import read_dumps
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     )
     from rldbg.live.pdb_words import Answer, PdbWords, break_text
     from rldbg.live.prompt import Prompt
+    from rldbg.live.source_file import lines_with_code
     from rldbg.live.stack_groups import StackGroup, diagnose_stacks, group_stacks
 
 __all__ = [
@@ -32,11 +34,14 @@ __all__ = [
     "BrokerClient",
     "BrokerDebuggee",
     "CastResult",
+    "Commands",
     "CrashFile",
     "Crowd",
     "Diagnosis",
     "EditorPort",
     "Fold",
+    "Neighbours",
+    "Outcome",
     "PdbWords",
     "Pending",
     "Prompt",
@@ -58,6 +63,7 @@ __all__ = [
     "is_alive",
     "is_continue",
     "launch_configuration",
+    "lines_with_code",
     "read_dumps",
     "start_broker",
     "stop_broker",
@@ -73,6 +79,9 @@ __getattr__, __dir__ = lazy_names(
         "execute_on": "casting",
         "is_continue": "casting",
         "BrokerClient": "client",
+        "Commands": "commands",
+        "Neighbours": "commands",
+        "Outcome": "commands",
         "CrashFile": "crash_file",
         "BrokerDebuggee": "debuggee",
         "Fold": "folding",
@@ -99,6 +108,7 @@ __getattr__, __dir__ = lazy_names(
         "Pending": "hang",
         "RankView": "hang",
         "diagnose": "hang",
+        "lines_with_code": "source_file",
         "StackGroup": "stack_groups",
         "diagnose_stacks": "stack_groups",
         "group_stacks": "stack_groups",

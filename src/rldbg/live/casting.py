@@ -1,6 +1,6 @@
 """One command on many stopped processes at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -68,20 +68,26 @@ class Crowd:
         return execute_on(self.words, command, self.not_stopped)
 
 
-def execute_on(crowd: Sequence[PdbWords], command: str, not_stopped: tuple[str, ...] = ()) -> CastResult:
+def execute_on(
+    crowd: Sequence[PdbWords],
+    command: str,
+    not_stopped: tuple[str, ...] = (),
+    *,
+    how: Callable[[PdbWords, str], Answer] = PdbWords.execute,
+) -> CastResult:
     """The same command everywhere at once, answers folded."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda words: _ask(words, command), crowd))
+        answers = list(pool.map(lambda words: _ask(words, command, how), crowd))
     folds, spread = fold(answers)
     return CastResult(tuple(answers), tuple(folds), spread, not_stopped)
 
 
-def _ask(words: PdbWords, command: str) -> RankAnswer:
+def _ask(words: PdbWords, command: str, how: Callable[[PdbWords, str], Answer]) -> RankAnswer:
     who = words.debuggee.facts["who"]
     try:
-        answer = words.execute(command)
+        answer = how(words, command)
     except RldbgError as error:
-        answer = Answer(f"*** {error}", ok=False)
+        answer = Answer(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
     return RankAnswer(who, answer.ok, answer.value if answer.value is not None else answer.text, answer.text)
 
 

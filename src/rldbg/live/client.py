@@ -26,9 +26,7 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     """A proven connection to the broker of a run."""
     address = BrokerAddress.read(run)
     if address is None:
-        raise UnreachableError(
-            f"the run {run} has no live broker", f"start one: rldbg broker start --run {run} -- COMMAND"
-        )
+        raise UnreachableError(f"the run {run} has no live broker: {_since_when(run)}", _what_is_left(run))
     try:
         return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
     except Refused as error:
@@ -38,6 +36,19 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
             f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
             f"`rldbg broker start --run {run}` starts a new one; agents find it by themselves",
         ) from error
+
+
+def _since_when(run: Path) -> str:
+    if not run.is_dir():
+        return "there is no such folder"
+    return "it has ended, or was never started"
+
+
+def _what_is_left(run: Path) -> str:
+    crashes = sorted((run / "crashes").glob("*.json"), key=lambda file: file.stat().st_mtime)
+    if crashes:
+        return f"its last crash can still be looked at: rldbg attach {crashes[-1]}"
+    return "start the job in it: rldbg run --run DIR -- COMMAND; `rldbg ps` without --run finds runs that live"
 
 
 class BrokerClient:

@@ -65,12 +65,14 @@ class BreakTable:
         exception = str(body.get("on_exception") or "")
         if exception and exception not in _FILTERS:
             raise UsageError(f"no kind of exception stop is called {exception!r}", f"use one of {', '.join(_FILTERS)}")
+        condition = str(body.get("if") or "")
+        _check_condition(condition)
         self._last += 1
         made = Break(
             number=self._last,
             file=str(body.get("file") or ""),
             line=int(body.get("line") or 0),
-            condition=str(body.get("if") or ""),
+            condition=condition,
             log=str(body.get("log") or ""),
             exception=exception,
             selection=parse_selection(str(body.get("ranks") or "all")),
@@ -132,6 +134,17 @@ class BreakTable:
                     each.spent.add(process.number)
                     spent = True
         return spent
+
+
+def _check_condition(text: str) -> None:
+    """A condition that is no expression would never be true, and say so to nobody."""
+    try:
+        if text:
+            compile(text, "condition", "eval")
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"the condition {text!r} is no Python expression: {error}", "correct it and try again"
+        ) from None
 
 
 def _line(each: Break) -> dict[str, Any]:

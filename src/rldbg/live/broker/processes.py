@@ -61,6 +61,9 @@ class Process:
         """None for a helper: it inherited its parent's RANK and is not that rank."""
         return None if self.helps is not None else self.facts.get("rank")
 
+    def order(self) -> tuple[str, int, int]:
+        return (self.role, -1 if self.rank is None else self.rank, self.number)
+
     def subject(self) -> Subject:
         return Subject(
             who=self.who,
@@ -144,7 +147,10 @@ class ProcessTable:
         self._processes.pop(process.number, None)
 
     def __iter__(self) -> Iterator[Process]:
-        return iter(list(self._processes.values()))
+        """By role and rank, then by arrival."""
+        return iter(
+            sorted(self._processes.values(), key=lambda p: (p.role, -1 if p.rank is None else p.rank, p.number))
+        )
 
     def find(self, host: str, pid: int) -> Process | None:
         """The latest process with this id there; ids come back, so the living wins."""

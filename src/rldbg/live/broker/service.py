@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -103,8 +104,17 @@ def _publish(file: Path, facts: dict[str, object]) -> None:
 
 
 def _reachable(host: str) -> str:
-    """The address agents on other hosts can dial when the broker listens on all of them."""
-    return os.uname().nodename if host in ("0.0.0.0", "::", "") else host
+    """The address agents on other hosts can dial when the broker listens on all of them: that of the interface that
+    leads outwards, as Ray chooses it too. The host's name would not do: many hosts resolve their own to loopback."""
+    if host not in ("0.0.0.0", "::", ""):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: this only asks the routing table.
+            probe.connect(("10.255.255.255", 1))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return os.uname().nodename
 
 
 def main() -> None:
