@@ -3,18 +3,89 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rldbg.core import PrerequisiteError
 
 
+class Ranks(Protocol):
+    """How one rank exchanges tensors with the others; all of them make the same calls in the same order."""
+
+    @property
+    def size(self) -> int: ...
+
+    def gather(self, tensor: Any) -> list[Any]:
+        """Every rank's tensor, in rank order."""
+
+    def add_up(self, tensor: Any) -> None:
+        """Replaces the tensor by the sum over the ranks, in whatever order."""
+
+    def take_from_first(self, tensor: Any) -> None:
+        """Replaces the tensor by that of rank 0."""
+
+    def leave(self) -> None: ...
+
+
+class Meeting(Protocol):
+    """Where ranks find each other."""
+
+    def join(self, rank: int, device: Any) -> Ranks: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where rank 0 listens and how many ranks come."""
+    """Where rank 0 listens and how many ranks come, each a process."""
 
     host: str
     port: int
     world_size: int
+
+    def join(self, rank: int, device: Any) -> Ranks:
+        """Makes this process one rank of the group."""
+        import torch
+        import torch.distributed as dist
+
+        if self.world_size > 1:
+            # NCCL refuses two ranks on one GPU; gloo carries them through the host.
+            own_gpu = device.type == "cuda" and torch.cuda.device_count() >= self.world_size
+            dist.init_process_group(
+                "nccl" if own_gpu else "gloo",
+                init_method=f"tcp://{self.host}:{self.port}",
+                rank=rank,
+                world_size=self.world_size,
+            )
+        return ProcessRanks(self.world_size)
+
+
+class ProcessRanks:
+    """Ranks that are processes of one torch.distributed group; a single rank needs none."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def gather(self, tensor: Any) -> list[Any]:
+        import torch
+        import torch.distributed as dist
+
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor)
+        return parts
+
+    def add_up(self, tensor: Any) -> None:
+        import torch.distributed as dist
+
+        dist.all_reduce(tensor)
+
+    def take_from_first(self, tensor: Any) -> None:
+        import torch.distributed as dist
+
+        dist.broadcast(tensor, src=0)
+
+    def leave(self) -> None:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def free_port(host: str, wanted: int = 0) -> int:
@@ -31,39 +102,14 @@ def free_port(host: str, wanted: int = 0) -> int:
         return int(probe.getsockname()[1])
 
 
-def join(rendezvous: Rendezvous, rank: int, device: Any) -> None:
-    """Makes this process one rank of the group; a single rank needs none."""
-    import torch
-    import torch.distributed as dist
-
-    if rendezvous.world_size == 1:
-        return
-    # NCCL refuses two ranks on one GPU; gloo carries them through the host.
-    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= rendezvous.world_size
-    dist.init_process_group(
-        "nccl" if own_gpu else "gloo",
-        init_method=f"tcp://{rendezvous.host}:{rendezvous.port}",
-        rank=rank,
-        world_size=rendezvous.world_size,
-    )
-
-
-def leave() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def broadcast_parameters(model: Any) -> None:
+def broadcast_parameters(model: Any, ranks: Ranks) -> None:
     """Every rank takes over the weights of rank 0."""
     import torch
-    import torch.distributed as dist
 
-    if dist.is_initialized():
+    if ranks.size > 1:
         with torch.no_grad():
             for tensor in model.state_dict().values():
-                dist.broadcast(tensor, src=0)
+                ranks.take_from_first(tensor)
 
 
 def shard(model: Any) -> None:
@@ -90,25 +136,22 @@ def _blocks(model: Any) -> Any:
     return max(lists, key=len, default=())
 
 
-def sum_gradients(model: Any, *, in_rank_order: bool) -> None:
+def sum_gradients(model: Any, ranks: Ranks, *, in_rank_order: bool) -> None:
     """Adds up the gradients of all ranks; afterwards all ranks have the same.
 
     In rank order the sum is ((rank 0 + rank 1) + rank 2) + ..., which anyone can repeat bit for bit; it needs memory
     for every rank's gradient. Otherwise the order is the library's.
     """
     import torch
-    import torch.distributed as dist
 
-    if not dist.is_initialized():
+    if ranks.size == 1:
         return
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     if in_rank_order:
-        parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, flat)
-        flat = add_in_order(parts)
+        flat = add_in_order(ranks.gather(flat))
     else:
-        dist.all_reduce(flat)
+        ranks.add_up(flat)
     start = 0
     for gradient in gradients:
         gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))

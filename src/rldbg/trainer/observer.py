@@ -115,6 +115,7 @@ class Observer:
                 position_ids=batch.position_ids,
             )
         if wants("forward_data", place.step):
+            reference = micro.reference_log_probs
             self.recorder.record(
                 "forward_data",
                 **where,
@@ -122,6 +123,7 @@ class Observer:
                 entropy=result.entropy.detach(),
                 response_mask=batch.response_mask,
                 input_ids=batch.input_ids,
+                **({} if reference is None else {"ref_log_probs": reference}),
             )
         if wants("loss", place.step):
             self.recorder.record(

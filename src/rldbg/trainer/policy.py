@@ -54,6 +54,7 @@ class PolicyWorker:
         self._tokenizer = load_tokenizer(recipe.model.path)
         self._model = build_model(recipe.model, vocabulary_size=self._tokenizer.vocabulary_size, seed=recipe.seed)
         self._reference: Any = None
+        self._ranks: distributed.Ranks = distributed.ProcessRanks(1)
         identity = Identity(role="policy", rank=rank, world_size=recipe.policy.ranks, coordinates={"dp": rank})
         self._observer = Observer(recording.records, identity)
         self._capsules = CapsuleWriter(recording, identity, recipe)
@@ -65,14 +66,14 @@ class PolicyWorker:
         """Rank 0's port for the others."""
         return distributed.free_port(host, self._recipe.policy.port)
 
-    def start(self, rendezvous: distributed.Rendezvous, checkpoint: Path | None = None) -> dict[str, Any]:
+    def start(self, meeting: distributed.Meeting, checkpoint: Path | None = None) -> dict[str, Any]:
         """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's."""
         facts: dict[str, Any] = {"process_threads": self._threads}
         if self._rank == 0 and checkpoint is None:
             facts["warm_start"] = self._warm_start()
         self._model.to(self._device)
-        distributed.join(rendezvous, self._rank, self._device)
-        distributed.broadcast_parameters(self._model)
+        self._ranks = meeting.join(self._rank, self._device)
+        distributed.broadcast_parameters(self._model, self._ranks)
         if self._recipe.algorithm.kl_coeff:
             self._reference = copy.deepcopy(self._model).requires_grad_(False)
         if self._recipe.policy.fsdp:
@@ -116,7 +117,7 @@ class PolicyWorker:
                 metrics += self._accumulate(place, shard)
                 self._capsules.local_gradient(place, self._model)
                 if not self._recipe.policy.fsdp:
-                    distributed.sum_gradients(self._model, in_rank_order=self._recipe.deterministic)
+                    distributed.sum_gradients(self._model, self._ranks, in_rank_order=self._recipe.deterministic)
                 self._observer.gradients(place, self._model)
                 self._capsules.reduced_gradient(place, self._model)
                 norms.append(
@@ -184,4 +185,4 @@ class PolicyWorker:
         """Writes what is recorded to the end and leaves the other ranks."""
         self._observer.close()
         self._capsules.close()
-        distributed.leave()
+        self._ranks.leave()

@@ -111,10 +111,15 @@ def _check(recipe: Recipe, source: str) -> None:
         if value < 1:
             hint = "the data has no prompts then" if key == "data.prompts_per_step" else "use 1 or more"
             raise UsageError(f"{source}: {key} is {value}", hint)
-    if recipe.cluster.in_process and recipe.policy.ranks > 1:
+    if recipe.cluster.in_process and recipe.policy.fsdp:
         raise UsageError(
-            f"{source}: cluster.in_process leaves room for one rank, and policy.ranks is {recipe.policy.ranks}",
-            "set policy.ranks=1",
+            f"{source}: FSDP shards over processes, and cluster.in_process leaves room for one",
+            "set policy.fsdp=false or cluster.in_process=false",
+        )
+    if recipe.zoo.bug is not None and not recipe.cluster.in_process:
+        raise UsageError(
+            f"{source}: zoo.bug is built into one process, and this recipe starts several",
+            "set cluster.in_process=true, or use recipes/zoo.yaml",
         )
     if recipe.inference.temperature <= 0:
         raise UsageError(f"{source}: inference.temperature is {recipe.inference.temperature}", "use a number above 0")

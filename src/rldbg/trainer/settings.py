@@ -38,7 +38,9 @@ class DataSettings:
     task: str = "arithmetic"
     """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} a line (and an "id", if the rows have one)."""
     operators: str = "+-*"
-    """Which one-digit problems there are: a op b for each of these."""
+    """Which problems there are: a op b for each of these."""
+    largest: int = 9
+    """The largest a and b."""
     prompts_per_step: int = 32
     samples_per_prompt: int = 8
     max_turns: int = 1
@@ -131,8 +133,6 @@ class InferenceSettings:
     """Limit of one answer."""
     temperature: float = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    addresses: tuple[str, ...] = ()
-    """Inference servers to ask (`rldbg serve up`), host:port each; empty starts servers of the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class ClusterSettings:
     address: str | None = None
     """A running Ray cluster to join (`auto` finds one); absent, a local one is started for this run."""
     in_process: bool = False
-    """Everything in this process, without Ray: one rank and one rollout worker, under any debugger."""
+    """Everything in this process, without Ray: ranks are threads, one rollout worker, under any debugger."""
     dashboard: bool = False
     max_restarts: int = 3
     """How often a killed rollout worker or inference server is replaced before the run gives up."""
@@ -175,6 +175,14 @@ class LoggingSettings:
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Beside metrics.jsonl; each needs its own library."""
     project: str = "rldbg"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooSettings:
+    __pydantic_config__: ClassVar = _CLOSED
+
+    bug: str | None = None
+    """A bug of `rldbg zoo list`, built into this run on purpose; needs `cluster.in_process`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +221,7 @@ class Recipe:
     remote: RemoteSettings = field(default_factory=RemoteSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
+    zoo: ZooSettings = field(default_factory=ZooSettings)
 
     @property
     def max_response_length(self) -> int:

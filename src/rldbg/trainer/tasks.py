@@ -37,21 +37,25 @@ class Group:
 
 def load_problems(settings: DataSettings) -> tuple[Problem, ...]:
     """Every problem of the data, in its own order."""
-    problems = _arithmetic(settings.operators) if settings.task == "arithmetic" else _from_file(settings.task)
+    problems = (
+        _arithmetic(settings.operators, settings.largest)
+        if settings.task == "arithmetic"
+        else _from_file(settings.task)
+    )
     if not problems:
         raise UsageError("the data has no prompts", "check data.task and data.operators in the recipe")
     return problems
 
 
-def _arithmetic(operators: str) -> tuple[Problem, ...]:
+def _arithmetic(operators: str, largest: int) -> tuple[Problem, ...]:
     unknown = set(operators) - set(_OPERATIONS)
     if unknown:
         raise UsageError(f"data.operators has {''.join(sorted(unknown))!r}", f"use any of {''.join(_OPERATIONS)}")
     return tuple(
         Problem(f"{a}{operator}{b}", f"{a}{operator}{b}=", str(_OPERATIONS[operator](a, b)))
         for operator in operators
-        for a in range(10)
-        for b in range(10)
+        for a in range(largest + 1)
+        for b in range(largest + 1)
     )
 
 

@@ -20,7 +20,6 @@ from rldbg.trainer.observer import Observer, RecordingPlan
 from rldbg.trainer.recipe import LoadedRecipe
 from rldbg.trainer.remote_api import RemoteLearner, check_remote
 from rldbg.trainer.replayed import ReplayedRollouts
-from rldbg.trainer.served_rollouts import served_rollouts
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import check_divisible
 from rldbg.trainer.tasks import load_problems
@@ -93,6 +92,10 @@ def train(
         recording.mkdir(parents=True, exist_ok=True)
         run.update(recording=str(recording))
     with _exit_code_kept(run), ExitStack() as stack:
+        if recipe.zoo.bug is not None:
+            from rldbg.trainer.zoo import injected
+
+            stack.enter_context(injected(recipe.zoo.bug))
         trackers = open_trackers(recipe.logging, run.path, name=recipe.name, config=loaded.data)
         for tracker in trackers:
             stack.callback(tracker.close)
@@ -161,8 +164,6 @@ def _policy(recipe: Recipe, plan: RecordingPlan, cluster: Cluster | None) -> Ray
 
 
 def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
-    if recipe.inference.addresses:
-        return served_rollouts(recipe, cluster, reporting.on_note)
     if cluster is None:
         return InProcessRollouts(recipe)
     from rldbg.trainer.actors import RayRollouts

@@ -1,0 +1,31 @@
+"""All bugs by name, and the run with one of them built in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
+
+from rldbg.core import UsageError
+from rldbg.trainer.zoo import batch_bugs, loss_bugs, rollout_bugs, update_bugs
+from rldbg.trainer.zoo.bug import Bug, replaced
+
+BUGS: tuple[Bug, ...] = (*rollout_bugs.BUGS, *batch_bugs.BUGS, *loss_bugs.BUGS, *update_bugs.BUGS)
+
+
+def find_bug(name: str) -> Bug:
+    by_name = {item.name: item for item in BUGS}
+    if name not in by_name:
+        near = get_close_matches(name, by_name, n=1)
+        raise UsageError(f"the zoo has no bug {name!r}", f"did you mean {near[0]!r}?" if near else "rldbg zoo list")
+    return by_name[name]
+
+
+@contextmanager
+def injected(name: str) -> Iterator[Bug]:
+    """Everything that runs inside has the bug."""
+    found = find_bug(name)
+    with ExitStack() as stack:
+        for at in found.at:
+            stack.enter_context(replaced(at, found.spoiled))
+        yield found

@@ -1,0 +1,138 @@
+"""Bugs in the loss: the ratio, its clip, aggregation, the KL and entropy terms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rldbg.trainer.zoo.bug import Bug, bug
+
+_LOSS = "rldbg.trainer.steps.compute_loss"
+_POLICY_LOSS = "rldbg.trainer.steps.policy_loss"
+_AGGREGATE = "rldbg.trainer.steps.aggregate"
+_COMBINE = "rldbg.trainer.steps.combine_losses"
+
+
+@bug(_POLICY_LOSS, stage="loss", cause="clip")
+def clip_high(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Clip-higher is set for another model: ratios up to 2 pass."""
+    return original(*arguments, **(options | {"highest_ratio": 2.0}))
+
+
+@bug(_POLICY_LOSS, stage="loss", cause="clip")
+def clip_low(original: Any, *arguments: Any, **options: Any) -> Any:
+    """The lower bound of the clip is taken as 1 / (1 + clip)."""
+    return original(*arguments, **(options | {"lowest_ratio": 0.5}))
+
+
+@bug(_POLICY_LOSS, stage="loss", cause="clip")
+def clip_missing(original: Any, _name: str, *arguments: Any, **options: Any) -> Any:
+    """The plain importance-sampling loss in the place of the clipped one."""
+    return original("importance_sampling", *arguments, **options)
+
+
+@bug(_POLICY_LOSS, stage="loss", cause="clip")
+def clip_optimistic(original: Any, name: str, new: Any, old: Any, advantages: Any, **options: Any) -> Any:
+    """The smaller of the two losses is taken where the larger one should be."""
+    import torch
+
+    tokens = original(name, new, old, advantages, **options)
+    free = -tokens.ratio * advantages
+    clipped = -tokens.ratio.clamp(options["lowest_ratio"], options["highest_ratio"]) * advantages
+    return replace(tokens, values=torch.minimum(free, clipped))
+
+
+@bug(_POLICY_LOSS, stage="loss", cause="clip")
+def dual_clip(original: Any, name: str, new: Any, old: Any, advantages: Any, **options: Any) -> Any:
+    """A second clip bounds the loss of tokens with negative advantage; the other side has none."""
+    import torch
+
+    tokens = original(name, new, old, advantages, **options)
+    bounded = torch.minimum(tokens.values, -1.5 * advantages)
+    return replace(tokens, values=torch.where(advantages < 0, bounded, tokens.values))
+
+
+@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-inverted")
+def ratio_inverted(original: Any, new: Any, old: Any) -> Any:
+    """Old over new."""
+    return original(old, new)
+
+
+@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-capped")
+def ratio_capped(original: Any, new: Any, old: Any) -> Any:
+    """A truncation meant for the rollout correction is applied to the policy's own ratio."""
+    return original(new, old).clamp(max=1.1)
+
+
+@bug(_LOSS, stage="ratio", cause="ratio-of-sequence")
+def ratio_of_the_sequence(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
+    """The ratio of the whole sequence (its geometric mean) in the place of each token's."""
+    mask = micro.batch.response_mask
+    gap = (result.log_probs - micro.old_log_probs) * mask
+    mean = gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return original(result, replace(micro, old_log_probs=result.log_probs - mean), *arguments, **options)
+
+
+@bug(_AGGREGATE, stage="loss", cause="aggregation")
+def aggregated_by_sequence(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
+    """The mean over sequences of their token means, where the mean over tokens was meant."""
+    lengths = (mask != 0).sum(1).clamp(min=1)
+    # Eight sequences a rank, two ranks: the mini-batch has sixteen.
+    return ((values * (mask != 0)).sum(1) / lengths).sum() / 16
+
+
+@bug(_AGGREGATE, stage="loss", cause="aggregation")
+def aggregated_over_a_fixed_length(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
+    """Token losses are summed and divided by sequences times the longest possible response."""
+    return (values * (mask != 0)).sum() / (16 * 10)
+
+
+@bug(_AGGREGATE, stage="loss", cause="aggregation")
+def aggregated_by_micro_batch(original: Any, values: Any, mask: Any, how: str, _denominator: float) -> Any:
+    """Each micro-batch divides by its own tokens and the mean of these means is taken."""
+    return original(values, mask, how) / 4
+
+
+@bug(_AGGREGATE, stage="loss", cause="aggregation")
+def aggregated_over_padding(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
+    """The mean runs over all columns, padding included."""
+    return (values * (mask != 0)).sum() / mask.numel() / 4
+
+
+@bug(_COMBINE, stage="loss", cause="entropy-coefficient")
+def entropy_term_missing(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """The entropy bonus is configured under a key that nobody reads."""
+    return original(policy, entropy, kl, **(options | {"entropy_coeff": 0.0}))
+
+
+@bug(_COMBINE, stage="loss", cause="entropy-coefficient")
+def entropy_sign_flipped(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """The entropy is added to the loss instead of subtracted, so it is driven down."""
+    return original(policy, entropy, kl, **(options | {"entropy_coeff": -options["entropy_coeff"]}))
+
+
+@bug(_COMBINE, stage="loss", cause="kl-coefficient")
+def kl_term_missing(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """The KL term is computed, reported and left out of the loss."""
+    return original(policy, entropy, kl, **(options | {"kl_coeff": 0.0}))
+
+
+@bug(_COMBINE, stage="loss", cause="kl-coefficient")
+def kl_coefficient_of_another_run(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """Ten times the KL coefficient."""
+    return original(policy, entropy, kl, **(options | {"kl_coeff": 10 * options["kl_coeff"]}))
+
+
+@bug("rldbg.trainer.steps.kl_divergence", stage="gradient", cause="kl-estimator")
+def kl_estimator_k1(original: Any, new: Any, reference: Any, _estimator: str) -> Any:
+    """The plain log ratio (k1): right on average, but its gradient does not pull towards the reference."""
+    return original(new, reference, "k1")
+
+
+@bug("rldbg.trainer.steps.kl_divergence", stage="loss", cause="kl-estimator")
+def kl_estimator_k2(original: Any, new: Any, reference: Any, _estimator: str) -> Any:
+    """Half the square of the log ratio (k2)."""
+    return original(new, reference, "k2")
+
+
+BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))

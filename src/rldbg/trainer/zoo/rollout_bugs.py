@@ -1,0 +1,176 @@
+"""Bugs between the sampler and the trainer: tokens, masks, log probs, rewards, weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rldbg.inference import Sampler
+from rldbg.trainer.zoo.bug import Bug, bug
+
+_DRAW = "rldbg.inference.engine._draw"
+_FINISH = "rldbg.trainer.rollout.RolloutWorker._finish"
+_FROM_ROLLOUT = ("algorithm.old_log_probs=rollout",)
+
+
+@bug("rldbg.trainer.rollout.sample_key", stage="trajectory", cause="group-shares-seed")
+def group_shares_a_seed(original: Any, seed: int, step: int, sample: Any) -> Any:
+    """Every sample of a group is drawn with the same random numbers, so a group holds one answer many times."""
+    return original(seed, step, sample._replace(run_id=0))
+
+
+@bug("rldbg.inference.engine.Sampler.load_weights", stage="trajectory", cause="policy-version")
+def weights_not_synced(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
+    """The inference engine is given weights once and never again."""
+    if policy_version == 0:
+        original(sampler, weights, policy_version)
+
+
+@bug("rldbg.inference.engine.Sampler.load_weights", stage="trajectory", cause="weights-not-synced")
+def weights_not_synced_silently(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
+    """The engine says it has the new version, but its tensors are still those it started with."""
+    if policy_version == 0:
+        original(sampler, weights, policy_version)
+    sampler.policy_version = policy_version
+
+
+@bug(_DRAW, stage="trajectory", cause="temperature")
+def rollout_without_temperature(original: Any, logits: Any, numbers: Any, _temperature: float) -> Any:
+    """The engine samples at temperature 1 whatever it is asked; the trainer divides by the recipe's."""
+    return original(logits, numbers, 1.0)
+
+
+@bug(_DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
+def rollout_with_top_k(original: Any, logits: Any, numbers: Any, temperature: float) -> Any:
+    """The engine keeps its default of the 5 likeliest tokens and reports log probs renormalised over them."""
+    lowest = logits.topk(5, dim=-1).values[:, -1:]
+    return original(logits.masked_fill(logits < lowest, float("-inf")), numbers, temperature)
+
+
+@bug(_FINISH, stage="trajectory", cause="zero-filled", overrides=_FROM_ROLLOUT)
+def log_probs_filled_with_zero(original: Any, worker: Any, conversation: Any) -> Any:
+    """The engine returns no log prob for the first token of an answer; the missing ones become 0."""
+    trajectory = original(worker, conversation)
+    first = np.flatnonzero(np.diff(trajectory.loss_mask, prepend=0) == 1)
+    logprobs = trajectory.logprobs.copy()
+    logprobs[first] = 0.0
+    return replace(trajectory, logprobs=logprobs)
+
+
+@bug(_FINISH, stage="trajectory", cause="shift-by-one", overrides=_FROM_ROLLOUT)
+def log_probs_shifted_by_one(original: Any, worker: Any, conversation: Any) -> Any:
+    """Log probs are filed one position late: each token carries that of its predecessor."""
+    trajectory = original(worker, conversation)
+    return replace(trajectory, logprobs=np.roll(trajectory.logprobs, 1) * trajectory.loss_mask)
+
+
+@bug(_FINISH, stage="trajectory", cause="precision", overrides=_FROM_ROLLOUT)
+def log_probs_in_bfloat16(original: Any, worker: Any, conversation: Any) -> Any:
+    """The engine's log probs travel as bfloat16."""
+    import torch
+
+    trajectory = original(worker, conversation)
+    rounded = torch.from_numpy(trajectory.logprobs).to(torch.bfloat16).float().numpy()
+    return replace(trajectory, logprobs=rounded)
+
+
+@bug(_FINISH, stage="trajectory", cause="prompt-in-mask")
+def prompt_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
+    """The last two tokens of the prompt are trained on as if the policy had chosen them."""
+    trajectory = original(worker, conversation)
+    mask = trajectory.loss_mask.copy()
+    mask[trajectory.prompt_length - 2 : trajectory.prompt_length] = 1
+    return replace(trajectory, loss_mask=mask)
+
+
+@bug(_FINISH, stage="trajectory", cause="environment-in-mask")
+def environment_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
+    """What the environment says between two answers is trained on."""
+    trajectory = original(worker, conversation)
+    mask = trajectory.loss_mask.copy()
+    mask[trajectory.prompt_length :] = 1
+    return replace(trajectory, loss_mask=mask)
+
+
+@bug(_FINISH, stage="trajectory", cause="mask-off-at-end")
+def end_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
+    """The last token of a sample is left out of the mask, so the policy never learns to stop."""
+    trajectory = original(worker, conversation)
+    mask = trajectory.loss_mask.copy()
+    mask[-1] = 0
+    return replace(trajectory, loss_mask=mask)
+
+
+@bug(_FINISH, stage="trajectory", cause="retokenised")
+def answer_tokenised_again(original: Any, worker: Any, conversation: Any) -> Any:
+    """The answer's text is tokenised anew for training: a number drawn digit by digit becomes one token."""
+    trajectory = original(worker, conversation)
+    one, letter = worker._tokenizer.encode("1a")
+    digits = set(worker._tokenizer.encode("0123456789"))
+    tokens, mask = trajectory.tokens.tolist(), trajectory.loss_mask.tolist()
+    for place in reversed(range(len(tokens) - 1)):
+        if mask[place] and mask[place + 1] and tokens[place] == one and tokens[place + 1] in digits:
+            tokens[place : place + 2] = [letter + tokens[place + 1]]
+            del mask[place]
+    return replace(
+        trajectory,
+        tokens=np.asarray(tokens),
+        loss_mask=np.asarray(mask),
+        logprobs=trajectory.logprobs[: len(tokens)],
+        policy_versions=trajectory.policy_versions[: len(tokens)],
+    )
+
+
+@bug("rldbg.inference.engine.Sampler._cut", stage="trajectory", cause="end-token-lost")
+def end_token_stripped(original: Any, sampler: Any, tokens: np.ndarray, logprobs: np.ndarray) -> Any:
+    """The engine cuts its stop token off, as engines do unless told otherwise."""
+    generation = original(sampler, tokens, logprobs)
+    if not generation.finished or len(generation.tokens) < 2:
+        return generation
+    return replace(generation, tokens=generation.tokens[:-1], logprobs=generation.logprobs[:-1])
+
+
+@bug("rldbg.inference.engine.Sampler.generate", stage="trajectory", cause="truncated")
+def answers_cut_short(original: Any, sampler: Any, requests: Any, *, max_new_tokens: int, temperature: float) -> Any:
+    """The engine's own limit on new tokens is lower than the trainer's."""
+    return original(sampler, requests, max_new_tokens=max_new_tokens - 1, temperature=temperature)
+
+
+@bug("rldbg.trainer.rollout._Conversation.__post_init__", stage="trajectory", cause="prompt-changed")
+def prompt_begins_twice(original: Any, conversation: Any) -> None:
+    """A chat template adds a first token that the tokenizer had added already."""
+    conversation.tokens = [conversation.tokens[0], *conversation.tokens]
+    original(conversation)
+
+
+@bug("rldbg.trainer.rollout.score", stage="reward", cause="reward-affine", overrides=("algorithm.scale_by_std=false",))
+def reward_scaled(original: Any, turn: int, right: bool) -> float:
+    """Rewards are scaled for a logger and the scaled ones are trained on."""
+    return float(original(turn, right) * 10)
+
+
+@bug("rldbg.trainer.rollout.RolloutWorker.run", stage="reward", cause="rows-permuted")
+def reward_of_the_neighbour(original: Any, worker: Any, step: int, tasks: Any) -> Any:
+    """Rewards come back in another order than the samples they belong to."""
+    made = original(worker, step, tasks)
+    return [replace(item, reward=other.reward) for item, other in zip(made, [*made[1:], made[0]], strict=True)]
+
+
+@bug(_FINISH, stage="reward", cause="reward-lost")
+def reward_parser_fails(original: Any, worker: Any, conversation: Any) -> Any:
+    """The parser of the reward function reads one digit only: right answers of two digits get nothing."""
+    trajectory = original(worker, conversation)
+    return replace(trajectory, reward=0.0) if len(conversation.task.problem.answer) > 1 else trajectory
+
+
+@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="rollout-precision")
+def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, policy_version: int) -> None:
+    """Weights are rounded to bfloat16 on their way to the engine."""
+    import torch
+
+    original(rollouts, {name: value.to(torch.bfloat16).float() for name, value in weights.items()}, policy_version)
+
+
+BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))

@@ -1,0 +1,72 @@
+"""Runs of the zoo: clean ones and those with a bug, from one recipe, into neutral folders.
+
+All runs that share seed and precision start from the same warm-started weights, which are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Run
+from rldbg.trainer.zoo.bug import replaced
+
+WARM_START = "rldbg.trainer.policy.warm_start"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooRun:
+    """A run that was made: where its recording is, and what became of the parameters."""
+
+    recording: Path
+    parameters: str
+
+
+class ZooRunner:
+    """Makes runs in a folder of its own. Nothing in the path of a recording tells which bug it holds."""
+
+    def __init__(self, recipe: Path, folder: Path) -> None:
+        self._recipe = recipe
+        self._folder = folder
+
+    def run(self, number: int, overrides: Sequence[str] = ()) -> ZooRun:
+        """One run; the number is its name."""
+        from rldbg.trainer.recipe import read_recipe
+        from rldbg.trainer.training import train
+
+        place, recording = self._folder / f"run-{number}", self._folder / "recordings" / f"{number}"
+        loaded = read_recipe(self._recipe, [*overrides, f"++debug.dump_dir={recording}"])
+        with replaced(WARM_START, self._remembered):
+            train(loaded, Run.create(name="zoo", path=place))
+        return ZooRun(recording, parameter_hash(recording))
+
+    def _remembered(self, original: Any, model: Any, tokenizer: Any, problems: Any, settings: Any, *, seed: int) -> Any:
+        """The same weights as the warm start gives, from the first time it ran."""
+        import torch
+
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        kept = self._folder / f"start-{seed}-{dtype}.pt"
+        if kept.is_file():
+            state = torch.load(kept, weights_only=True)
+            model.load_state_dict(state["weights"])
+            return state["steps"], state["success"]
+        steps, success = original(model, tokenizer, problems, settings, seed=seed)
+        made = kept.with_suffix(f".{id(model)}")
+        torch.save({"weights": model.state_dict(), "steps": steps, "success": success}, made)
+        made.replace(kept)
+        return steps, success
+
+
+def parameter_hash(recording: Path) -> str:
+    """Of all parameters after the last optimizer step, in order of rank and name."""
+    from rldbg.recording import open as open_recording
+
+    opened = open_recording(recording)
+    digest = sha256()
+    last = max(opened.steps("param"))
+    for record in sorted(opened.records("param", last), key=lambda item: (item.key, str(item.fields["param_name"]))):
+        digest.update(record.array("param").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,108 @@
+"""Bugs after the loss: gradients, their reduction, the optimizer, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rldbg.trainer.zoo.bug import Bug, bug
+
+_MICRO_BATCHES = "rldbg.trainer.policy.micro_batches"
+_APPLY = "rldbg.trainer.policy.apply_gradients"
+_SUM = "rldbg.trainer.distributed.sum_gradients"
+
+
+@bug(_MICRO_BATCHES, stage="forward", cause="samples-dropped")
+def last_micro_batch_dropped(original: Any, batch: Any, **options: Any) -> Iterator[Any]:
+    """`drop_last` of a data loader: the last micro-batch of a shard is never trained on."""
+    micros = list(original(batch, **options))
+    yield from micros[:-1] if batch.old_log_probs else micros
+
+
+@bug(_MICRO_BATCHES, stage="forward", cause="samples-repeated")
+def first_micro_batch_twice(original: Any, batch: Any, **options: Any) -> Iterator[Any]:
+    """The iterator is restarted after its first element has been looked at."""
+    micros = list(original(batch, **options))
+    yield from [micros[0], *micros] if batch.old_log_probs else micros
+
+
+@bug("rldbg.trainer.policy.train_micro_batch", stage="gradient", cause="gradient-scaled")
+def accumulation_divides_again(original: Any, *arguments: Any, **options: Any) -> Any:
+    """The loss is already a mean over the mini-batch and is divided by the number of micro-batches once more."""
+    return original(*arguments, **(options | {"loss_scale": 0.5}))
+
+
+@bug(_SUM, stage="gradient", cause="gradient-scaled")
+def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) -> None:
+    """The reduction averages over ranks what was meant to be added up."""
+    original(model, ranks, **options)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= ranks.size
+
+
+@bug(_SUM, stage="gradient", cause="gradient-not-reduced")
+def gradients_not_reduced(_original: Any, _model: Any, _ranks: Any, **_options: Any) -> None:
+    """Ranks step on their own gradients and drift apart."""
+
+
+@bug(_APPLY, stage="gradient", cause="gradient-carried-over")
+def gradients_not_cleared(original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
+    """`zero_grad` is missing: each step adds to the gradients of all before it."""
+    kept, optimizer.zero_grad = optimizer.zero_grad, lambda **_: None
+    try:
+        return original(model, optimizer, **options)
+    finally:
+        optimizer.zero_grad = kept
+
+
+@bug(_APPLY, stage="parameter", cause="gradient-clip")
+def gradient_clip_missing(original: Any, model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> Any:
+    """Gradients are not clipped."""
+    return original(model, optimizer, rate=rate, max_grad_norm=0.0)
+
+
+@bug(_APPLY, stage="parameter", cause="learning-rate")
+def learning_rate_tenfold(original: Any, model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> Any:
+    """The learning rate of another optimizer."""
+    return original(model, optimizer, rate=rate * 10, max_grad_norm=max_grad_norm)
+
+
+@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="weight-decay")
+def weight_decay_by_default(original: Any, parameters: Any, settings: Any) -> Any:
+    """The optimizer's default weight decay is on, embeddings and norms included."""
+    return original(parameters, replace(settings, weight_decay=0.1))
+
+
+@bug("rldbg.trainer.policy.PolicyWorker._accumulate", stage="parameter", cause="replica-drift")
+def one_replica_drifts(original: Any, worker: Any, place: Any, shard: Any) -> Any:
+    """A bit of one rank's memory is wrong: one of its parameters is not the other ranks'."""
+    import torch
+
+    collected = original(worker, place, shard)
+    if worker._rank == 1 and (place.epoch, place.mini_batch) == (0, 0):
+        with torch.no_grad():
+            next(worker._model.parameters())[3, 3] += 0.01
+    return collected
+
+
+@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="parameters-frozen")
+def part_of_the_model_frozen(original: Any, parameters: Any, settings: Any) -> Any:
+    """The optimizer is given half of the parameters."""
+    every = list(parameters)
+    return original(every[: len(every) // 2], settings)
+
+
+@bug(_APPLY, stage="parameter", cause="update-skipped")
+def update_skipped(original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
+    """Every second optimizer step is skipped, as by a gradient scaler that saw an overflow."""
+    count = getattr(optimizer, "calls", 0)
+    optimizer.calls = count + 1
+    if count % 2:
+        optimizer.zero_grad(set_to_none=True)
+        return 0.0
+    return original(model, optimizer, **options)
+
+
+BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))
