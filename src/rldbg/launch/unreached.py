@@ -25,6 +25,7 @@ _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.semaphore_tracker",
     "rldbg.live.broker",
+    "rldbg_agent.profiling_minder",
 )
 _RAY_DAEMON = re.compile(r"ray::(?:DashboardAgent|RuntimeEnvAgent|LogMonitor)$|ray-dashboard")
 _TOOLS = frozenset(
