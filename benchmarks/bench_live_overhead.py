@@ -4,8 +4,8 @@ Three processes take turns, one measurement each: one gets an agent on the way, 
 other two get none. Each is compared with itself: a process's speed depends by several per cent on where its memory
 happens to lie (an `import dis` alone can make a loop 15 % slower), so everything is loaded beforehand, the loop is
 measured in many processes of different memory layouts, and the median decides. What remains between the two plain
-processes is the noise. The peer is `debugpy.listen()`, which is what Ray's debugger and most guides call; the limit is a
-process without an agent, 1 x.
+processes is the noise. The peer is `debugpy.listen()`, which is what Ray's debugger and most guides call; the limit is
+a process without an agent, 1 x.
 
     python benchmarks/bench_live_overhead.py loop [--python PYTHON]    another interpreter for the measured processes
     python benchmarks/bench_live_overhead.py step                      a step of the trainer's default recipe
