@@ -48,7 +48,7 @@ def _compare_sides(
         raise _nothing_compared(a, b, comparison)
     first = comparison.first_difference
     if first is not None:
-        comparison.explanations = explain(a, b, first.stage, first.step)
+        comparison.explanations = explain(a, b, first.stage, *first.update)
     return comparison
 
 

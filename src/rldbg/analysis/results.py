@@ -28,6 +28,8 @@ class FirstDifference:
     field: str
     step: int
     place: Place
+    epoch: int = 0
+    mini_batch: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         place = self.place
@@ -36,6 +38,8 @@ class FirstDifference:
             "kind": self.kind,
             "field": self.field,
             "step": self.step,
+            "epoch": self.epoch,
+            "mini_batch": self.mini_batch,
             "rank": place.rank,
             "micro": place.micro,
             "sample": place.sample,
@@ -48,9 +52,14 @@ class FirstDifference:
         }
 
     @property
-    def order(self) -> tuple[int, int, int, int, int]:
+    def update(self) -> tuple[int, int, int]:
+        """Which optimizer step of the run."""
+        return (self.step, self.epoch, self.mini_batch)
+
+    @property
+    def order(self) -> tuple[int, ...]:
         place = self.place
-        return (self.step, place.rank, place.micro, place.row or 0, place.token or 0)
+        return (*self.update, place.rank, place.micro, place.row or 0, place.token or 0)
 
 
 @dataclass(slots=True)
@@ -81,7 +90,8 @@ class FieldResult:
         for name in ("first", "worst", "odd"):
             place = getattr(difference, name)
             if place is not None:
-                setattr(one, name, FirstDifference(self.stage, self.kind, self.field, step, place))
+                where = FirstDifference(self.stage, self.kind, self.field, step, place, key.epoch, key.mini_batch)
+                setattr(one, name, where)
         one.worst_excess = max(found.worst_excess, found.max_abs) if difference.worst is not None else float("-inf")
         self.merge(one)
 
@@ -154,9 +164,12 @@ class Comparison:
 
     @property
     def first_difference(self) -> FirstDifference | None:
-        """The earliest step decides, then the causal order of the stages, then the place."""
+        """The earliest optimizer step decides, then the causal order of the stages, then the place.
+
+        What differs after one optimizer step differs in every stage of the next one: stages are ordered within one.
+        """
         found = [result.first for result in self.fields if result.first is not None]
-        return min(found, key=lambda item: (item.step, item.stage.order, item.order), default=None)
+        return min(found, key=lambda item: (item.update, item.stage.order, item.order), default=None)
 
     @property
     def verdict(self) -> Verdict:
