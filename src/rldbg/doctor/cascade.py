@@ -74,7 +74,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
     warnings = [s for s in live if s.entry.severity == "warning"]
     errors = [s for s in live if s.entry.severity == "error"]
     candidates = [s for s in errors if s.entry.can_be_cause]
-    unknown = _first_unknown(evidence, library)
+    unknown = _first_unknown(evidence, library, seen)
     if unknown is not None and errors and unknown.kind.rpartition(".")[2].startswith(WRAPPERS):
         unknown = None
     causes = _causes(candidates, errors, library)
@@ -222,12 +222,15 @@ def _by_time(found: Iterable[Sighting]) -> list[Sighting]:
     return sorted(listed, key=lambda s: s.first.place.order)
 
 
-def _first_unknown(evidence: Evidence, library: Library) -> Failure | None:
-    """The first exception without an entry that was not survived; wrappers and chained ones only if nothing else is."""
+def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sighting]) -> Failure | None:
+    """The first exception without an entry that was not survived; wrappers and chained ones only if nothing else is.
+
+    An entry whose words it has but whose context is missing does not explain it.
+    """
     open_ones = [
         failure
         for failure in evidence.failures
-        if not failure.known_as
+        if not any(name in seen for name in failure.known_as)
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
         and not any(_belongs_to(hit, failure, library) for hit in evidence.hits)

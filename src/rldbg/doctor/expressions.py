@@ -37,6 +37,7 @@ class Expression:
         """The source itself, or ValueError when it is no expression or could take long."""
         try:
             tree = parsed(source)
+            _compiled(source)
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from error
         wide = _count_wide(tree, inside_repeat=False)

@@ -53,6 +53,16 @@ EXCEPTION_WORDS = (
     "BrokenPipeError",
     "EOFError: ",
     "OSError: ",
+    "NameError: ",
+    "SyntaxError: ",
+    "SystemError: ",
+    "DecodeError: ",
+    "TemplateError: ",
+    "HTTPError: ",
+    "ConnectError: ",
+    "BackendError: ",
+    "AcceleratorError: ",
+    "ArrowInvalid: ",
     "Exception: ",
     "RayTaskError",
     "RayActorError",
@@ -63,7 +73,7 @@ ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
 
 _EXCEPTION = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
-    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort)\w*"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*"
     r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
 )
 _LEVELLED = re.compile(

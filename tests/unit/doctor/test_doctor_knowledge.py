@@ -187,6 +187,7 @@ def test_a_folder_of_ones_own_adds_and_replaces(tmp_path, library):
         ({"signatures": [{"match": ".*a.*b.*c literal text", "examples": ["abc"]}]}, "wide repetitions"),
         ({"signatures": [{"match": r"\d+", "examples": ["1"]}]}, "no literal text"),
         ({"signatures": [{"match": "(", "examples": ["("]}]}, "regular expression"),
+        ({"signatures": [{"match": "two spaces {2,}here", "examples": ["two spaces  here"]}]}, "regular expression"),
         ({"leads_to": ["nobody"]}, "nobody"),
     ],
 )
