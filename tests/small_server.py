@@ -1,7 +1,7 @@
 """A small real HTTP server that speaks SGLang's and OpenAI's protocols: one token a character, answers by rule.
 
 The answer to a prompt is the number of its characters, so every test knows it. Prompts can ask for trouble: `?500`,
-`?401`, `?html`, `?drop`, `?hang`, `?slow` and `?abort` do what they say.
+`?html`, `?drop`, `?hang`, `?slow`, `?abort` and `?gather` do what they say.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class SmallServer:
     def __init__(self, *, token: str = "", sglang: bool = True) -> None:
         self.token = token
         self.requests: list[dict] = []
-        self.most_at_once = 0
+        self.gathering = 1
+        self._gathered = asyncio.Event()
         self._now = 0
         self._aborts = 0
         routes = [
@@ -115,11 +116,18 @@ class SmallServer:
         body = {"id": f"c{len(self.requests)}", "choices": [choice], "prompt_token_ids": [ord(char) for char in text]}
         return body | {"model": "small", "weight_version": "7"}
 
+    async def _gather(self) -> None:
+        """Nobody is answered before `gathering` requests are here at once."""
+        if self._now >= self.gathering:
+            self._gathered.set()
+        await self._gathered.wait()
+
     async def _begin(self, text: str, body: dict) -> Response | None:
         self.requests.append(body)
         self._now += 1
-        self.most_at_once = max(self.most_at_once, self._now)
         try:
+            if "?gather" in text:
+                await self._gather()
             await asyncio.sleep(3600 if "?hang" in text else 0.05 if "?slow" in text else 0.001)
         finally:
             self._now -= 1

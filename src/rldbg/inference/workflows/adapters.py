@@ -125,12 +125,10 @@ class AgentAdapter(Adapter):
         self.is_blocking = not inspect.iscoroutinefunction(run)
 
     def call(self, episode: Episode) -> Any:
-        offered = {
-            "base_url": self._gate.open(episode),
-            "api_key": "rldbg",
-            "http_client": None if self.is_blocking else self._gate.http_client(),
-        }
-        return self._run(dict(episode.row.data), **accepted(self._run, offered))
+        given = accepted(self._run, {"base_url": self._gate.open(episode), "api_key": "rldbg", "http_client": None})
+        if "http_client" in given and not self.is_blocking:
+            given["http_client"] = self._gate.http_client()
+        return self._run(dict(episode.row.data), **given)
 
     def rows(self, episode: Episode, result: Any) -> list[Trained]:
         if not isinstance(result, Mapping):

@@ -62,7 +62,7 @@ class AgentGate:
         self._sessions: dict[str, _Session] = {}
         self._keys: dict[int, str] = {}
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self._client: httpx.AsyncClient | None = None
+        self._clients: list[httpx.AsyncClient] = []
         self._server = self._start()
 
     def open(self, episode: Episode) -> str:
@@ -76,19 +76,20 @@ class AgentGate:
         self._sessions.pop(self._keys.pop(id(episode), ""), None)
 
     def http_client(self) -> httpx.AsyncClient:
-        """For agents that take one; it belongs to the loop that first asks."""
-        if self._client is None:
+        """For an agent that takes one. Each episode has its own: a shared pool is searched for every request."""
+        try:
             import httpx
-
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-            self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False, verify=False)
-        return self._client
+        except ImportError:
+            raise PrerequisiteError("an agent that takes http_client needs httpx", "pip install httpx") from None
+        client = httpx.AsyncClient(timeout=None, trust_env=False, verify=False)
+        self._clients.append(client)
+        return client
 
     async def finish(self) -> None:
         """On the agents' loop, when all of them are done."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        for client in self._clients:
+            await client.aclose()
+        self._clients.clear()
 
     def stop(self) -> None:
         server, served = self._server

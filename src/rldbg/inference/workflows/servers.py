@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from rldbg.core import PrerequisiteError, RldbgError, UnreachableError, UsageError
+from rldbg.core import RldbgError, UnreachableError, UsageError
 from rldbg.inference.workflows.deadlines import within
 from rldbg.inference.workflows.exchange import Answer
+from rldbg.inference.workflows.http_client import BrokenOff, HttpAnswer, HttpClient
 from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.wire import Wire
 from rldbg.inference.workflows.wire_formats import (
@@ -21,9 +22,6 @@ from rldbg.inference.workflows.wire_formats import (
     sglang_answer,
     sglang_body,
 )
-
-if TYPE_CHECKING:
-    import httpx
 
 _CONNECT_S = 10.0
 _HEALTH_S = 5.0
@@ -76,14 +74,15 @@ class Servers:
         self._busy = dict.fromkeys(self.addresses, 0)
         self._timeout_s = request_timeout_s
         self._protocol = protocol
-        self._client = _client(api_key, connections, secure=any(item.startswith("https:") for item in self.addresses))
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = HttpClient(headers=headers, connections=connections, connect_s=_CONNECT_S)
 
     def check(self) -> list[str]:
         """Asks every server once; returns what is wrong with some of them. None that answers is an error."""
         return self.wire.wait(self._check())
 
     def close(self) -> None:
-        self.wire.wait(self._client.aclose())
+        self.wire.wait(self._client.close())
 
     async def generate(
         self, prompt: str | Sequence[int], settings: GenerationSettings, *, seed: int | None = None, rid: str = ""
@@ -96,23 +95,21 @@ class Servers:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """On the wire's loop: one request to the least busy server that can be reached, as JSON."""
-        import httpx
-
         refused: list[str] = []
         for address in sorted(self.addresses, key=self._busy.__getitem__):
             self._busy[address] += 1
             try:
-                response = await within(self._timeout_s, self._client.post(address + path, json=dict(body)))
-            except httpx.ConnectError:
-                refused.append(address)
+                response = await within(self._timeout_s, self._client.post(address + path, dict(body)))
+            except ConnectionRefusedError as error:
+                refused.append(f"{address} ({error})")
                 continue
             except TimeoutError:
                 raise UnreachableError(
                     f"{address}{path} did not answer within {self._timeout_s:g} s", "raise --request-timeout"
                 ) from None
-            except httpx.HTTPError as error:
+            except BrokenOff as error:
                 raise UnreachableError(
-                    f"{address} broke off while it answered {path}: {error or type(error).__name__}",
+                    f"{address} broke off while it answered {path}: {error}",
                     "see `rldbg serve ls` and the server's log",
                 ) from error
             finally:
@@ -169,54 +166,36 @@ class Servers:
 
     async def _state(self, address: str) -> str:
         """What is wrong with a server; empty when it answers. One without /health is not held to have one."""
-        import httpx
-
         try:
             response = await within(_HEALTH_S, self._client.get(f"{address}/health"))
         except TimeoutError:
             return f"no answer within {_HEALTH_S:g} s"
-        except httpx.HTTPError as error:
-            return str(error) or type(error).__name__
-        return f"HTTP {response.status_code}" if response.status_code >= 500 else ""
+        except ConnectionError as error:
+            return str(error)
+        return f"HTTP {response.status}" if response.status >= 500 else ""
 
     async def _served_model(self, address: str) -> str:
-        import httpx
-
         try:
             response = await within(_HEALTH_S, self._client.get(f"{address}/v1/models"))
-            if response.status_code in (401, 403):
+            if response.status in (401, 403):
                 _content(response, f"{address}/v1/models")
             return str(response.json()["data"][0]["id"])
-        except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError):
+        except (ConnectionError, TimeoutError, ValueError, LookupError, TypeError):
             return "default"
 
 
-def _client(api_key: str, connections: int, *, secure: bool) -> httpx.AsyncClient:
-    try:
-        import httpx
-    except ImportError:
-        raise PrerequisiteError("a rollout needs httpx to talk to servers", "pip install httpx") from None
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(None, connect=_CONNECT_S),
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-        trust_env=False,
-        verify=secure,
-    )
-
-
-def _content(response: httpx.Response, place: str) -> dict[str, Any]:
-    if response.status_code in (401, 403):
+def _content(response: HttpAnswer, place: str) -> dict[str, Any]:
+    if response.status in (401, 403):
         raise ServerRefusal(
-            f"{place} refuses this client: HTTP {response.status_code}: {response.text[:300]}",
+            f"{place} refuses this client: HTTP {response.status}: {response.text[:300]}",
             "give the server's token with --api-key, or in RLDBG_ROLLOUT_API_KEY",
-            response.status_code,
+            response.status,
         )
-    if response.status_code >= 400:
+    if response.status >= 400:
         raise ServerRefusal(
-            f"{place} answered HTTP {response.status_code}: {response.text[:500]}",
+            f"{place} answered HTTP {response.status}: {response.text[:500]}",
             "see the server's log (`rldbg serve logs NAME`)",
-            response.status_code,
+            response.status,
         )
     try:
         body = response.json()
