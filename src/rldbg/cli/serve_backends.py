@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rldbg.cli.output import print_note
-from rldbg.core import Environment, UsageError
+from rldbg.core import Environment, Run, UsageError
 
 if TYPE_CHECKING:
     from rldbg.inference import Allocation, Listening, Registry, Server
@@ -29,7 +29,7 @@ class Up:
     nearest: bool = False
     out: str | None = None
     alias: tuple[str, ...] = ()
-    dtype: str = "float32"
+    dtype: str | None = None
     device: str = "auto"
     threads: int = 0
     max_running: int = 256
@@ -37,6 +37,7 @@ class Up:
     deterministic: bool = False
     timeout_s: float = 120.0
     extra: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def home() -> Path:
@@ -53,7 +54,16 @@ def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | 
     count = replica_count(up.replicas, allocation)
     folder = model_folder(up.model or "tiny")
     name = up.model or "tiny"
-    options = ["--model", str(folder), "--name", Path(name).name, "--dtype", up.dtype, "--device", up.device]
+    options = [
+        "--model",
+        str(folder),
+        "--name",
+        Path(name).name,
+        "--dtype",
+        up.dtype or "float32",
+        "--device",
+        up.device,
+    ]
     options += ["--threads", str(up.threads or _threads(count, name)), "--max-running", str(up.max_running)]
     options += ["--logprobs", up.logprobs]
     return registry.start(
@@ -100,7 +110,7 @@ def _start_training_service(up: Up, registry: "Registry", allocation: "Allocatio
     model = up.model or "tiny"
     if model != "tiny":
         model_folder(model)
-    options = ["--port", str(up.listening.port), "--dtype", up.dtype, "--device", up.device]
+    options = ["--port", str(up.listening.port), "--dtype", up.dtype or "float32", "--device", up.device]
     options += ["--threads", str(up.threads)]
     options += [item for other in up.alias for item in ("--alias", other)]
     options += ["--deterministic"] if up.deterministic else []
@@ -143,8 +153,75 @@ def _recorded_model(facts: dict[str, object]) -> str | None:
     return path if path == "tiny" or (path and (Path(path) / "config.json").is_file()) else None
 
 
-STARTERS: dict[str, Callable[[Up, "Registry", "Allocation | None"], "Server"]] = {
+def _start_proxy(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
+    from rldbg.inference import PROXY_HEALTH, replica_command, require
+
+    require(("starlette", "uvicorn", "httpx"), "the proxy", "rldbg[serve] httpx")
+    _refuse_run(up)
+    if not up.upstream or not up.upstream.startswith(("http://", "https://")):
+        raise UsageError(
+            "say which engine to stand before", "rldbg serve up --backend proxy --upstream http://HOST:PORT"
+        )
+    if up.replicas not in (None, 1) or allocation is not None:
+        raise UsageError("a proxy is one process", "start one proxy for each engine")
+    run = Run.create(name="proxy", path=up.out)
+    run.start(command=sys.argv, name="proxy", upstream=up.upstream)
+    recording = run.folder("recording").absolute()
+    run.update(recording=str(recording))
+    options = ["--backend", "proxy", "--name", "proxy", "--upstream", up.upstream, "--recording", str(recording)]
+    print_note(f"run folder: {run.path}")
+    return registry.start(
+        up.name or registry.free_name("proxy"),
+        backend="proxy",
+        model=up.upstream,
+        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+        health=PROXY_HEALTH,
+    )
+
+
+def _start_engine(engine: str) -> "Starter":
+    """A real engine's own server, one process a replica, each on its own devices."""
+
+    def start(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
+        from rldbg.inference import Allocation, EngineCommand, announce_engine, devices_of, replica_count
+
+        _refuse_run(up)
+        if allocation is not None and allocation.engine not in (None, engine):
+            raise UsageError(
+                f"--backend says {engine}, the allocation mode says {allocation.engine}", "give one of them"
+            )
+        shape = allocation or Allocation(engine, 1)
+        count = replica_count(up.replicas, allocation)
+        # An engine may fetch a model by its name; a folder is given as it is.
+        known = up.model in (None, "tiny") or Path(str(up.model)).exists()
+        model = str(model_folder(up.model or "tiny")) if known else str(up.model)
+        dtype = up.dtype or "auto"
+        command = EngineCommand(engine, model, shape.tensor, shape.pipeline, dtype, up.settings, up.extra)
+        command.check()
+
+        def build(number: int, ready: Path) -> Sequence[str]:
+            arguments = command.arguments(number, up.listening)
+            announce_engine(ready, arguments)
+            return arguments
+
+        return registry.start(
+            up.name or registry.free_name(engine),
+            backend=engine,
+            model=up.model or "tiny",
+            command=build,
+            count=count,
+            environment=lambda number: devices_of(number, shape.devices, shared=False),
+        )
+
+    return start
+
+
+Starter = Callable[[Up, "Registry", "Allocation | None"], "Server"]
+STARTERS: dict[str, Starter] = {
     "transformers": _start_transformers,
+    "sglang": _start_engine("sglang"),
+    "vllm": _start_engine("vllm"),
     "recording": _start_recording,
+    "proxy": _start_proxy,
     "train": _start_training_service,
 }

@@ -1,5 +1,6 @@
 """`rldbg serve up`: starts a server's replicas, waits until they answer, prints where they are, leaves them running."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,7 +29,11 @@ _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
 @click.option("--out", help="proxy: the run folder to record into.  [default: a new one]")
 @click.option("--strict/--nearest", default=True, help="recording: an unknown prompt is an error or takes the nearest.")
 @click.option("--alias", multiple=True, help="Another name clients may call the model by; may be repeated.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the weights.  [default: float32; sglang and vllm choose]",
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(0), default=0, help="Of each replica; 0 shares the cores among them.")
 @click.option("--max-running", type=click.IntRange(1, 4096), default=256, show_default=True, help="Sequences at once.")
@@ -44,9 +49,25 @@ _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds until all must answer."
 )
 @click.option("--engine-option", "extra", multiple=True, help="sglang, vllm: one more argument; may be repeated.")
-def up(as_json: bool, host: str, port: int, token: str | None, strict: bool, **options: Any) -> None:
-    from rldbg.inference import Listening
+@click.option("--config", type=click.Path(path_type=Path), help="An AReaL configuration to take mode and model from.")
+@click.option("--set", "overrides", multiple=True, help="With --config: key=value over the file's; may be repeated.")
+def up(
+    as_json: bool,
+    host: str,
+    port: int,
+    token: str | None,
+    strict: bool,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    **options: Any,
+) -> None:
+    from rldbg.inference import Listening, read_areal_configuration
 
+    if config is not None:
+        found = read_areal_configuration(config, overrides)
+        options["allocation_mode"] = options["allocation_mode"] or found.allocation_mode
+        options["model"] = options["model"] or found.model
+        options["settings"] = found.settings
     wanted = Up(listening=Listening(host, port, token), nearest=not strict, **options)
     wanted.listening.check()
     server = launch(wanted)

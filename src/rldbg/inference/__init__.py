@@ -10,8 +10,17 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.inference.allocation import Allocation, parse_allocation
-    from rldbg.inference.deployment import Listening, devices_of, replica_command, replica_count, require
+    from rldbg.inference.areal_configuration import ArealConfiguration, read_areal_configuration
+    from rldbg.inference.deployment import (
+        PROXY_HEALTH,
+        Listening,
+        devices_of,
+        replica_command,
+        replica_count,
+        require,
+    )
     from rldbg.inference.engine import Generation, GenerationRequest, Sampler
+    from rldbg.inference.engine_commands import EngineCommand, announce_engine
     from rldbg.inference.http_sampling import HttpSampling
     from rldbg.inference.keyed_random import sample_key, uniform
     from rldbg.inference.registry import Registry, Server
@@ -19,7 +28,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "allocation": ("Allocation", "parse_allocation"),
-    "deployment": ("Listening", "devices_of", "replica_command", "replica_count", "require"),
+    "deployment": ("PROXY_HEALTH", "Listening", "devices_of", "replica_command", "replica_count", "require"),
+    "areal_configuration": ("ArealConfiguration", "read_areal_configuration"),
+    "engine_commands": ("EngineCommand", "announce_engine"),
     "engine": ("Generation", "GenerationRequest", "Sampler"),
     "http_sampling": ("HttpSampling",),
     "keyed_random": ("sample_key", "uniform"),
@@ -30,7 +41,10 @@ _MODULES = {
 __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
 
 __all__ = [
+    "PROXY_HEALTH",
     "Allocation",
+    "ArealConfiguration",
+    "EngineCommand",
     "Generation",
     "GenerationRequest",
     "HttpSampling",
@@ -39,8 +53,10 @@ __all__ = [
     "Sampler",
     "Server",
     "ServerProcess",
+    "announce_engine",
     "devices_of",
     "parse_allocation",
+    "read_areal_configuration",
     "replica_command",
     "replica_count",
     "require",

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rldbg.inference.backend import Backend
+from rldbg.inference.deployment import PROXY_HEALTH
 from rldbg.inference.generation import LogprobMode, RequestError
 from rldbg.inference.protocols.areal import Areal, areal_error
 from rldbg.inference.protocols.http import Json, routes
@@ -22,6 +23,9 @@ from rldbg.inference.protocols.sglang_control import SglangControl
 from rldbg.inference.protocols.slime import Replicas, Slime
 from rldbg.inference.protocols.trl import Trl, trl_error
 from rldbg.inference.protocols.vllm import Vllm
+
+# Whether a server is there may be asked by anybody.
+_OPEN = ("/health", PROXY_HEALTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,6 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
         await backend.close()
         service.at_end(backend)
 
-    guard = [Middleware(TokenGuard, token=service.token)] if service.token else []
     return Starlette(
         routes=[
             *routes(SglangGeneration(backend, mode).table(), sglang_error),
@@ -56,9 +59,13 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
             *routes(Trl(backend).table(), trl_error),
         ],
         exception_handlers={HTTPException: _no_route},
-        middleware=guard,
+        middleware=token_guard(service.token),
         lifespan=lifespan,
     )
+
+
+def token_guard(token: str | None) -> list[Middleware]:
+    return [Middleware(TokenGuard, token=token)] if token else []
 
 
 class TokenGuard:
@@ -69,7 +76,7 @@ class TokenGuard:
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health" or self._shown(scope):
+        if scope["type"] != "http" or scope["path"] in _OPEN or self._shown(scope):
             await self._app(scope, receive, send)
             return
         answer = openai_error(RequestError("this server needs its token: Authorization: Bearer TOKEN", 401))

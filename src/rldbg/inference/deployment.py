@@ -12,6 +12,8 @@ from pathlib import Path
 from rldbg.core import Environment, PrerequisiteError, UsageError
 from rldbg.inference.allocation import Allocation
 
+# Where a proxy answers for itself; /health is the engine's.
+PROXY_HEALTH = "/rldbg/health"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 

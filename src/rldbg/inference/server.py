@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import RldbgError, UsageError
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from rldbg.inference.backend import Backend
 
 _SHUTDOWN_S = 2
@@ -40,9 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m rldbg.inference.server")
-    parser.add_argument("--backend", choices=["transformers", "recording"], default="transformers")
+    parser.add_argument("--backend", choices=["transformers", "recording", "proxy"], default="transformers")
     parser.add_argument("--model", type=Path, help="the folder of a Hugging Face causal model")
     parser.add_argument("--recording", type=Path, help="what the recording backend answers from")
+    parser.add_argument("--upstream", help="the engine the proxy stands before")
     parser.add_argument("--nearest", action="store_true", help="answer an unknown prompt with the nearest one's")
     parser.add_argument("--name", required=True, help="the model's name for clients")
     parser.add_argument("--announce", type=Path, required=True, help="the file that will say where it listens")
@@ -61,17 +64,8 @@ async def _serve(options: argparse.Namespace) -> None:
     listener = listen(options.host, options.port)
     import uvicorn
 
-    from rldbg.inference.application import Service, build_application
-
-    backend = _backend(options)
-    service = Service(
-        logprob_mode=options.logprobs,
-        token=options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None,
-        replicas=lambda: announced(options.announce.parent),
-        at_end=lambda ended: leave_report(options.announce, ended.report()),
-    )
     configuration = uvicorn.Config(
-        build_application(backend, service),
+        _application(options),
         log_level="warning",
         lifespan="on",
         timeout_graceful_shutdown=_SHUTDOWN_S,
@@ -80,6 +74,30 @@ async def _serve(options: argparse.Namespace) -> None:
     )
     announce(options.announce, listener)
     await uvicorn.Server(configuration).serve(sockets=[listener])
+
+
+def _application(options: argparse.Namespace) -> "Starlette":
+    from rldbg.inference.application import Service, build_application, token_guard
+
+    token = options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None
+    if options.backend == "proxy":
+        from rldbg.inference.proxy.application import build_proxy
+        from rldbg.inference.proxy.notebook import Notebook
+
+        notebook = Notebook(options.recording)
+        return build_proxy(
+            options.upstream,
+            notebook,
+            guard=token_guard(token),
+            at_end=lambda: leave_report(options.announce, notebook.report()),
+        )
+    service = Service(
+        logprob_mode=options.logprobs,
+        token=token,
+        replicas=lambda: announced(options.announce.parent),
+        at_end=lambda ended: leave_report(options.announce, ended.report()),
+    )
+    return build_application(_backend(options), service)
 
 
 def _backend(options: argparse.Namespace) -> "Backend":
@@ -98,11 +116,11 @@ def _backend(options: argparse.Namespace) -> "Backend":
 
 def _recorded(options: argparse.Namespace) -> "Backend":
     from rldbg.inference.backend import ModelCard
-    from rldbg.inference.embedded.text import NoText, load_text
+    from rldbg.inference.embedded.text import UnreadText, load_text
     from rldbg.inference.recorded.backend import RecordedBackend
     from rldbg.inference.recorded.generations import Generations
 
-    text, tokenizer = load_text(options.model) if options.model else (NoText(), None)
+    text, tokenizer = load_text(options.model) if options.model else (UnreadText(), None)
     ids = (getattr(tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
     card = ModelCard(
         name=options.name,

@@ -46,6 +46,16 @@ class NoText:
         raise RequestError("the model has no tokenizer: send token ids")
 
 
+class UnreadText(NoText):
+    """A recording whose tokenizer is not known: texts and conversations are told apart as they are written."""
+
+    def encode(self, text: str) -> list[int]:
+        return []
+
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
+        return []
+
+
 def load_text(folder: Path) -> tuple[Text, Any]:
     """The tokenizer of a model's folder, and what it is made of; a model may have none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):

@@ -15,6 +15,7 @@ from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.merging import merged
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
+from rldbg.inference.proxy.exchange import conversation_text
 
 _DEFAULT_TOKENS = 16
 _UNSUPPORTED = ("suffix", "guided_json", "guided_regex", "structured_outputs", "logit_bias", "use_beam_search")
@@ -78,7 +79,8 @@ class OpenAi:
         room = max(1, self._backend.card.max_length - len(prompt))
         limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", room))
         count = top_count(fields, "top_logprobs")
-        jobs = self._jobs(fields, [(prompt, None)], limit, count, "chatcmpl-")
+        text = conversation_text(messages)
+        jobs = self._jobs(fields, [(prompt, text)], limit, count, "chatcmpl-")
         form = ChatForm(self._backend, fields, with_logprobs=fields.flag("logprobs"))
         return await self._answer(request, fields, jobs, form)
 
@@ -174,8 +176,11 @@ async def _stream(
             if (first := form.opening(index)) is not None:
                 yield envelope | {"choices": [first]}
         parts = [form.parts(index, answer) for index, answer in enumerate(answers)]
+        seen: set[int] = set()
         async for part in merged(parts):
-            yield envelope | {"choices": [part]}
+            extra = {} if part["index"] in seen else form.first_chunk(answers[part["index"]].job)
+            seen.add(part["index"])
+            yield envelope | {"choices": [part | extra]}
         if counted:
             tokens = [(await answer.outcome()).tokens for answer in answers]
             yield envelope | {"choices": [], "usage": usage(counted, tokens)}

@@ -44,6 +44,10 @@ class Form:
         """The chunk before any text."""
         return None
 
+    def first_chunk(self, job: Job) -> dict[str, Any]:
+        """What the first chunk of a choice has beside the text."""
+        return {"prompt_token_ids": list(job.prompt)} if self._with_ids else {}
+
     async def parts(self, index: int, answer: Answer) -> AsyncIterator[dict[str, Any]]:
         """A choice in chunks; the last one says why it ended."""
         growing = GrowingText(self._text, skip_special=self._skip_special)

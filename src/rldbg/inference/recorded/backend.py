@@ -59,7 +59,7 @@ class RecordedBackend:
         answer.finish(outcome)
 
     def _find(self, job: Job) -> Generation:
-        known = self._generations.by_prompt.get(prompt_key(job.prompt))
+        known = self._generations.by_prompt.get(prompt_key(job.prompt)) if job.prompt else None
         if job.prompt_text is not None and known is None:
             known = self._generations.by_text.get(job.prompt_text)
         if known is None:

@@ -61,7 +61,8 @@ class Generations:
         seed = recording.run_facts().get("seed")
         made = cls(str(path), list(_generations(recording, kind, seed if isinstance(seed, int) else None)))
         for item in made.all:
-            made.by_prompt.setdefault(prompt_key(item.prompt), []).append(item)
+            if len(item.prompt):
+                made.by_prompt.setdefault(prompt_key(item.prompt), []).append(item)
             if item.prompt_text is not None:
                 made.by_text.setdefault(item.prompt_text, []).append(item)
         return made
@@ -69,7 +70,7 @@ class Generations:
     def nearest(self, prompt: Sequence[int]) -> Generation:
         """The generation whose prompt agrees longest with this one; of equals the one nearest in length."""
         wanted = np.asarray(prompt, dtype=np.int64)
-        firsts = [items[0] for items in self.by_prompt.values()]
+        firsts = [items[0] for items in self.by_prompt.values()] or self.all
         return max(firsts, key=lambda item: (_common(item.prompt, wanted), -abs(len(item.prompt) - len(wanted))))
 
 
