@@ -56,8 +56,11 @@ class SampleTokens:
         return (*(item.values[positions - item.start] for item in held), positions)
 
 
-def read_tokens(side: Side, step: int) -> dict[SampleId, SampleTokens]:
-    """Every sample of a step with what is known of its tokens. Later epochs and mini-batches do not hide the first."""
+def read_tokens(side: Side, step: int, update: tuple[int, int] | None = None) -> dict[SampleId, SampleTokens]:
+    """Every sample of a step with what is known of its tokens. Later epochs and mini-batches do not hide the first.
+
+    With `update`, an (epoch, mini-batch), what passes over samples say is that optimizer step's.
+    """
     table: dict[SampleId, SampleTokens] = {}
     for kind in _SEQUENCE_KINDS:
         for record in side.records(kind, step):
@@ -66,7 +69,8 @@ def read_tokens(side: Side, step: int) -> dict[SampleId, SampleTokens]:
         _add_datums(table, record)
     for kind in _RESPONSE_KINDS:
         for record in side.records(kind, step):
-            _add_responses(table, record)
+            if update is None or kind == "old_log_probs" or (record.key.epoch, record.key.mini_batch) == update:
+                _add_responses(table, record)
     return table
 
 
@@ -83,7 +87,11 @@ def _add_sequences(table: dict[SampleId, SampleTokens], record: Record) -> None:
         known = table.setdefault(sample, SampleTokens(sample, np.asarray(tokens), np.asarray(masks[row])))
         if rewards is not None and known.reward is None:
             known.reward = float(rewards[row])
-    for field_name, quantity in (("logprobs", "rollout_log_probs"), ("advantages", "advantages")):
+    for field_name, quantity in (
+        ("logprobs", "rollout_log_probs"),
+        ("advantages", "advantages"),
+        ("policy_versions", "policy_versions"),
+    ):
         if isinstance(record.fields.get(field_name), Ragged):
             for sample, values in _rows(record, field_name):
                 if len(values) == len(table[sample].tokens):

@@ -40,10 +40,25 @@ def test_causes_in_rollout_and_values(tmp_path, cause, stage, changes):
     assert found_stage == stage and causes[:1] == [cause]
 
 
-def test_other_responses_to_the_same_prompts_are_another_seed(tmp_path):
-    other = step_data()
-    other["tokens"][:, PROMPT:] = step_data(7)["tokens"][:, PROMPT:]
-    assert explained(tmp_path, step_data(), other)[:2] == ("trajectory", ["seed"])
+def drawn(seed):
+    """Responses drawn from one fixed table of probabilities: log probs depend on nothing but the token."""
+    log_p = np.log(np.arange(1, 5) / 10)
+    data = step_data()
+    choices = np.random.default_rng(seed).choice(4, size=data["old"].shape, p=np.exp(log_p))
+    data["tokens"][:, PROMPT:] = choices + 10
+    for name in ("rollout", "old", "new"):
+        data[name] = log_p[choices].astype(np.float32)
+    return data
+
+
+def test_other_draws_from_the_same_probabilities_are_another_seed(tmp_path):
+    assert explained(tmp_path, drawn(1), drawn(2))[:2] == ("trajectory", ["seed"])
+
+
+def test_other_tokens_beside_the_same_log_probs_were_tokenised_again(tmp_path):
+    other = drawn(1)
+    other["tokens"][:, PROMPT + 4] += 20
+    assert explained(tmp_path, drawn(1), other)[1][:1] == ["retokenised"]
 
 
 def test_temperature_is_fitted(tmp_path):

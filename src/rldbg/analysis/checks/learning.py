@@ -8,27 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
+from rldbg.analysis.checks.normalisation import normalisations
 from rldbg.analysis.measure import same_bytes
 from rldbg.recording import Record
 
 _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4
-
-
-def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The ways in use to turn rewards into advantages."""
-    scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
-    size = (groups[:, None] == groups[None, :]).sum(1)
-    bessel = size / np.maximum(size - 1, 1)
-    spread = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
-    yield "group mean and standard deviation", scaled
-    yield "group mean only", centred
-    yield "population standard deviation", scaled * np.sqrt(bessel)
-    yield "leave one out", centred * bessel
-    yield "group mean, batch standard deviation", centred / (centred.std() + 1e-6)
-    yield "whole batch", (rewards - rewards.mean()) / (spread + 1e-6)
 
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:

@@ -2,27 +2,38 @@
 
 from collections.abc import Callable, Iterator
 
-from rldbg.analysis.explain import losses, rollout, values
+from rldbg.analysis.explain import (
+    advantages,
+    batches,
+    log_probs,
+    losses,
+    optimizer,
+    ratios,
+    rewards,
+    rollout,
+    sequences,
+    updates,
+)
 from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 
 Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
+# In this order among hypotheses that fit equally well: what is told by tokens and masks before what is fitted.
+_SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs, ratios, losses, optimizer)
+
 
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
     """What can make this the first stage that differs."""
-    found: list[Hypothesis] = []
-    for source in (rollout.HYPOTHESES, values.HYPOTHESES, losses.HYPOTHESES):
-        found.extend(source.get(stage.value, ()))
-    return found
+    return [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
 
 
 def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> list[Explanation]:
     """The hypotheses that fit, best first, for what first differs at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
     fitting = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence) if item.fits]
-    return sorted(fitting, key=lambda item: (-item.share, item.residual))
+    return sorted(fitting, key=lambda item: -round(item.share, 3))
 
 
 __all__ = ["Evidence", "Explanation", "explain", "hypotheses_of"]

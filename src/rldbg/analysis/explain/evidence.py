@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.pairing import Block, pair_kind
+from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
-from rldbg.analysis.tokens import SampleTokens, read_tokens
+from rldbg.analysis.tokens import SampleTokens
+
+Pair = tuple[SampleTokens, SampleTokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class Explanation:
 
     id: str
     explains: str
-    residual: float
-    noise: float
-    parameters: dict[str, Any]
+    residual: float = 0.0
+    noise: float = 0.0
+    parameters: dict[str, Any] = field(default_factory=dict)
     share: float = 1.0
 
     @property
@@ -45,67 +47,54 @@ class Explanation:
 
 
 class Evidence:
-    """Both sides at one optimizer step. Everything is read when first asked for."""
+    """Both sides at the optimizer step at which they first differ. Everything is read when first asked for."""
 
     def __init__(self, a: Side, b: Side, step: int, epoch: int = 0, mini_batch: int = 0) -> None:
-        self.a, self.b, self.step, self.epoch, self.mini_batch = a, b, step, epoch, mini_batch
+        self.step = step
+        self.update = (epoch, mini_batch)
+        self.a, self.b = SideStep(a, step), SideStep(b, step)
+
+    @property
+    def sides(self) -> tuple[tuple[str, SideStep], tuple[str, SideStep]]:
+        return ("A", self.a), ("B", self.b)
+
+    @property
+    def directions(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
+        """Either side may be the wrong one: its label, the place of the right one and its own in a pair."""
+        return ("B", 0, 1), ("A", 1, 0)
 
     @cached_property
-    def _known(self) -> tuple[StepSamples, StepSamples]:
-        return StepSamples.read(self.a, self.step), StepSamples.read(self.b, self.step)
+    def _partners(self) -> list[tuple[Any, Any]]:
+        known = StepSamples.read(self.a.side, self.step), StepSamples.read(self.b.side, self.step)
+        pairs = pair_samples(self.a.samples, self.b.samples, *known)
+        return list(pairs.to_b.items())
 
     @cached_property
-    def samples(self) -> list[tuple[SampleTokens, SampleTokens]]:
-        """Every sample both sides have, with its tokens and per-token quantities."""
-        table_a, table_b = read_tokens(self.a, self.step), read_tokens(self.b, self.step)
-        pairs = pair_samples(table_a, table_b, *self._known)
-        return [(table_a[one], table_b[other]) for one, other in pairs.to_b.items()]
+    def samples(self) -> list[Pair]:
+        """Every sample both sides have, with its tokens and what the first pass over it says."""
+        return [(self.a.samples[one], self.b.samples[other]) for one, other in self._partners]
+
+    @cached_property
+    def now(self) -> list[Pair]:
+        """The same at the optimizer step in question; per-token quantities only of the samples it trains on."""
+        a, b = self.a.samples_at(self.update), self.b.samples_at(self.update)
+        return [(a[one], b[other]) for one, other in self._partners]
 
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """One quantity of both sides over all trained tokens of samples with equal tokens; None when not recorded."""
-        parts_a, parts_b = [], []
-        for one, other in self.samples:
-            found_a, found_b = one.trained(name), other.trained(name)
-            if found_a is None or found_b is None or len(found_a[0]) != len(found_b[0]):
-                continue
-            parts_a.append(found_a[0].astype(np.float64))
-            parts_b.append(found_b[0].astype(np.float64))
-        if not parts_a:
+        rows = list(self.rows(name))
+        if not rows:
             return None
-        return np.concatenate(parts_a), np.concatenate(parts_b)
-
-    def side_tokens(self, index: int, *names: str) -> tuple[np.ndarray, ...] | None:
-        """Several quantities of one side (0 is A, 1 is B) over the same tokens."""
-        parts = [found for pair in self.samples if (found := pair[index].trained(*names)) is not None]
-        if not parts:
-            return None
-        return tuple(np.concatenate([part[n] for part in parts]).astype(np.float64) for n in range(len(names)))
+        return np.concatenate([a for a, _ in rows]), np.concatenate([b for _, b in rows])
 
     def rows(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """One quantity sample by sample."""
-        for one, other in self.samples:
+        """One quantity sample by sample, at the trained tokens of samples whose tokens are equal."""
+        for one, other in self.now:
+            if not np.array_equal(one.tokens, other.tokens):
+                continue
             found_a, found_b = one.trained(name), other.trained(name)
             if found_a is not None and found_b is not None and len(found_a[0]) == len(found_b[0]):
                 yield found_a[0].astype(np.float64), found_b[0].astype(np.float64)
-
-    def blocks(self, kind: str) -> list[Block]:
-        """Records of a kind on both sides, put beside each other."""
-        return pair_kind(self.a, self.b, (kind, kind), self.step, *self._known).blocks
-
-    def numbers(self, kind: str, *names: str) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """Numbers of a kind without rows (losses): for each name, the values of A and of B over all records."""
-        blocks = [
-            block for block in self.blocks(kind) if all(n in block.a.fields and n in block.b.fields for n in names)
-        ]
-        if not blocks:
-            return None
-        return [
-            (
-                np.asarray([float(np.asarray(block.a.fields[name])) for block in blocks]),
-                np.asarray([float(np.asarray(block.b.fields[name])) for block in blocks]),
-            )
-            for name in names
-        ]
 
 
 def largest(values: np.ndarray) -> float:
@@ -120,3 +109,8 @@ def fit_factor(x: np.ndarray, y: np.ndarray) -> float:
     """The k that makes k * x nearest to y."""
     norm = float(x @ x)
     return float(x @ y) / norm if norm > 0 else 0.0
+
+
+def agree(a: np.ndarray | None, b: np.ndarray | None, noise: float) -> bool:
+    """Whether two arrays are there, of one shape, and nowhere further apart than noise."""
+    return a is not None and b is not None and a.shape == b.shape and largest(a - b) <= noise

@@ -1,4 +1,5 @@
-"""Hypotheses about losses, gradients and parameters: coefficients, aggregation, clipping, scaling."""
+"""Hypotheses about the loss. What each side does is told from its own numbers, in all passes of the step; then the
+two are compared. So a rule is found even where both sides give the same number, as the KL term of a first pass does."""
 
 from __future__ import annotations
 
@@ -6,167 +7,210 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from rldbg.analysis.explain.aggregation import fitting_rules, mask_of, rules_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
-from rldbg.analysis.side import Side
+from rldbg.analysis.explain.passes import SideStep
 
 _NOISE = 2e-6
-Hypothesis = Callable[[Evidence], Iterator[Explanation]]
-
-
-def coefficient(term: str, title: str) -> Hypothesis:
-    """The loss differs by a constant times one of its recorded terms."""
-
-    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
-        found = evidence.numbers("loss", "loss", term)
-        if found is None:
-            return
-        (loss_a, loss_b), (term_a, term_b) = found
-        gap = loss_b - loss_a
-        if largest(gap) <= _NOISE or largest(term_a) == 0 or largest(term_a - term_b) > 1e-4 * largest(term_a):
-            return
-        factor = fit_factor(term_a, gap)
-        residual = largest(gap - factor * term_a)
-        if residual <= max(_NOISE, 1e-3 * largest(gap)):
-            text = f"the losses differ by {factor:.6g} × {term}: {title} is {abs(factor):.6g} apart"
-            noise = max(_NOISE, 1e-3 * largest(gap))
-            yield Explanation(title.replace(" ", "-"), text, residual, noise, {"coefficient_difference": factor})
-
-    return hypothesis
-
-
-def scaled_loss(evidence: Evidence) -> Iterator[Explanation]:
-    """Every loss is the other side's times one number: gradient accumulation or a mean over something else."""
-    found = evidence.numbers("loss", "loss")
-    if found is None:
-        return
-    ((a, b),) = found
-    if len(a) < 2 or largest(a) == 0:
-        return
-    factor = fit_factor(a, b)
-    residual, noise = largest(b - factor * a), max(_NOISE, 1e-4 * largest(b))
-    if residual <= noise and abs(factor - 1) > 1e-3:
-        text = f"B's losses are A's times {factor:.6g}"
-        yield Explanation("loss-scaled", text, residual, noise, {"factor": factor})
 
 
 def aggregation(evidence: Evidence) -> Iterator[Explanation]:
-    """Both sides have the same loss of each token and turn them into one number by different rules."""
-    rules: list[set[str]] = [set(), set()]
-    first = True
-    for block in evidence.blocks("is_loss_debug"):
-        for index, record in enumerate((block.a, block.b)):
-            if not all(name in record.fields for name in ("elementwise_loss", "effective_valid", "loss")):
-                return
-            values, mask = record.array("elementwise_loss").astype(np.float64), record.array("effective_valid") != 0
-            loss = float(np.asarray(record.fields["loss"]))
-            fit = {rule for rule, value in _aggregates(values, mask) if abs(value - loss) <= 1e-5 * max(1.0, abs(loss))}
-            rules[index] = fit if first else rules[index] & fit
-        first = False
-    if not first and rules[0] and rules[1] and not rules[0] & rules[1]:
-        a, b = (" or ".join(sorted(rule)) for rule in rules)
-        yield Explanation("aggregation", f"A's loss is the {a} of its tokens, B's the {b}", 0.0, 1e-5, {"a": a, "b": b})
+    """Tokens become one number by different rules."""
+    rules = [rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss") for _, side in evidence.sides]
+    if rules[0] and rules[1] and not {str(rule) for rule in rules[0]} & {str(rule) for rule in rules[1]}:
+        a, b = str(rules[0][0]), str(rules[1][0])
+        yield Explanation("aggregation", f"A's policy loss is {a}, B's is {b}", 0.0, 1e-5, {"a": a, "b": b})
 
 
-def _aggregates(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    kept = np.where(mask, values, 0.0)
-    lengths = mask.sum(1)
-    rows = np.count_nonzero(lengths)
-    if rows == 0:
+def entropy_aggregation(evidence: Evidence) -> Iterator[Explanation]:
+    """The entropy becomes one number by different rules."""
+    rules = [rules_of(side, "entropy_loss", "forward_data", "entropy") for _, side in evidence.sides]
+    if rules[0] and rules[1] and not {str(rule) for rule in rules[0]} & {str(rule) for rule in rules[1]}:
+        a, b = str(rules[0][0]), str(rules[1][0])
+        yield Explanation("entropy-aggregation", f"A's entropy is {a}, B's is {b}", 0.0, 1e-5, {"a": a, "b": b})
+
+
+def coefficients(evidence: Evidence) -> Iterator[Explanation]:
+    """The loss is its parts with other weights."""
+    in_a, in_b = _weights(evidence.a), _weights(evidence.b)
+    if in_a is None or in_b is None:
         return
-    yield "token mean", float(kept.sum() / lengths.sum())
-    yield "mean over sequences of the token mean", float((kept.sum(1) / np.maximum(lengths, 1)).sum() / rows)
-    yield "mean over sequences of the token sum", float(kept.sum() / rows)
-    yield "sum over a fixed length", float(kept.sum() / mask.size)
-    yield "token sum", float(kept.sum())
+    for name, title, sign in (("entropy_loss", "entropy-coefficient", -1.0), ("kl_loss", "kl-coefficient", 1.0)):
+        a, b = in_a[0].get(name), in_b[0].get(name)
+        if a is not None and b is not None and abs(a - b) > 1e-3 * max(abs(a), abs(b), 1e-3):
+            residual = max(in_a[1], in_b[1])
+            word = title.replace("-", " ").replace("kl", "KL")
+            text = (
+                f"the {word} is {_plain(sign * a)} in A and {_plain(sign * b)} in B; "
+                f"with these the recorded parts give both losses, to {residual:.1e}"
+            )
+            facts = {"a": sign * a, "b": sign * b}
+            yield Explanation(title, text, residual, _noise(evidence), facts)
+
+
+def _plain(value: float) -> str:
+    return f"{0.0 if abs(value) < 1e-7 else value:.6g}"
+
+
+def _noise(evidence: Evidence) -> float:
+    losses = [abs(item.number("loss", "loss") or 0.0) for _, side in evidence.sides for item in side.micros]
+    return _NOISE * max([1.0, *losses])
+
+
+def _weights(side: SideStep) -> tuple[dict[str, float], float] | None:
+    """The weight of each part in the loss, when one set of weights fits all passes; and what is left."""
+    rows = []
+    for item in side.micros:
+        parts = [item.number("loss", name) for name in ("loss", "pg_loss", "entropy_loss", "kl_loss")]
+        rows.append([0.0 if part is None else part for part in parts])
+        if parts[0] is None or parts[1] is None:
+            return None
+    table = np.asarray(rows, dtype=np.float64).reshape(-1, 4)
+    names = [name for name, column in (("entropy_loss", 2), ("kl_loss", 3)) if largest(table[:, column]) > 1e-6]
+    if len(table) <= len(names) or not np.isfinite(table).all():
+        return None
+    columns = table[:, [{"entropy_loss": 2, "kl_loss": 3}[name] for name in names]]
+    rest = table[:, 0] - table[:, 1]
+    weights = np.linalg.lstsq(columns, rest, rcond=None)[0] if names else np.zeros(0)
+    left = largest(rest - columns @ weights)
+    if left > _NOISE * max(1.0, largest(table[:, 0])):
+        return None
+    return dict(zip(names, map(float, weights), strict=True)), left
+
+
+def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
+    """The KL term is estimated by other formulas."""
+    found = [_estimators(side) for _, side in evidence.sides]
+    if found[0] and found[1] and not set(found[0]) & set(found[1]):
+        a, b = found[0][0], found[1][0]
+        text = f"the KL term is {a} in A and {b} in B"
+        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b})
+
+
+def _estimators(side: SideStep) -> list[str]:
+    """The formulas that give a side's KL term in every pass, by the rule its policy loss is aggregated by."""
+    rules = {str(rule) for rule in rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss")}
+    names: list[str] = []
+    for name in _FORMULAS:
+        passes = []
+        for item in side.micros:
+            new, reference = item.array("forward_data", "log_probs"), item.array("forward_data", "ref_log_probs")
+            mask, number = mask_of(item), item.number("loss", "kl_loss")
+            if new is None or reference is None or mask is None or number is None or mask.shape != new.shape:
+                continue
+            gap = np.where(mask, new - reference, 0.0)
+            passes.append((item, _FORMULAS[name](gap), mask, number))
+        fitting = {str(rule) for rule in fitting_rules(side, passes)}
+        if fitting & rules if rules else fitting:
+            names.append(name)
+    return names
+
+
+# By log p of the policy minus log p of the reference.
+_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "k1 (log ratio)": lambda gap: gap,
+    "k2 (half the squared log ratio)": lambda gap: gap**2 / 2,
+    "k3 (ratio - 1 - log ratio)": lambda gap: np.expm1(-gap) + gap,
+    "k3 with policy and reference exchanged": lambda gap: np.expm1(gap) - gap,
+    "the squared log ratio": lambda gap: gap**2,
+    "the absolute log ratio": np.abs,
+    "k1 with policy and reference exchanged": lambda gap: -gap,
+}
 
 
 def clipping(evidence: Evidence) -> Iterator[Explanation]:
-    """The bounds of the ratio each side's clip shows, from the tokens where it decided the loss."""
-    bounds = [_clip_bounds(evidence, index) for index in (0, 1)]
-    if bounds[0] is None or bounds[1] is None or bounds[0] == bounds[1]:
+    """The bounds at which each side's clip decided the loss of tokens."""
+    sides = [_Clip.read(side) for _, side in evidence.sides]
+    if sides[0] is None or sides[1] is None:
         return
-    apart = [name for name in ("low", "high", "dual") if bounds[0][name] != bounds[1][name]]
-    text = ", ".join(f"{name} {bounds[0][name]} in A and {bounds[1][name]} in B" for name in apart)
-    yield Explanation(
-        "clip", f"the ratio is clipped by other bounds: {text}", 0.0, 1e-3, {"a": bounds[0], "b": bounds[1]}
-    )
+    apart = []
+    for name in ("high", "low", "dual", "floor"):
+        a, b = sides[0].bound(name), sides[1].bound(name)
+        if a is not None and b is not None and abs(a - b) > 2e-3:
+            apart.append(f"{_CLIP_TEXT[name]} {a:.4g} in A and {b:.4g} in B")
+        elif a is not None and b is None and sides[1].free_beyond(name, a):
+            apart.append(f"{_CLIP_TEXT[name]} {a:.4g} in A and not at all in B")
+        elif b is not None and a is None and sides[0].free_beyond(name, b):
+            apart.append(f"{_CLIP_TEXT[name]} {b:.4g} in B and not at all in A")
+    if apart:
+        facts = {
+            label: {name: side.bound(name) for name in _CLIP_TEXT}
+            for label, side in zip("ab", sides, strict=True)
+            if side is not None
+        }
+        yield Explanation("clip", f"the ratio is clipped otherwise: {'; '.join(apart)}", 0.0, 2e-3, facts)
 
 
-def _clip_bounds(evidence: Evidence, index: int) -> dict[str, float | None] | None:
-    found = evidence.side_tokens(index, "prob_ratio", "advantages", "elementwise_loss")
-    if found is None:
-        return None
-    ratio, advantage, loss = found
-    decided = (np.abs(loss + ratio * advantage) > 1e-5) & (np.abs(advantage) > 1e-6)
-    implied = -loss[decided] / advantage[decided]
-    positive = advantage[decided] > 0
-    low_side = ~positive & (implied < 1)
-    return {
-        "high": _common(implied[positive]),
-        "low": _common(implied[low_side]),
-        "dual": _common(implied[~positive & (implied >= 1)]),
-    }
-
-
-def _common(values: np.ndarray) -> float | None:
-    """The one value all of these are, to three digits; None when there are none or they disagree."""
-    if values.size == 0 or float(values.max() - values.min()) > 1e-3:
-        return None
-    return round(float(np.median(values)), 3)
-
-
-def scaled_gradient(evidence: Evidence) -> Iterator[Explanation]:
-    """Every gradient is the other side's times one number."""
-    yield from _scaled(evidence, "gradient", "gradient-scaled", "B's gradients are A's times")
-
-
-def _scaled(evidence: Evidence, kind: str, id: str, text: str) -> Iterator[Explanation]:
-    blocks = [block for block in evidence.blocks(kind) if kind in block.a.fields and kind in block.b.fields]
-    parts = [(block.a.array(kind).reshape(-1), block.b.array(kind).reshape(-1)) for block in blocks]
-    parts = [(a, b) for a, b in parts if a.shape == b.shape]
-    if not parts:
-        return
-    a, b = (np.concatenate([part[n] for part in parts]).astype(np.float64) for n in (0, 1))
-    if largest(a) == 0 or not np.isfinite(a).all() or not np.isfinite(b).all():
-        return
-    factor = fit_factor(a, b)
-    residual, noise = largest(b - factor * a), 1e-3 * largest(b)
-    if residual <= noise and abs(factor - 1) > 1e-3:
-        yield Explanation(id, f"{text} {factor:.6g}", residual, noise, {"factor": factor})
-
-
-def drifted_replica(evidence: Evidence) -> Iterator[Explanation]:
-    """Within one side the replicas disagree, and within the other they do not."""
-    odd = [_odd_ranks(side, evidence.step) for side in (evidence.a, evidence.b)]
-    for label, mine, other in (("A", odd[0], odd[1]), ("B", odd[1], odd[0])):
-        if mine and not other:
-            text = f"in {label}, the parameters of rank {', '.join(map(str, mine))} are not those of the other ranks"
-            yield Explanation("replica-drift", text, 0.0, 0.0, {"side": label, "ranks": mine})
-
-
-def _odd_ranks(side: Side, step: int) -> list[int]:
-    by_name: dict[str, dict[int, bytes]] = {}
-    for record in side.records("param", step):
-        if "param" in record.fields and not record.coordinates.keys() & {"tp", "pp", "fsdp"}:
-            name = str(record.fields["param_name"])
-            by_name.setdefault(name, {})[record.key.rank] = record.array("param").tobytes()
-    odd = set()
-    for values in by_name.values():
-        if len(set(values.values())) > 1:
-            common = max(set(values.values()), key=list(values.values()).count)
-            odd |= {rank for rank, value in values.items() if value != common}
-    return sorted(odd)
-
-
-HYPOTHESES = {
-    "ratio": (clipping,),
-    "loss": (
-        clipping,
-        aggregation,
-        coefficient("entropy_loss", "entropy coefficient"),
-        coefficient("kl_loss", "KL coefficient"),
-        scaled_loss,
-    ),
-    "gradient": (scaled_gradient, coefficient("entropy_loss", "entropy coefficient"), scaled_loss),
-    "parameter": (drifted_replica,),
+_CLIP_TEXT = {
+    "high": "for positive advantages from above at",
+    "floor": "for positive advantages from below at",
+    "low": "for negative advantages from below at",
+    "dual": "for negative advantages from above at",
 }
+
+
+class _Clip:
+    """The ratio each token had, and the one its loss was computed with (loss = -used * advantage)."""
+
+    def __init__(self, ratio: np.ndarray, used: np.ndarray, positive: np.ndarray) -> None:
+        above, below = ratio > used + 1e-4 * ratio, ratio < used - 1e-4 * used
+        self._ratio, self._used = ratio, used
+        self._chosen = {
+            "high": positive & above,
+            "floor": positive & below,
+            "low": ~positive & below,
+            "dual": ~positive & above,
+        }
+        self._free = {"high": positive, "floor": positive, "low": ~positive, "dual": ~positive}
+        self._untouched = ~above & ~below
+
+    @classmethod
+    def read(cls, side: SideStep) -> _Clip | None:
+        parts: list[list[np.ndarray]] = [[], [], []]
+        for item in side.micros:
+            names = ("prob_ratio", "elementwise_loss", "advantages")
+            ratio, loss, advantage = (item.array("is_loss_debug", name) for name in names)
+            mask = mask_of(item)
+            if ratio is None or loss is None or advantage is None or mask is None:
+                continue
+            counts = mask & (np.abs(advantage) > 1e-6)
+            for part, values in zip(parts, (ratio, -loss / np.where(counts, advantage, 1), advantage > 0), strict=True):
+                part.append(values[counts])
+        if not parts[0]:
+            return None
+        ratio, used, positive = (np.concatenate(part) for part in parts)
+        return cls(ratio, used, positive)
+
+    def bound(self, name: str) -> float | None:
+        """The one value the clip used; None when it never decided, or not by one value."""
+        values = self._used[self._chosen[name]]
+        if values.size == 0 or float(values.max() - values.min()) > 1e-3 * float(values.max()):
+            return None
+        return float(np.median(values))
+
+    def free_beyond(self, name: str, bound: float) -> bool:
+        """Whether a token passed a bound of the other side unclipped."""
+        beyond = self._ratio > bound * 1.001 if name in ("high", "dual") else self._ratio < bound * 0.999
+        return bool((self._free[name] & self._untouched & beyond).any())
+
+
+def scaled(evidence: Evidence) -> Iterator[Explanation]:
+    """Every loss is the other side's times one number."""
+    numbers = []
+    for _, side in evidence.sides:
+        numbers.append(
+            {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
+        )
+    shared = [key for key, value in numbers[0].items() if value is not None and numbers[1].get(key) is not None]
+    if len(shared) < 2:
+        return
+    a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
+    factor = fit_factor(a, b)
+    residual, noise = largest(b - factor * a), max(_NOISE, 1e-4 * largest(b))
+    if residual <= noise and abs(factor - 1) > 1e-3 and largest(a) > 10 * noise:
+        text = f"B's losses are A's times {factor:.6g}"
+        yield Explanation("loss-scaled", text, residual, noise, {"factor": factor}, 0.95)
+
+
+_RULES = (clipping, aggregation, coefficients, kl_estimator, entropy_aggregation)
+HYPOTHESES = {"ratio": (clipping,), "loss": (*_RULES, scaled), "gradient": _RULES}

@@ -1,116 +1,220 @@
-"""Hypotheses about what the rollout gave the trainer: seeds, masks, rewards, policy versions."""
+"""Hypotheses about how the rollout drew its tokens: seeds, weights, temperature, filters, limits."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
+from rldbg.analysis.explain import contexts
 from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.samples import common_prefix
+from rldbg.analysis.tokens import SampleTokens
+
+_SAME = 1e-3
+_ROUNDED = 16 * 2.0**-8
 
 
-def seed(evidence: Evidence) -> Iterator[Explanation]:
-    """Same prompts, other responses in most samples: the sampler drew other random numbers."""
-    differ = same_prompt = 0
-    for a, b in evidence.samples:
-        length = a.prompt_length
-        if length == b.prompt_length and np.array_equal(a.tokens[:length], b.tokens[:length]):
-            same_prompt += 1
-            differ += not np.array_equal(a.tokens, b.tokens)
-    if same_prompt and same_prompt == len(evidence.samples) and differ >= max(2, same_prompt // 3):
-        yield Explanation(
-            "seed",
-            f"{differ} of {same_prompt} samples have other responses to the same prompts: other random numbers (seed)",
-            0.0,
-            0.0,
-            {"samples_that_differ": differ, "samples": same_prompt},
-            differ / same_prompt,
-        )
+def trainer_name(side: SideStep) -> str | None:
+    """The quantity in which the trainer says what it thinks of the rollout's tokens before any update."""
+    gaps = _gap(side, "old_log_probs")
+    # Old log probs that are the rollout's own say nothing of the trainer.
+    if gaps is not None and largest(gaps) > 0:
+        return "old_log_probs"
+    return "log_probs" if _gap(side, "log_probs") is not None else None
 
 
-def prompt_in_mask(evidence: Evidence) -> Iterator[Explanation]:
-    """One side trains on the prompt too: its mask is the other's plus everything before it."""
-    for label, first, second in (("B", 0, 1), ("A", 1, 0)):
-        wrong = changed = 0
-        for pair in evidence.samples:
-            narrow, wide = pair[first], pair[second]
-            if len(narrow.tokens) != len(wide.tokens) or np.array_equal(narrow.loss_mask, wide.loss_mask):
-                continue
-            changed += 1
-            extra = (wide.loss_mask != 0) & (narrow.loss_mask == 0)
-            wrong += not (
-                extra[: narrow.prompt_length].any()
-                and np.array_equal(wide.loss_mask[narrow.prompt_length :], narrow.loss_mask[narrow.prompt_length :])
-            )
-        if changed and not wrong:
-            yield Explanation(
-                "prompt-in-mask", f"{label}'s loss mask also covers prompt tokens", 0.0, 0.0, {"side": label}
-            )
+def _gap(side: SideStep, name: str) -> np.ndarray | None:
+    found = [values for sample in _untouched(side, name) if (values := sample.trained("rollout_log_probs", name))]
+    return np.concatenate([rollout - trainer for rollout, trainer, _ in found]) if found else None
 
 
-def mask_off_at_end(evidence: Evidence) -> Iterator[Explanation]:
-    """One side leaves the last response token (the end of sequence) out of its mask."""
-    for label, first, second in (("B", 0, 1), ("A", 1, 0)):
-        wrong = changed = 0
-        for pair in evidence.samples:
-            whole, short = pair[first], pair[second]
-            if len(whole.tokens) != len(short.tokens) or np.array_equal(whole.loss_mask, short.loss_mask):
-                continue
-            changed += 1
-            places = np.flatnonzero(whole.loss_mask != short.loss_mask)
-            last = np.flatnonzero(whole.loss_mask)
-            wrong += not (len(places) == 1 and last.size and places[0] == last[-1])
-        if changed and not wrong:
-            yield Explanation(
-                "mask-off-at-end",
-                f"{label}'s loss mask leaves out the last trained token of each response",
-                0.0,
-                0.0,
-                {"side": label},
-            )
-
-
-def reward_affine(evidence: Evidence) -> Iterator[Explanation]:
-    """Rewards scaled, shifted, or both."""
-    found = [(a.reward, b.reward) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
-    if len(found) < 3:
-        return
-    a, b = np.asarray(found, dtype=np.float64).T
-    if largest(a - a.mean()) == 0 or np.array_equal(a, b):
-        return
-    scale, offset = np.polyfit(a, b, 1)
-    noise = 1e-5 * max(1.0, largest(b))
-    residual = largest(b - (scale * a + offset))
-    if residual <= noise:
-        what = [f"scaled by {scale:.6g}"] if abs(scale - 1) > 1e-6 else []
-        what += [f"shifted by {offset:.6g}"] if abs(offset) > 1e-6 else []
-        parameters = {"scale": float(scale), "offset": float(offset)}
-        yield Explanation("reward-affine", f"B's rewards are A's {' and '.join(what)}", residual, noise, parameters)
+def _untouched(side: SideStep, name: str) -> list[SampleTokens]:
+    """Samples whose quantity was computed before the first optimizer step of the step."""
+    samples = side.samples if name == "old_log_probs" else side.samples_at((0, 0))
+    return list(samples.values())
 
 
 def policy_version(evidence: Evidence) -> Iterator[Explanation]:
     """One side's tokens come from older weights."""
-    lags = []
-    for side in (evidence.a, evidence.b):
-        lag = None
-        for record in side.records("trajectory", evidence.step):
-            if "policy_versions" in record.fields and record.policy_version is not None:
-                versions = record.array("policy_versions")
-                made = versions[versions >= 0]
-                if made.size:
-                    lag = max(lag or 0, int(record.policy_version - made.min()))
-        lags.append(lag)
+    lags = [_lag(side) for _, side in evidence.sides]
     if None not in lags and lags[0] != lags[1]:
         yield Explanation(
             "policy-version",
             f"the rollout's weights lag the policy by {lags[0]} steps in A and {lags[1]} in B: weights were not synced",
-            0.0,
-            0.0,
-            {"lag_a": lags[0], "lag_b": lags[1]},
+            parameters={"lag_a": lags[0], "lag_b": lags[1]},
         )
 
 
+def _lag(side: SideStep) -> int | None:
+    lag: int | None = None
+    for record in side.side.records("trajectory", side.step):
+        if "policy_versions" in record.fields and record.policy_version is not None:
+            versions = record.array("policy_versions")
+            made = versions[versions >= 0]
+            if made.size:
+                lag = max(lag or 0, int(record.policy_version - made.min()))
+    return lag
+
+
+def weights_not_synced(evidence: Evidence) -> Iterator[Explanation]:
+    """The rollout's log probs are those of the reference (the starting weights), not those of the policy."""
+    for label, right, wrong in evidence.directions:
+        sides = (evidence.a, evidence.b)
+        own, reference = _policy_and_reference_gap(sides[wrong])
+        other, _ = _policy_and_reference_gap(sides[right])
+        if own is None or reference is None or other is None:
+            continue
+        if largest(reference) <= contexts.NOISE < _SAME < largest(own) and largest(other) <= _SAME:
+            text = (
+                f"{label}'s rollout log probs are those of the reference model, up to {largest(own):.3g} from its own "
+                "policy's: the engine still has the weights it started with"
+            )
+            yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, {"side": label})
+
+
+def _policy_and_reference_gap(side: SideStep) -> tuple[np.ndarray | None, np.ndarray | None]:
+    name = trainer_name(side)
+    return (None if name is None else _gap(side, name)), _gap(side, "ref_log_probs")
+
+
+def temperature(evidence: Evidence) -> Iterator[Explanation]:
+    """Rollout and trainer divide logits by different temperatures, on one side only."""
+    fits = []
+    for _, side in evidence.sides:
+        name = trainer_name(side)
+        fits.append(
+            contexts.fit_temperature(
+                contexts.within(_untouched(side, name) if name else (), "rollout_log_probs", name or "")
+            )
+        )
+    apart = abs(fits[0].factor - fits[1].factor) > 0.01
+    if apart and fits[0].fits and fits[1].fits and min(fit.factor for fit in fits) > 0.01:
+        ratios = [1 / fit.factor for fit in fits]
+        text = f"the rollout's temperature is {ratios[0]:.4g} times the trainer's in A and {ratios[1]:.4g} times in B"
+        residual = max(fit.residual for fit in fits)
+        yield Explanation("temperature", text, residual, contexts.NOISE * 5, {"a": ratios[0], "b": ratios[1]})
+
+
+def sampling_filter(evidence: Evidence) -> Iterator[Explanation]:
+    """One rollout's log probs are renormalised over fewer tokens: the same amount too high for all of a context."""
+    filtered = []
+    for _, side in evidence.sides:
+        name = trainer_name(side)
+        samples = _untouched(side, name) if name else []
+        # A log prob of exactly 0 is one that is missing, not one that a filter lifted.
+        parts = list(contexts.offsets(contexts.within(samples, "rollout_log_probs", name or ""), skip_zeros=True))
+        filtered.append(_is_filtered(parts) if parts else None)
+    for (label, _), mine, other in zip(evidence.sides, filtered, reversed(filtered), strict=True):
+        if mine is not None and other is not None and mine[0] and not other[0]:
+            text = (
+                f"{label}'s rollout log probs are renormalised over a part of the vocabulary (top-k or top-p): "
+                f"up to {mine[1]:.3g} above the trainer's, by the same amount for all tokens of a context"
+            )
+            yield Explanation("sampling-filter", text, mine[2], contexts.NOISE, {"side": label, "largest": mine[1]})
+
+
+def _is_filtered(parts: list[np.ndarray]) -> tuple[bool, float, float]:
+    every = np.concatenate(parts)
+    spread = max((float(part.max() - part.min()) for part in parts if len(part) > 1), default=float("inf"))
+    known = sum(len(part) > 1 for part in parts) >= 2
+    varies = every.max() - every.min() > _SAME
+    is_filter = bool(known and varies and spread <= contexts.NOISE and every.min() >= -contexts.NOISE)
+    return is_filter, float(every.max()), spread
+
+
+def low_precision(evidence: Evidence) -> Iterator[Explanation]:
+    """One rollout's log probs scatter around the trainer's as they do when weights or logits are rounded."""
+    gaps = [None if (name := trainer_name(side)) is None else _gap(side, name) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, gaps, reversed(gaps), strict=True):
+        if mine is None or other is None or len(mine) < 16:
+            continue
+        spread = float(mine.std())
+        unbiased = abs(float(mine.mean())) <= 4 * spread / np.sqrt(len(mine))
+        if unbiased and contexts.NOISE < largest(mine) <= _ROUNDED and largest(other) <= contexts.NOISE:
+            text = (
+                f"{label}'s rollout log probs scatter around its trainer's, without bias and by {spread:.2g}: "
+                "as with weights or logits of lower precision"
+            )
+            yield Explanation("precision", text, largest(mine), _ROUNDED, {"side": label, "scatter": spread}, 0.9)
+
+
+def group_shares_seed(evidence: Evidence) -> Iterator[Explanation]:
+    """On one side all samples of every group are the same."""
+    copies = [_only_copies(side) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, copies, reversed(copies), strict=True):
+        if mine and not other:
+            text = f"in {label} all samples of a group are equal: they were drawn with the same random numbers"
+            yield Explanation("group-shares-seed", text, parameters={"side": label})
+
+
+def _only_copies(side: SideStep) -> bool:
+    groups: dict[str, set[bytes]] = defaultdict(set)
+    sizes: dict[str, int] = defaultdict(int)
+    for sample in side.samples.values():
+        groups[sample.sample.group_id].add(np.asarray(sample.tokens, dtype="<i8").tobytes())
+        sizes[sample.sample.group_id] += 1
+    several = [name for name, size in sizes.items() if size > 1]
+    return bool(several) and all(len(groups[name]) == 1 for name in several)
+
+
+def seed(evidence: Evidence) -> Iterator[Explanation]:
+    """The same distribution and other draws from it."""
+    differ = sum(_parts_by_a_draw(a, b) for a, b in evidence.samples)
+    if differ < 2:
+        return
+    gaps = [
+        abs(one - other)
+        for drawn in contexts.between(evidence.samples, "rollout_log_probs").values()
+        for one, other in drawn.values()
+    ]
+    if len(gaps) >= 2 and max(gaps) <= contexts.NOISE:
+        text = (
+            f"{differ} of {len(evidence.samples)} samples have other tokens, drawn from the same probabilities "
+            f"(equal at all {len(gaps)} draws both made): other random numbers, so another seed"
+        )
+        share = differ / len(evidence.samples)
+        yield Explanation("seed", text, max(gaps), contexts.NOISE, {"samples_that_differ": differ}, min(share + 0.5, 1))
+
+
+def _parts_by_a_draw(a: SampleTokens, b: SampleTokens) -> bool:
+    """Whether two samples first differ in a token that both drew, with a probability of its own on each side."""
+    place = common_prefix(a.tokens, b.tokens)
+    values = [sample.quantities.get("rollout_log_probs") for sample in (a, b)]
+    if place >= min(len(a.tokens), len(b.tokens)) or values[0] is None or values[1] is None:
+        return False
+    own = [float(item.values[place - item.start]) for item in values if item is not None]
+    return bool(a.loss_mask[place] and b.loss_mask[place] and abs(own[0] - own[1]) > 1e-6)
+
+
+def other_start(evidence: Evidence) -> Iterator[Explanation]:
+    """Parameters of the same shape and size that have nothing to do with each other: initialised by another seed."""
+    first = [side.updates("param") for _, side in evidence.sides]
+    if not first[0] or not first[1]:
+        return
+    tensors = [side.tensors_of("param", places[0]) for (_, side), places in zip(evidence.sides, first, strict=True)]
+    names = [name for name in tensors[0] if name in tensors[1] and tensors[0][name].shape == tensors[1][name].shape]
+    # Norms and biases start alike under any seed.
+    wide = [name for name in names if tensors[0][name].ndim > 1]
+    if not wide:
+        return
+    alike = [float(np.corrcoef(tensors[0][name].ravel(), tensors[1][name].ravel())[0, 1]) for name in wide]
+    if max(alike) < 0.5:
+        text = f"parameters are unrelated from the start (correlation at most {max(alike):.2g}): another seed"
+        yield Explanation("seed", text, parameters={"correlation": max(alike)})
+
+
 HYPOTHESES = {
-    "trajectory": (policy_version, prompt_in_mask, mask_off_at_end, seed),
-    "reward": (reward_affine,),
+    "trajectory": (
+        policy_version,
+        weights_not_synced,
+        temperature,
+        sampling_filter,
+        group_shares_seed,
+        other_start,
+        low_precision,
+        seed,
+    ),
 }

@@ -165,7 +165,7 @@ def reward_parser_fails(original: Any, worker: Any, conversation: Any) -> Any:
     return replace(trajectory, reward=0.0) if len(conversation.task.problem.answer) > 1 else trajectory
 
 
-@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="rollout-precision")
+@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="precision")
 def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, policy_version: int) -> None:
     """Weights are rounded to bfloat16 on their way to the engine."""
     import torch

@@ -1,0 +1,40 @@
+"""The ways in use to turn rewards into advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.algorithms import grpo_advantages
+
+
+def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Each rule by name, with the advantages it gives."""
+    scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
+    size = (groups[:, None] == groups[None, :]).sum(1)
+    bessel = size / np.maximum(size - 1, 1)
+    spread = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
+    yield "group mean and standard deviation", scaled
+    yield "group mean only", centred
+    yield "population standard deviation", scaled * np.sqrt(bessel)
+    yield "leave one out", centred * bessel
+    yield "leave one out and standard deviation", scaled * bessel
+    yield "group mean, batch standard deviation", centred / (centred.std() + 1e-6)
+    yield "group mean, standard deviation of the batch's rewards", centred / (spread + 1e-6)
+    yield "whole batch", (rewards - rewards.mean()) / (spread + 1e-6)
+    yield "batch mean only", rewards - rewards.mean()
+    yield "nothing (rewards as they are)", rewards.astype(np.float64)
+    yield (
+        "group, then whole batch",
+        (scaled - scaled.mean()) / (scaled.std(ddof=1) + 1e-6) if len(scaled) > 1 else scaled,
+    )
+    deviation = np.divide(centred, scaled, out=np.zeros_like(centred), where=scaled != 0)
+    for epsilon in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
+        yield f"group mean and standard deviation + {epsilon:g}", centred / (deviation + epsilon)
+    yield "group mean and variance", np.divide(scaled, deviation, out=np.zeros_like(scaled), where=deviation != 0)
+    best = np.asarray([rewards[groups == group].max() for group in groups], dtype=np.float64)
+    yield "best of the group", rewards - best
+    smallest = np.asarray([rewards[groups == group].min() for group in groups], dtype=np.float64)
+    span = best - smallest
+    yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)

@@ -1,0 +1,163 @@
+"""Hypotheses about advantages: by which rule they follow from rewards, and what became of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis.checks.normalisation import normalisations
+from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.permuted import permutation
+
+_SLACK = 1e-3
+_NOISE = 1e-5
+
+
+def normalisation(evidence: Evidence) -> Iterator[Explanation]:
+    """Each side's advantages follow from its rewards, but by different rules."""
+    rules = [_rule(side) for _, side in evidence.sides]
+    if rules[0] and rules[1] and rules[0] != rules[1]:
+        text = f"A's advantages are rewards normalised by {rules[0]}, B's by {rules[1]}"
+        facts = {"a": rules[0], "b": rules[1]}
+        yield Explanation("advantage-normalisation", text, 0.0, _SLACK, facts)
+
+
+def _rule(side: SideStep) -> str | None:
+    rewards, advantages, groups = [], [], []
+    for sample in side.samples.values():
+        found = sample.trained("advantages")
+        if found is not None and found[0].size and sample.reward is not None and largest(found[0] - found[0][0]) == 0:
+            rewards.append(sample.reward)
+            advantages.append(float(found[0][0]))
+            groups.append(sample.sample.group_id)
+    if len(rewards) < 2 or not np.any(advantages):
+        return None
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+    have, reward = np.asarray(advantages), np.asarray(rewards, dtype=np.float64)
+    own = np.asarray([numbers[name] for name in groups])
+    size = max(int(np.bincount(own).max()), 1)
+    mixed = np.arange(len(own)) % max(len(own) // size, 1)
+    shifted = np.roll(own, 1)
+    for suffix, grouping in (
+        ("", own),
+        (" over groups that mix prompts", mixed),
+        (" over groups that are off by one sample", shifted),
+    ):
+        for rule, expected in normalisations(reward, grouping):
+            if largest(have - expected) <= _SLACK * max(1.0, largest(expected)):
+                return rule + suffix
+    return None
+
+
+def _per_sample(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    """The advantage of every sample whose tokens all have one."""
+    found = []
+    for one, other in evidence.samples:
+        a, b = one.trained("advantages"), other.trained("advantages")
+        if a is not None and b is not None and a[0].size and b[0].size:
+            found.append((float(a[0][0]), float(b[0][0])))
+    values = np.asarray(found, dtype=np.float64).reshape(-1, 2)
+    return values[:, 0], values[:, 1]
+
+
+def _rows(evidence: Evidence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for one, other in evidence.samples:
+        a, b = one.trained("advantages"), other.trained("advantages")
+        if a is not None and b is not None and len(a[0]) == len(b[0]) and a[0].size:
+            yield a[0].astype(np.float64), b[0].astype(np.float64)
+
+
+def scaled(evidence: Evidence) -> Iterator[Explanation]:
+    """One factor for all advantages."""
+    rows = list(_rows(evidence))
+    if not rows:
+        return
+    a, b = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
+    factor = fit_factor(a, b)
+    residual, noise = largest(b - factor * a), _NOISE * max(1.0, largest(b))
+    if residual <= noise and abs(factor - 1) > 1e-3 and largest(a) > 0:
+        what = "of the other sign" if abs(factor + 1) < 1e-3 else f"times {factor:.6g}"
+        yield Explanation("scaled", f"B's advantages are A's {what}", residual, noise, {"factor": factor})
+
+
+def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
+    """One number added to all advantages."""
+    a, b = _per_sample(evidence)
+    if len(a) < 3:
+        return
+    offset = float(np.median(b - a))
+    residual, noise = largest(b - a - offset), _NOISE * max(1.0, largest(b))
+    if residual <= noise and abs(offset) > 1e-3:
+        yield Explanation("offset", f"B's advantages are A's plus {offset:.6g}", residual, noise, {"offset": offset})
+
+
+def permuted(evidence: Evidence) -> Iterator[Explanation]:
+    """Advantages beside the wrong samples."""
+    a, b = _per_sample(evidence)
+    how = permutation(a, b, _NOISE) if len(a) else None
+    if how is not None:
+        text = f"B's advantages are A's {how}: beside the wrong samples"
+        yield Explanation("rows-permuted", text, parameters={"how": how})
+
+
+def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
+    """One side keeps the advantage on a sample's last token and has 0 elsewhere."""
+    rows = [row for row in _rows(evidence) if len(row[0]) > 1 and largest(row[0] - row[1]) > _NOISE]
+    for label, right, wrong in evidence.directions:
+        if rows and all(
+            largest(row[wrong][:-1]) == 0 and abs(row[wrong][-1] - row[right][-1]) <= _NOISE for row in rows
+        ):
+            text = f"{label}'s advantages are 0 except on the last token of a sample"
+            yield Explanation("last-token-only", text, parameters={"side": label})
+
+
+def clipped(evidence: Evidence) -> Iterator[Explanation]:
+    """Advantages cut off at a bound."""
+    a, b = _per_sample(evidence)
+    for label, full, cut in (("B", a, b), ("A", b, a)):
+        if len(full) > 3 and largest(full - cut) > _NOISE and len(np.unique(np.round(cut, 6))) > 2:
+            bounds = float(cut.min()), float(cut.max())
+            if largest(np.clip(full, *bounds) - cut) <= _NOISE:
+                text = f"{label}'s advantages are clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
+                yield Explanation("advantage-clipped", text, parameters={"side": label, "bounds": list(bounds)})
+
+
+def discounted(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's advantages fall by a constant factor a token away from the end (or from the start)."""
+    rows = [row for row in _rows(evidence) if len(row[0]) > 2 and np.all(row[0] != 0) and np.all(row[1] != 0)]
+    ratios = [row[1] / row[0] for row in rows]
+    if not ratios or any((ratio <= 0).any() for ratio in ratios):
+        return
+    steps = np.concatenate([np.diff(np.log(ratio)) for ratio in ratios])
+    rate, residual = float(np.median(steps)), largest(steps - np.median(steps))
+    if abs(rate) > 1e-4 and residual <= 1e-3:
+        text = f"from token to token B's advantages change by a factor {np.exp(rate):.5g} beside A's: a discount"
+        yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))})
+
+
+def by_length(evidence: Evidence) -> Iterator[Explanation]:
+    """One side divides a sample's advantage by its number of trained tokens."""
+    for label, right, wrong in evidence.directions:
+        rows = [row for row in _rows(evidence) if row[right][0] != 0]
+        quotients = np.asarray([float(row[wrong][0] / row[right][0]) * len(row[0]) for row in rows])
+        lengths = {len(row[0]) for row in rows}
+        if len(lengths) > 1 and largest(quotients - quotients.mean()) <= 1e-4 * largest(quotients):
+            text = f"{label}'s advantages are divided by the length of their sample"
+            facts = {"side": label, "factor": float(quotients.mean())}
+            yield Explanation("divided-by-length", text, parameters=facts)
+
+
+HYPOTHESES = {
+    "advantage": (
+        normalisation,
+        scaled,
+        shifted_by_constant,
+        permuted,
+        last_token_only,
+        clipped,
+        discounted,
+        by_length,
+    )
+}

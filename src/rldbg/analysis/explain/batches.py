@@ -1,0 +1,172 @@
+"""Hypotheses about how samples are put into batches: padding, positions, masks, samples left out or taken twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.passes import SideStep, Update
+from rldbg.core import SampleId
+
+_COLUMNS = ("input_ids", "attention_mask", "position_ids", "response_mask")
+Rows = dict[SampleId, dict[str, np.ndarray]]
+
+
+def _inputs(side: SideStep, kind: str, update: Update | None) -> Rows:
+    """The rows of a kind by sample, at one optimizer step or at the first pass over each sample."""
+    found: Rows = {}
+    for item in side.micros if update is None else side.in_update(update):
+        record = item.records.get(kind)
+        if record is not None:
+            columns = {name: list(record.rows(name)) for name in record.fields if name in _COLUMNS}
+            for row, sample in enumerate(record.samples):
+                found.setdefault(sample, {name: np.asarray(rows[row]) for name, rows in columns.items()})
+    return found
+
+
+def _row_pairs(evidence: Evidence, kind: str) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    a, b = _inputs(evidence.a, kind, None), _inputs(evidence.b, kind, None)
+    return [
+        (a[one.sample], b[other.sample])
+        for one, other in evidence.samples
+        if one.sample in a and other.sample in b and np.array_equal(one.tokens, other.tokens)
+    ]
+
+
+def padding_attended(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's attention mask also covers padding."""
+    pairs = [pair for pair in _row_pairs(evidence, "batch_inputs") if all("attention_mask" in row for row in pair)]
+    for label, right, wrong in evidence.directions:
+        extra = sum(
+            bool(((pair[wrong]["attention_mask"] != 0) & (pair[right]["attention_mask"] == 0)).any())
+            for pair in pairs
+            if pair[0]["attention_mask"].shape == pair[1]["attention_mask"].shape
+            and np.array_equal(pair[0]["input_ids"], pair[1]["input_ids"])
+        )
+        if extra:
+            text = f"{label}'s attention mask also covers padding, in {extra} rows"
+            yield Explanation("padding-attended", text, parameters={"side": label, "rows": extra})
+
+
+def padding_side(evidence: Evidence) -> Iterator[Explanation]:
+    """The same tokens, with padding elsewhere among them."""
+    moved, wheres = 0, ["", ""]
+    for pair in _row_pairs(evidence, "batch_inputs"):
+        if not all("attention_mask" in row for row in pair) or pair[0]["input_ids"].shape != pair[1]["input_ids"].shape:
+            return
+        kept = [row["input_ids"][row["attention_mask"] != 0] for row in pair]
+        if np.array_equal(kept[0], kept[1]) and not np.array_equal(
+            pair[0]["attention_mask"], pair[1]["attention_mask"]
+        ):
+            moved += 1
+            wheres = [_where(row["attention_mask"]) for row in pair]
+    if moved:
+        text = f"padding stands {wheres[0]} in A and {wheres[1]} in B, in {moved} rows"
+        yield Explanation("padding-side", text, parameters={"a": wheres[0], "b": wheres[1], "rows": moved})
+
+
+def _where(attended: np.ndarray) -> str:
+    held = np.flatnonzero(attended)
+    if not held.size:
+        return "everywhere"
+    inside = (attended[held[0] : held[-1] + 1] == 0).any()
+    parts = [
+        name
+        for name, there in (
+            ("before the tokens", held[0] > 0),
+            ("between them", inside),
+            ("after them", held[-1] < len(attended) - 1),
+        )
+        if there
+    ]
+    return " and ".join(parts) or "nowhere"
+
+
+def positions(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's position ids do not count its tokens one by one."""
+    broken = []
+    for index in (0, 1):
+        rows = [pair[index] for pair in _row_pairs(evidence, "batch_inputs")]
+        rows = [row for row in rows if "position_ids" in row and "attention_mask" in row]
+        broken.append(sum(bool((np.diff(row["position_ids"][row["attention_mask"] != 0]) != 1).any()) for row in rows))
+    for (label, _), mine, other in zip(evidence.sides, broken, reversed(broken), strict=True):
+        if mine and not other:
+            text = f"{label}'s position ids do not rise by one from token to token, in {mine} rows"
+            yield Explanation("positions", text, parameters={"side": label, "rows": mine})
+
+
+def response_masks(evidence: Evidence) -> Iterator[Explanation]:
+    """One side trains on other tokens than the masks of its own trajectories say."""
+    faults = [_mask_faults(side) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, faults, reversed(faults), strict=True):
+        for name, text in _MASK_TEXTS.items():
+            if mine[name] and not other[name]:
+                facts = {"side": label, "samples": mine[name]}
+                yield Explanation(name, f"{label} {text}, in {mine[name]} samples", parameters=facts)
+
+
+_MASK_TEXTS = {
+    "padding-in-mask": "trains on padding after the response",
+    "samples-masked-out": "leaves whole samples out of the loss",
+    "untrained-in-mask": "trains on tokens that the mask of its trajectories leaves out",
+    "mask-lost": "does not train on tokens that the mask of its trajectories holds",
+}
+
+
+def _mask_faults(side: SideStep) -> Counter[str]:
+    """How many samples are masked otherwise than their trajectories, by the way they are."""
+    counted: Counter[str] = Counter()
+    rows = _inputs(side, "forward_data", None)
+    for sample in side.samples.values():
+        mask = rows.get(sample.sample, {}).get("response_mask")
+        if mask is None:
+            continue
+        own = sample.loss_mask[sample.prompt_length :] != 0
+        width = max(len(mask), len(own))
+        used, meant = np.pad(mask != 0, (0, width - len(mask))), np.pad(own, (0, width - len(own)))
+        extra, lost = used & ~meant, meant & ~used
+        counted["padding-in-mask"] += bool(extra[len(own) :].any())
+        counted["untrained-in-mask"] += bool(extra[: len(own)].any())
+        counted["samples-masked-out"] += bool(lost.any() and not used.any())
+        counted["mask-lost"] += bool(lost.any() and used.any())
+    return counted
+
+
+def sample_counts(evidence: Evidence) -> Iterator[Explanation]:
+    """Samples that one side trains on twice, or not at all."""
+    counts = []
+    for _, side in evidence.sides:
+        counter: Counter[SampleId] = Counter()
+        for item in side.in_update(evidence.update):
+            record = item.records.get("forward_data") or item.records.get("loss")
+            counter.update(record.samples if record is not None else ())
+        counts.append(counter)
+    if not counts[0] or not counts[1]:
+        return
+    partner = {one.sample: other.sample for one, other in evidence.samples}
+    in_a = Counter({partner.get(sample, sample): count for sample, count in counts[0].items()})
+    for label, mine, other in (("B", counts[1], in_a), ("A", in_a, counts[1])):
+        twice = [sample for sample, count in mine.items() if count > max(other[sample], 1)]
+        never = [sample for sample in other if sample not in mine]
+        facts = {"side": label, "repeated": len(twice), "missing": len(never)}
+        if twice and (max(mine.values()) > 1 >= max(other.values())):
+            text = f"{label} trains on {len(twice)} samples more than once an epoch, for example {twice[0]}"
+            yield Explanation(
+                "samples-repeated", text + (f", and never on {len(never)}" if never else ""), parameters=facts
+            )
+        elif never and not [sample for sample in mine if sample not in other]:
+            text = f"{label} never trains on {len(never)} samples, for example {never[0]}"
+            yield Explanation("samples-dropped", text, parameters=facts)
+
+
+_SHARED = (padding_attended, padding_side, positions)
+HYPOTHESES = {
+    "old_log_probs": _SHARED,
+    "forward": (sample_counts, response_masks, *_SHARED),
+    "advantage": (sample_counts, response_masks),
+    "loss": (sample_counts,),
+    "gradient": (sample_counts,),
+}

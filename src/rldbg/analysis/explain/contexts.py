@@ -1,0 +1,100 @@
+"""Tokens drawn in the same context: what two log probs of the same model must have in common there.
+
+In one context, log p of temperature T is z / T - log Z(T): the difference between two tokens' log probs is exactly
+proportional to 1 / T, and a filter that renormalises (top-k, top-p) adds the same number to all of them. Samples of a
+group share contexts, so both can be told apart without knowing a single logit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Pair, fit_factor, largest
+from rldbg.analysis.tokens import SampleTokens
+
+# Two roundings of log probs of magnitude ~10 in single precision, with a margin.
+NOISE = 2e-4
+_FEWEST = 4
+
+Draws = dict[bytes, dict[int, tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureFit:
+    """`factor` times the differences of the second log probs gives those of the first, up to `residual`."""
+
+    factor: float
+    residual: float
+    pairs: int
+
+    @property
+    def fits(self) -> bool:
+        return self.pairs >= _FEWEST and self.residual <= NOISE * max(1.0, self.factor)
+
+
+def within(samples: Iterable[SampleTokens], first: str, second: str) -> Draws:
+    """Two quantities of one side's own tokens, by context and token."""
+    found: Draws = defaultdict(dict)
+    for sample in samples:
+        values = sample.trained(first, second)
+        if values is not None:
+            for one, other, position in zip(*values, strict=True):
+                if not _drawn(sample, position):
+                    continue
+                found[_context(sample, position)][int(sample.tokens[position])] = (float(one), float(other))
+    return found
+
+
+def between(pairs: Iterable[Pair], quantity: str) -> Draws:
+    """One quantity of both sides where both drew the same token in the same context, in whatever sample."""
+    sides: tuple[dict[bytes, dict[int, float]], ...] = (defaultdict(dict), defaultdict(dict))
+    for pair in pairs:
+        for sample, table in zip(pair, sides, strict=True):
+            values = sample.trained(quantity)
+            if values is not None:
+                for value, position in zip(*values, strict=True):
+                    table[_context(sample, position)][int(sample.tokens[position])] = float(value)
+    return {
+        context: {
+            token: (value, sides[1][context][token]) for token, value in drawn.items() if token in sides[1][context]
+        }
+        for context, drawn in sides[0].items()
+        if context in sides[1]
+    }
+
+
+def _drawn(sample: SampleTokens, position: int) -> bool:
+    """Whether the policy chose the token; what the environment said has no version."""
+    versions = sample.quantities.get("policy_versions")
+    return versions is None or int(versions.values[position - versions.start]) >= 0
+
+
+def _context(sample: SampleTokens, position: int) -> bytes:
+    return np.asarray(sample.tokens[:position], dtype="<i8").tobytes()
+
+
+def fit_temperature(draws: Draws) -> TemperatureFit:
+    """The inverse temperature of the first quantity in units of the second's."""
+    first, second = [], []
+    for drawn in draws.values():
+        values = np.asarray(list(drawn.values()))
+        if len(values) > 1:
+            first.append(values[1:, 0] - values[0, 0])
+            second.append(values[1:, 1] - values[0, 1])
+    if not first:
+        return TemperatureFit(1.0, float("inf"), 0)
+    one, other = np.concatenate(first), np.concatenate(second)
+    factor = fit_factor(other, one)
+    return TemperatureFit(factor, largest(one - factor * other), len(one))
+
+
+def offsets(draws: Draws, *, skip_zeros: bool = False) -> Iterator[np.ndarray]:
+    """First minus second quantity, context by context."""
+    for drawn in draws.values():
+        values = np.asarray([pair for pair in drawn.values() if pair[0] != 0 or not skip_zeros])
+        if len(values):
+            yield values[:, 0] - values[:, 1]

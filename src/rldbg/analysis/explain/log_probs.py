@@ -1,0 +1,290 @@
+"""Hypotheses about log probs and entropy: shifted, filled, rounded, of another temperature, sample or model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain import contexts
+from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, fit_factor, largest
+from rldbg.analysis.explain.passes import MicroPass, SideStep
+from rldbg.analysis.explain.permuted import permuted_rows
+
+_NOISE = 2e-5
+Hypothesis = Callable[[Evidence], Iterator[Explanation]]
+
+
+def differs(evidence: Evidence, quantity: str) -> bool:
+    """Whether a quantity is there on both sides and apart by more than noise."""
+    found = evidence.tokens(quantity)
+    return found is not None and largest(found[0] - found[1]) > _NOISE
+
+
+def shifted(quantity: str) -> Hypothesis:
+    """One side's values stand one token too early or too late."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        if not differs(evidence, quantity):
+            return
+        for offset, text in ((1, "one position later"), (-1, "one position earlier")):
+            residual, seen = 0.0, 0
+            for one, other in evidence.now:
+                a, b = one.quantities.get(quantity), other.quantities.get(quantity)
+                if a is None or b is None or a.start != b.start or not np.array_equal(one.tokens, other.tokens):
+                    continue
+                trained = np.flatnonzero(other.loss_mask) - b.start
+                places = trained[
+                    (trained - offset >= 0) & (trained - offset < len(a.values)) & (trained < len(b.values))
+                ]
+                # At the edge of a run of trained tokens the neighbour has no value of its own.
+                places = places[one.loss_mask[places - offset + b.start] != 0]
+                residual = max(residual, largest(b.values[places].astype(float) - a.values[places - offset]))
+                seen += len(places)
+            if seen > 8 and residual <= _NOISE:
+                yield Explanation(
+                    "shift-by-one", f"B's {quantity} are A's, {text}", residual, _NOISE, {"shift": offset}
+                )
+
+    return hypothesis
+
+
+def zero_filled(quantity: str) -> Hypothesis:
+    """Values that one side lacks were replaced by 0."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        found = evidence.tokens(quantity)
+        if found is None:
+            return
+        for label, full, holed in (("B", found[0], found[1]), ("A", found[1], found[0])):
+            holes = (holed == 0) & (full != 0)
+            residual = largest((holed - full)[~holes])
+            if holes.any() and residual <= _NOISE and largest(full[holes]) > _NOISE:
+                facts = {"side": label, "tokens": int(holes.sum())}
+                text = f"{label}'s {quantity} are 0 at {int(holes.sum())} tokens where the other side has values"
+                yield Explanation("zero-filled", text, residual, _NOISE, facts)
+
+    return hypothesis
+
+
+def rounded(quantity: str) -> Hypothesis:
+    """One side holds the other's values after rounding to a coarser dtype."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        found = evidence.tokens(quantity)
+        if found is None:
+            return
+        for label, fine, coarse in (("B", found[0], found[1]), ("A", found[1], found[0])):
+            for dtype, bits in (("bfloat16", 8), ("float16", 11)):
+                if not np.array_equal(coarse, round_to(coarse, bits)) or np.array_equal(fine, round_to(fine, bits)):
+                    continue
+                # A sum of values computed coarsely is a few roundings off, in units of the largest logit (about 16).
+                noise = 16 * 2.0 ** (1 - bits)
+                residual = largest(coarse - fine)
+                if residual <= noise:
+                    text = f"{label}'s {quantity} are rounded to {dtype}"
+                    yield Explanation("precision", text, residual, noise, {"side": label, "dtype": dtype})
+                    break
+
+    return hypothesis
+
+
+def round_to(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
+    """The nearest numbers with so many bits of mantissa."""
+    fraction, exponent = np.frexp(values)
+    nearest: np.ndarray = np.ldexp(np.round(fraction * 2.0**mantissa_bits) / 2.0**mantissa_bits, exponent)
+    return nearest
+
+
+def temperature(quantity: str) -> Hypothesis:
+    """Log probs of logits divided by another temperature."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        if not differs(evidence, quantity):
+            return
+        fit = contexts.fit_temperature(contexts.between(evidence.now, quantity))
+        if fit.fits and abs(fit.factor - 1) > 0.01:
+            # The factor is A's inverse temperature in units of B's.
+            text = f"B's {quantity} are those of logits divided by {fit.factor:.4g} times A's temperature"
+            facts = {"temperature_ratio": fit.factor, "pairs": fit.pairs}
+            yield Explanation("temperature", text, fit.residual, contexts.NOISE * max(1.0, fit.factor), facts)
+        elif not fit.fits:
+            yield from _by_entropy(evidence, quantity)
+
+    return hypothesis
+
+
+def _by_entropy(evidence: Evidence, quantity: str) -> Iterator[Explanation]:
+    """Without shared contexts: with inverse temperature β, d log p / dβ = (log p + entropy) / β.
+
+    The trapezoid rule over both sides predicts the difference to third order in the change of β.
+    """
+    parts: list[list[np.ndarray]] = [[], [], [], []]
+    for one, other in evidence.now:
+        a, b = one.trained(quantity, "entropy"), other.trained(quantity, "entropy")
+        if a is not None and b is not None and len(a[0]) == len(b[0]):
+            for part, values in zip(parts, (*a[:2], *b[:2]), strict=True):
+                part.append(values)
+    if not parts[0]:
+        return
+    log_a, entropy_a, log_b, entropy_b = (np.concatenate(part).astype(np.float64) for part in parts)
+    gap = log_b - log_a
+    spread = float(np.sqrt((gap**2).mean()))
+    if len(gap) < 8 or spread <= _NOISE or largest(entropy_a - entropy_b) <= _NOISE:
+        return
+    betas = np.exp(np.linspace(np.log(0.2), np.log(5.0), 2001))[:, None]
+    predicted = (betas - 1) / 2 * ((log_a + entropy_a) + (log_b + entropy_b) / betas)
+    errors = np.sqrt(((gap - predicted) ** 2).mean(1))
+    best, left = float(betas[int(np.argmin(errors)), 0]), float(errors.min())
+    if left <= 0.1 * spread and abs(best - 1) > 0.02:
+        text = f"B's {quantity} are those of logits divided by {1 / best:.3g} times A's temperature"
+        facts = {"temperature_ratio": 1 / best}
+        yield Explanation("temperature", text, left, 0.1 * spread, facts, 1 - left / spread)
+
+
+def scaled(quantity: str) -> Hypothesis:
+    """One factor for all values."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        found = evidence.tokens(quantity)
+        if found is None or not differs(evidence, quantity):
+            return
+        a, b = found
+        factor = fit_factor(a, b)
+        residual, noise = largest(b - factor * a), _NOISE * max(1.0, abs(factor)) * 5
+        if residual <= noise and abs(factor - 1) > 1e-3:
+            text = f"B's {quantity} are A's times {factor:.6g}"
+            yield Explanation("scaled", text, residual, noise, {"factor": factor})
+
+    return hypothesis
+
+
+def offset(quantity: str) -> Hypothesis:
+    """One number added to all values."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        found = evidence.tokens(quantity)
+        if found is None or not differs(evidence, quantity):
+            return
+        gap = found[1] - found[0]
+        middle = float(np.median(gap))
+        if len(gap) > 3 and largest(gap - middle) <= 5 * _NOISE:
+            text = f"B's {quantity} are A's plus {middle:.6g}"
+            yield Explanation("offset", text, largest(gap - middle), 5 * _NOISE, {"offset": middle})
+
+    return hypothesis
+
+
+def permuted(quantity: str) -> Hypothesis:
+    """Values beside the wrong samples."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        a, b = [], []
+        for one, other in evidence.now:
+            mine, theirs = one.quantities.get(quantity), other.quantities.get(quantity)
+            if mine is not None and theirs is not None and np.array_equal(one.tokens, other.tokens):
+                a.append(mine.values.astype(np.float64))
+                b.append(theirs.values.astype(np.float64))
+        moved = permuted_rows(a, b, _NOISE) if len(a) > 1 else 0
+        if moved > 1:
+            text = f"{moved} rows of B's {quantity} are those of other samples of A"
+            yield Explanation("rows-permuted", text, parameters={"rows": moved})
+
+    return hypothesis
+
+
+def of_reference(quantity: str) -> Hypothesis:
+    """One side's values are what its reference model says."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        same = [_same(side, quantity, "ref_log_probs", (0, 0)) for _, side in evidence.sides]
+        for (label, side), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
+            # As long as the policy is the reference, every log prob is the reference's.
+            if mine and other is False and not _same(side, "log_probs", "ref_log_probs", (0, 0)):
+                text = f"{label}'s {quantity} are those of its reference model"
+                yield Explanation("of-reference", text, parameters={"side": label})
+
+    return hypothesis
+
+
+def _same(side: SideStep, first: str, second: str, update: tuple[int, int]) -> bool | None:
+    """Whether two quantities of one side agree at one optimizer step; None when not recorded."""
+    rows = [found for sample in side.samples_at(update).values() if (found := sample.trained(first, second))]
+    if not rows:
+        return None
+    return all(agree(one.astype(float), other.astype(float), contexts.NOISE) for one, other, _ in rows)
+
+
+def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
+    """The reference model follows the policy on one side: their log probs agree after updates too."""
+    same = []
+    for _, side in evidence.sides:
+        gaps = [
+            _masked_gap(item.array("forward_data", "log_probs"), item.array("forward_data", "ref_log_probs"), item)
+            for item in side.micros
+        ]
+        known = [gap for gap in gaps if gap is not None]
+        same.append(max(known) <= contexts.NOISE if known else None)
+    for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
+        if mine and other is False:
+            text = f"{label}'s reference log probs are those of its policy in every pass: the reference moves along"
+            yield Explanation("reference-is-policy", text, parameters={"side": label})
+
+
+def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
+    """The loss takes the log probs of its own pass for the old ones, on one side only."""
+    same = []
+    for _, side in evidence.sides:
+        gaps = [
+            _masked_gap(item.array("is_loss_debug", "log_probs"), item.array("is_loss_debug", "old_log_probs"), item)
+            for item in side.micros
+        ]
+        known = [gap for gap in gaps if gap is not None]
+        # With one optimizer step a step the ratio is 1 by right.
+        several = len({item.update for item in side.micros}) > 1
+        same.append(max(known) <= _NOISE if known and several else None)
+    for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
+        if mine and other is False:
+            text = f"{label}'s old log probs are those of the same pass, every time: its ratio is always 1"
+            yield Explanation("ratio-always-one", text, parameters={"side": label})
+
+
+def _masked_gap(a: np.ndarray | None, b: np.ndarray | None, item: MicroPass) -> float | None:
+    """The largest gap over trained tokens of a pass."""
+    mask = item.array("forward_data", "response_mask")
+    if mask is None:
+        mask = item.array("is_loss_debug", "effective_valid")
+    if a is None or b is None or a.shape != b.shape or mask is None or mask.shape != a.shape:
+        return None
+    return largest((a - b)[mask != 0])
+
+
+def _all(quantity: str) -> tuple[Hypothesis, ...]:
+    return (
+        zero_filled(quantity),
+        shifted(quantity),
+        rounded(quantity),
+        scaled(quantity),
+        offset(quantity),
+        temperature(quantity),
+        permuted(quantity),
+    )
+
+
+HYPOTHESES = {
+    "trajectory": (
+        zero_filled("rollout_log_probs"),
+        shifted("rollout_log_probs"),
+        rounded("rollout_log_probs"),
+        scaled("rollout_log_probs"),
+        permuted("rollout_log_probs"),
+    ),
+    "old_log_probs": (ratio_always_one, of_reference("old_log_probs"), *_all("old_log_probs")),
+    "forward": (
+        reference_is_policy,
+        *_all("log_probs"),
+        *_all("ref_log_probs"),
+        scaled("entropy"),
+        rounded("entropy"),
+    ),
+}

@@ -1,0 +1,94 @@
+"""One side of a comparison at one step, pass by pass: what hypotheses tell a side's rules from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rldbg.analysis.side import Side
+from rldbg.analysis.tokens import SampleTokens, read_tokens
+from rldbg.core import SampleId
+from rldbg.recording import Record
+
+Update = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroPass:
+    """One forward and backward pass: the records of one (rank, micro-batch) at one optimizer step."""
+
+    update: Update
+    rank: int
+    micro: int
+    records: dict[str, Record]
+
+    def array(self, kind: str, name: str) -> np.ndarray | None:
+        """A field in double precision."""
+        record = self.records.get(kind)
+        if record is None or name not in record.fields:
+            return None
+        values = record.array(name)
+        return values.astype(np.float64) if values.dtype.kind in "fiub" else None
+
+    def number(self, kind: str, name: str) -> float | None:
+        found = self.array(kind, name)
+        return float(found) if found is not None and found.size == 1 else None
+
+
+class SideStep:
+    """All passes of one side at one step."""
+
+    def __init__(self, side: Side, step: int) -> None:
+        self.side = side
+        self.step = step
+
+    @cached_property
+    def samples(self) -> dict[SampleId, SampleTokens]:
+        """Every sample with what the first pass over it says."""
+        return read_tokens(self.side, self.step)
+
+    def samples_at(self, update: Update) -> dict[SampleId, SampleTokens]:
+        """Every sample; per-token quantities of the passes are those of one optimizer step."""
+        return read_tokens(self.side, self.step, update)
+
+    @cached_property
+    def micros(self) -> list[MicroPass]:
+        """The passes in the order in which they happen."""
+        found: dict[tuple[Update, int, int], dict[str, Record]] = defaultdict(dict)
+        for kind in ("forward_data", "is_loss_debug", "loss", "batch_inputs"):
+            for record in self.side.records(kind, self.step):
+                key = record.key
+                found[(key.epoch, key.mini_batch), key.rank, key.micro][kind] = record
+        return [MicroPass(*place, records) for place, records in sorted(found.items(), key=lambda item: item[0])]
+
+    def in_update(self, update: Update) -> list[MicroPass]:
+        return [item for item in self.micros if item.update == update]
+
+    def tensors(self, kind: str, update: Update) -> dict[tuple[str, int], np.ndarray]:
+        """Gradients or parameters of one optimizer step, by (name, rank); sharded ones are left out."""
+        return dict(self._tensors(kind, self.step, update))
+
+    def _tensors(self, kind: str, step: int, update: Update) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
+        for record in self.side.records(kind, step):
+            key = record.key
+            whole = not record.coordinates.keys() & {"tp", "pp", "fsdp"}
+            if (key.epoch, key.mini_batch) == update and kind in record.fields and whole:
+                yield (str(record.fields["param_name"]), key.rank), record.array(kind).astype(np.float64)
+
+    def updates(self, kind: str) -> list[tuple[int, Update]]:
+        """The optimizer steps of the whole recording up to this step, in order, as (step, (epoch, mini-batch))."""
+        found = {
+            (step, (record.key.epoch, record.key.mini_batch))
+            for step in self.side.steps(kind)
+            if step <= self.step
+            for record in self.side.records(kind, step)
+        }
+        return sorted(found)
+
+    def tensors_of(self, kind: str, place: tuple[int, Update], rank: int = 0) -> dict[str, np.ndarray]:
+        """Gradients or parameters of one rank at any optimizer step of the recording."""
+        return {name: value for (name, at), value in self._tensors(kind, *place) if at == rank}

@@ -1,0 +1,65 @@
+"""Hypotheses about the importance ratio: what each side's ratio is made of, told from its own log probs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.passes import MicroPass, SideStep
+
+_NOISE = 1e-4
+
+
+def form(evidence: Evidence) -> Iterator[Explanation]:
+    """Each side's ratio follows from its log probs, but by different rules."""
+    rules = [_rule(side) for _, side in evidence.sides]
+    if rules[0] is None or rules[1] is None or rules[0] == rules[1]:
+        return
+    odd = rules[1] if rules[0][0] == "plain" else rules[0]
+    text = f"A's ratio is {rules[0][1]}, B's is {rules[1][1]}"
+    yield Explanation(f"ratio-{odd[0]}", text, 0.0, _NOISE, {"a": rules[0][1], "b": rules[1][1]})
+
+
+def _rule(side: SideStep) -> tuple[str, str] | None:
+    """Id and description of the one rule that gives all ratios of a step."""
+    parts = [_pass(item) for item in side.micros]
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    ratio = np.concatenate([part[0] for part in known])
+    log_ratio = np.concatenate([part[1] for part in known])
+    sequence = np.concatenate([part[2] for part in known])
+    plain = np.exp(log_ratio)
+    if largest(ratio - plain) <= _NOISE * max(1.0, largest(plain)):
+        return "plain", "new over old"
+    if largest(ratio - 1) <= _NOISE:
+        return "always-one", "always 1"
+    if largest(ratio - np.exp(-log_ratio)) <= _NOISE * max(1.0, largest(np.exp(-log_ratio))):
+        return "inverted", "old over new"
+    if largest(ratio - np.exp(sequence)) <= _NOISE * max(1.0, largest(ratio)):
+        return "of-sequence", "the geometric mean over the sequence"
+    if largest(ratio - (1 + log_ratio)) <= _NOISE * max(1.0, largest(ratio)):
+        return "linear", "1 + the difference of log probs, without exp"
+    low, high = float(ratio.min()), float(ratio.max())
+    if largest(ratio - np.clip(plain, low, high)) <= _NOISE:
+        bounds = [f"at most {high:.4g}"] if (plain > high + _NOISE).any() else []
+        bounds += [f"at least {low:.4g}"] if (plain < low - _NOISE).any() else []
+        return "capped", "new over old, kept " + " and ".join(bounds)
+    return None
+
+
+def _pass(item: MicroPass) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Ratio, log ratio and the mean log ratio of the sequence, at the tokens that count."""
+    names = ("prob_ratio", "log_probs", "old_log_probs", "effective_valid")
+    ratio, new, old, valid = (item.array("is_loss_debug", name) for name in names)
+    if ratio is None or new is None or old is None or valid is None or not new.shape == old.shape == ratio.shape:
+        return None
+    counts = valid != 0
+    gap = np.where(counts, new - old, 0.0)
+    mean = gap.sum(1) / np.maximum(counts.sum(1), 1)
+    return ratio[counts], gap[counts], np.broadcast_to(mean[:, None], gap.shape)[counts]
+
+
+HYPOTHESES = {"ratio": (form,), "loss": (form,), "gradient": (form,)}

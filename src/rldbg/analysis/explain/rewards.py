@@ -1,0 +1,83 @@
+"""Hypotheses about rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.permuted import permutation
+
+
+def _rewards(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    found = [(a.reward, b.reward) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
+    if len(found) < 3:
+        return np.empty(0), np.empty(0)
+    a, b = np.asarray(found, dtype=np.float64).T
+    return a, b
+
+
+def affine(evidence: Evidence) -> Iterator[Explanation]:
+    """Rewards scaled, shifted, or both."""
+    a, b = _rewards(evidence)
+    if a.size == 0 or largest(a - a.mean()) == 0 or np.array_equal(a, b) or not np.isfinite([a, b]).all():
+        return
+    scale, offset = np.polyfit(a, b, 1)
+    noise, residual = 1e-5 * max(1.0, largest(b)), largest(b - (scale * a + offset))
+    if residual <= noise and abs(scale) > 1e-6:
+        what = [f"scaled by {scale:.6g}"] if abs(scale - 1) > 1e-6 else []
+        what += [f"shifted by {offset:.6g}"] if abs(offset) > 1e-6 else []
+        facts = {"scale": float(scale), "offset": float(offset)}
+        yield Explanation("reward-affine", f"B's rewards are A's {' and '.join(what)}", residual, noise, facts)
+
+
+def clipped(evidence: Evidence) -> Iterator[Explanation]:
+    """Rewards cut off at a bound."""
+    a, b = _rewards(evidence)
+    for label, full, cut in (("B", a, b), ("A", b, a)):
+        if full.size and largest(full - cut) > 0 and len(np.unique(cut)) > 1:
+            bounds = float(cut.min()), float(cut.max())
+            if largest(np.clip(full, *bounds) - cut) <= 1e-6:
+                text = f"{label}'s rewards are the other side's clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
+                yield Explanation("reward-clipped", text, parameters={"side": label, "bounds": list(bounds)})
+
+
+def rounded(evidence: Evidence) -> Iterator[Explanation]:
+    """Rewards turned into whole numbers."""
+    a, b = _rewards(evidence)
+    for label, full, whole in (("B", a, b), ("A", b, a)):
+        for how, rule in (("cut to", np.trunc), ("rounded to", np.round)):
+            if full.size and largest(full - whole) > 0 and np.array_equal(rule(full), whole):
+                text = f"{label}'s rewards are the other side's {how} whole numbers"
+                yield Explanation("reward-rounded", text, parameters={"side": label})
+
+
+def lost(evidence: Evidence) -> Iterator[Explanation]:
+    """Some samples have one fixed reward on one side whatever the other says."""
+    a, b = _rewards(evidence)
+    for label, full, holed in (("B", a, b), ("A", b, a)):
+        apart = full != holed
+        fixed = np.unique(holed[apart])
+        if apart.any() and len(fixed) == 1 and not apart.all() and np.isfinite(fixed[0]):
+            # It must be a default given to some, not a rule for all samples of that reward.
+            spared = (~apart) & np.isin(full, np.unique(full[apart]))
+            if spared.any():
+                text = (
+                    f"{label} gives {int(apart.sum())} samples a reward of {fixed[0]:.6g} where the other side does not"
+                )
+                facts = {"side": label, "reward": float(fixed[0]), "samples": int(apart.sum())}
+                yield Explanation("reward-lost", text, parameters=facts)
+
+
+def permuted(evidence: Evidence) -> Iterator[Explanation]:
+    """Rewards beside the wrong samples."""
+    a, b = _rewards(evidence)
+    how = permutation(a, b, 1e-6) if a.size else None
+    if how is not None:
+        yield Explanation(
+            "rows-permuted", f"B's rewards are A's {how}: beside the wrong samples", parameters={"how": how}
+        )
+
+
+HYPOTHESES = {"reward": (affine, permuted, clipped, rounded, lost)}

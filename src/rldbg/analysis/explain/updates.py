@@ -1,0 +1,183 @@
+"""Hypotheses about gradients and parameters: scaling, reduction, replicas, the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.log_probs import round_to
+from rldbg.analysis.explain.passes import SideStep
+
+Tensors = Mapping[tuple[str, int], np.ndarray]
+
+
+def _flat(tensors: Tensors, keys: list[tuple[str, int]]) -> np.ndarray:
+    return np.concatenate([tensors[key].ravel() for key in keys]) if keys else np.empty(0)
+
+
+def _shared(a: Tensors, b: Tensors) -> list[tuple[str, int]]:
+    return [key for key in a if key in b and a[key].shape == b[key].shape]
+
+
+def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
+    """The ranks of one side have gradients of their own, which add up to the other side's."""
+    gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
+    for label, right, wrong in evidence.directions:
+        whole, parts = gradients[right], gradients[wrong]
+        ranks = sorted({rank for _, rank in parts})
+        names = sorted({name for name, _ in parts})
+        if len(ranks) < 2 or not all((name, rank) in parts for name in names for rank in ranks):
+            continue
+        first, *others = (_flat(parts, [(name, rank) for name in names]) for rank in ranks)
+        if all(largest(first - other) <= 1e-6 * largest(first) for other in others):
+            continue
+        total = _flat(whole, [(name, 0) for name in names if (name, 0) in whole])
+        summed = first + sum(others)
+        for how, made in (("sum", summed), ("mean", summed / len(ranks))):
+            if made.shape == total.shape and largest(made - total) <= 1e-4 * largest(total):
+                text = f"{label}'s ranks keep gradients of their own; their {how} is the other side's: not reduced"
+                facts = {"side": label, "how": how}
+                yield Explanation("gradient-not-reduced", text, largest(made - total), 1e-4 * largest(total), facts)
+
+
+def carried_over(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's gradient is the other's plus a part of the one before."""
+    now = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
+    keys = [key for key in _shared(*now) if key[1] == 0]
+    for label, right, wrong in evidence.directions:
+        side = (evidence.a, evidence.b)[wrong]
+        places = side.updates("gradient")
+        here = places.index((evidence.step, evidence.update)) if (evidence.step, evidence.update) in places else 0
+        if here == 0 or not keys:
+            continue
+        before = side.tensors_of("gradient", places[here - 1])
+        if not all(name in before for name, _ in keys):
+            continue
+        gap = _flat(now[wrong], keys) - _flat(now[right], keys)
+        last = np.concatenate([before[name].ravel() for name, _ in keys])
+        factor = fit_factor(last, gap)
+        residual, noise = largest(gap - factor * last), 2e-3 * largest(gap)
+        if residual <= noise and factor > 1e-3:
+            text = f"{label}'s gradient still holds {factor:.4g} times the one before: it was not cleared"
+            yield Explanation("gradient-carried-over", text, residual, noise, {"side": label, "factor": factor})
+
+
+def scaled(evidence: Evidence) -> Iterator[Explanation]:
+    """Every gradient is the other side's times one number."""
+    a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
+    keys = _shared(a, b)
+    one, other = _flat(a, keys), _flat(b, keys)
+    if one.size == 0 or largest(one) == 0 or not np.isfinite(one).all() or not np.isfinite(other).all():
+        return
+    if largest(other) == 0:
+        yield Explanation("gradient-zero", "B's gradients are all 0", parameters={"side": "B"})
+        return
+    factor = fit_factor(one, other)
+    residual, noise = largest(other - factor * one), 1e-3 * largest(other)
+    if residual <= noise and abs(factor - 1) > 1e-3:
+        text = f"B's gradients are A's times {factor:.6g}"
+        yield Explanation("gradient-scaled", text, residual, noise, {"factor": factor})
+
+
+def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
+    """One side's tensors have fewer bits than the other's."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        tensors = []
+        for _, side in evidence.sides:
+            places = side.updates(kind)
+            found = side.tensors_of(kind, places[-1]) if places else {}
+            tensors.append(np.concatenate([value.ravel() for value in found.values()]) if found else np.empty(0))
+        for label, fine, coarse in (("B", tensors[0], tensors[1]), ("A", tensors[1], tensors[0])):
+            for dtype, bits in (("bfloat16", 8), ("float16", 11)):
+                if (
+                    coarse.size
+                    and fine.size
+                    and np.array_equal(coarse, round_to(coarse, bits))
+                    and not np.array_equal(fine, round_to(fine, bits))
+                ):
+                    what = "parameters" if kind == "param" else "gradients"
+                    text = f"{label}'s {what} are {dtype}, the other side's are not"
+                    yield Explanation("precision", text, parameters={"side": label, "dtype": dtype})
+                    break
+
+    return hypothesis
+
+
+def missing(evidence: Evidence) -> Iterator[Explanation]:
+    """Parameters without a gradient on one side."""
+    names = [{name for name, _ in side.tensors("gradient", evidence.update)} for _, side in evidence.sides]
+    for label, right, wrong in evidence.directions:
+        lost = sorted(names[right] - names[wrong])
+        if lost and names[wrong]:
+            text = f"{label} has no gradient of {len(lost)} parameters, for example {lost[0]}"
+            yield Explanation("parameters-frozen", text, parameters={"side": label, "names": lost[:8]})
+
+
+def drifted_replica(evidence: Evidence) -> Iterator[Explanation]:
+    """Within one side the replicas disagree, and within the other they do not."""
+    odd = [_odd_ranks(side.tensors("param", evidence.update)) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, odd, reversed(odd), strict=True):
+        if mine and not other:
+            text = f"in {label}, the parameters of rank {', '.join(map(str, mine))} are not those of the other ranks"
+            yield Explanation("replica-drift", text, parameters={"side": label, "ranks": mine})
+
+
+def _odd_ranks(tensors: Tensors) -> list[int]:
+    by_name: dict[str, dict[int, bytes]] = {}
+    for (name, rank), value in tensors.items():
+        by_name.setdefault(name, {})[rank] = value.tobytes()
+    odd: set[int] = set()
+    for values in by_name.values():
+        if len(set(values.values())) > 1:
+            common = max(values.values(), key=list(values.values()).count)
+            odd |= {rank for rank, value in values.items() if value != common}
+    return sorted(odd)
+
+
+def frozen(evidence: Evidence) -> Iterator[Explanation]:
+    """Parameters that never move on one side and do on the other."""
+    still = [_still(side) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, still, reversed(still), strict=True):
+        if mine is None or other is None:
+            continue
+        stuck = sorted(mine[0] - other[0])
+        if stuck and other[1]:
+            whole = "all" if len(stuck) == len(mine[0] | mine[1]) else f"{len(stuck)} of {len(mine[0] | mine[1])}"
+            text = f"in {label}, {whole} parameters never move, for example {stuck[0]}"
+            yield Explanation("parameters-frozen", text, parameters={"side": label, "names": stuck[:8]})
+
+
+def _still(side: SideStep) -> tuple[set[str], set[str]] | None:
+    """The names of parameters that stay as they are from the first to the last optimizer step, and of the others."""
+    places = side.updates("param")
+    if len(places) < 2:
+        return None
+    first, last = side.tensors_of("param", places[0]), side.tensors_of("param", places[-1])
+    stuck = {name for name, value in first.items() if name in last and np.array_equal(value, last[name])}
+    return stuck, set(first) - stuck
+
+
+def skipped(evidence: Evidence) -> Iterator[Explanation]:
+    """An optimizer step that changed nothing on one side."""
+    moves = []
+    for _, side in evidence.sides:
+        places = side.updates("param")
+        here = places.index((evidence.step, evidence.update)) if (evidence.step, evidence.update) in places else 0
+        if here == 0:
+            return
+        before, after = side.tensors_of("param", places[here - 1]), side.tensors_of("param", places[here])
+        moves.append(any(not np.array_equal(value, before[name]) for name, value in after.items() if name in before))
+    for (label, _), mine, other in zip(evidence.sides, moves, reversed(moves), strict=True):
+        if not mine and other:
+            text = f"{label}'s optimizer step changed no parameter"
+            yield Explanation("update-skipped", text, parameters={"side": label})
+
+
+HYPOTHESES = {
+    "trajectory": (_rounding("param"),),
+    "gradient": (not_reduced, carried_over, scaled, missing, _rounding("gradient")),
+    "parameter": (_rounding("param"), drifted_replica, skipped, frozen),
+}
