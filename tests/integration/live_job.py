@@ -43,10 +43,17 @@ def rldbg(*arguments, run=None, check=True, **options):
 class LiveJob:
     """A run folder with a broker, and the processes started in it."""
 
-    def __init__(self, folder: Path, *, arming: Arming | None = None, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        arming: Arming | None = None,
+        environment: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
+    ):
         self.folder = folder
         self.run = Run.create(name="test", path=folder / "run")
-        start_broker(self.run, owner_pid=os.getpid())
+        start_broker(self.run, owner_pid=os.getpid(), host=host)
         self.environment = os.environ | armed_environment(self.run, arming) | (environment or {})
         self.client = BrokerClient(self.run.path)
         self.processes: list[subprocess.Popen] = []

@@ -95,6 +95,17 @@ def actors():
     return ray.get([worker.step.remote(1) for worker in workers])
 
 
+def thirty_two_actors():
+    workers = [DTensorPolicyWorker.remote(rank) for rank in range(32)]
+    return ray.get([worker.step.remote(1) for worker in workers])
+
+
+def spread_actors():
+    spread = DTensorPolicyWorker.options(scheduling_strategy="SPREAD")
+    workers = [spread.remote(rank) for rank in range(4)]
+    return ray.get([worker.step.remote(1) for worker in workers])
+
+
 def task():
     return ray.get(reward.remote(5))
 

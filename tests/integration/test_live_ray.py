@@ -42,6 +42,18 @@ def test_four_actors_stop_under_their_names_and_go_on(job, stage):
     assert stage.result("actors") == [1, 8, 15, 22]
 
 
+@pytest.mark.soak
+def test_thirty_two_actors_stop_answer_and_go_on(job, stage):
+    stage.play("thirty_two_actors")
+    until(lambda: len(job.stopped()) == 32, "32 stopped workers", 400)
+    assert len({p["pid"] for p in job.stopped()}) == 32
+    for _ in range(5):
+        cast = json.loads(job.rldbg("cast", "all", "p secret", "--json").stdout)
+        assert sorted(answer["value"] for answer in cast["answers"]) == [rank * 7 + 1 for rank in range(32)]
+    job.rldbg("continue", "all")
+    assert stage.result("thirty_two_actors") == [rank * 7 + 1 for rank in range(32)]
+
+
 def test_a_task_and_the_driver_stop_too(job, stage):
     stage.play("task")
     assert [p["who"] for p in job.wait_stopped()] == ["reward"]

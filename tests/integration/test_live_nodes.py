@@ -1,0 +1,144 @@
+"""Several nodes: network namespaces with addresses and host names of their own, one file system, as on a cluster."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from live_job import LiveJob, output, until
+from ray_stage import Stage, free_port
+
+STEPS = """
+import os, socket
+def step(rank):
+    where = socket.gethostname()
+    breakpoint()
+    return where
+print("RESULT", step(int(os.environ["RANK"])), flush=True)
+"""
+
+
+class Node:
+    """A second node: what runs in it has its own network and host name, and reaches us at `head`."""
+
+    def __init__(self):
+        number = os.getpid() % 250
+        self._space, self._near, far = f"rldbg{os.getpid()}", f"rldn{number}", f"rldf{number}"
+        self.head, self.address = f"10.77.{number}.1", f"10.77.{number}.2"
+        inside = f"ip netns exec {self._space} ip"
+        for line in (
+            f"ip netns add {self._space}",
+            f"ip link add {self._near} type veth peer name {far}",
+            f"ip link set {far} netns {self._space}",
+            f"ip addr add {self.head}/24 dev {self._near}",
+            f"ip link set {self._near} up",
+            f"{inside} addr add {self.address}/24 dev {far}",
+            f"{inside} link set {far} up",
+            f"{inside} link set lo up",
+            f"{inside} route add default via {self.head}",
+        ):
+            subprocess.run(line.split(), check=True, capture_output=True)
+
+    def command(self, *words):
+        """The same command on that node."""
+        named = 'hostname second-node && exec "$@"'
+        return ["ip", "netns", "exec", self._space, "unshare", "--uts", "sh", "-c", named, "sh", *map(str, words)]
+
+    def remove(self):
+        for line in (f"ip link del {self._near}", f"ip netns del {self._space}"):
+            subprocess.run(line.split(), check=False, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def node():
+    if os.geteuid() or shutil.which("ip") is None or shutil.which("unshare") is None:
+        pytest.skip("only root can make a second node here")
+    try:
+        made = Node()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces here: {error.stderr}")
+    yield made
+    made.remove()
+
+
+def test_a_process_on_another_node_dials_out(node, tmp_path):
+    with LiveJob(tmp_path, host=node.head) as job:
+        script = job.write("train.py", STEPS)
+        near = job.start(script, RANK=0)
+        far_python, *arguments = node.command(sys.executable, script)
+        far = job.start(*arguments, python=far_python, RANK=1)
+        stopped = job.wait_stopped(2)
+        assert [p["host"] for p in stopped] == [os.uname().nodename, "second-node"]
+        answers = json.loads(job.rldbg("cast", "all", "p where", "--json").stdout)["answers"]
+        assert [answer["value"] for answer in answers] == [os.uname().nodename, "second-node"]
+        # Nothing over there listens: the connection was made from there.
+        listening = subprocess.run(node.command("cat", "/proc/net/tcp"), capture_output=True, text=True, check=True)
+        assert " 0A " not in listening.stdout
+        assert "-> return where" in job.rldbg("attach", "1", "-c", "u").stdout
+        groups = json.loads(job.rldbg("stacks", "--json").stdout)["groups"]
+        assert [group["who"] for group in groups] == [["train/0", "train/1"]]
+        job.client.request("continue", who="all")
+        assert "RESULT second-node" in output(far) and "RESULT" in output(near)
+
+
+@pytest.mark.soak
+def test_workers_of_two_raylets_are_one_run(node, tmp_path):
+    folder, port = Path(f"/tmp/rldbg-nodes-{os.getpid()}"), free_port()
+    quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+    ray = str(Path(sys.executable).with_name("ray"))
+    common = ["--num-cpus=2", "--object-store-memory=80000000", "--block", "--disable-usage-stats"]
+    head = [ray, "start", "--head", f"--port={port}", f"--node-ip-address={node.head}", f"--temp-dir={folder}"]
+    second = [ray, "start", f"--address={node.head}:{port}", f"--node-ip-address={node.address}"]
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | quiet}
+    with LiveJob(tmp_path, host=node.head) as job:
+        raylets = [subprocess.Popen([*head, "--include-dashboard=false", *common], start_new_session=True, **options)]
+        try:
+            until(lambda: _answers(node.head, port), "the head node", 90)
+            raylets.append(subprocess.Popen(node.command(*second, *common), start_new_session=True, **options))
+            stage = Stage(job.environment | quiet, address=f"{node.head}:{port}", _node_ip_address=node.head)
+            until(lambda: _nodes(f"{node.head}:{port}", quiet) == 2, "both nodes", 120)
+            stage.play("spread_actors")
+            until(lambda: len(job.stopped()) == 4, "four stopped workers", 180)
+            assert {p["host"] for p in job.stopped()} == {os.uname().nodename, "second-node"}
+            cast = json.loads(job.rldbg("cast", "all", "p secret", "--json").stdout)
+            assert sorted(answer["value"] for answer in cast["answers"]) == [1, 8, 15, 22]
+            job.rldbg("continue", "all")
+            assert stage.result("spread_actors") == [1, 8, 15, 22]
+            stage.end()
+        finally:
+            for raylet in raylets[::-1]:
+                _end(raylet)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(host, port):
+    with socket.socket() as sock:
+        return sock.connect_ex((host, port)) == 0
+
+
+def _nodes(address, environment):
+    code = f"import ray; ray.init('{address}', log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return int(done.stdout.split()[-1]) if done.stdout.split() else 0
+
+
+def _end(process):
+    """`ray start --block` and all that it started."""
+    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in below:
+        if child.is_running():
+            child.kill()
