@@ -154,8 +154,13 @@ class Record:
         return iter(value if isinstance(value, Ragged) else self.array(name))
 
     def dtype(self, name: str) -> str:
-        """The dtype the writer had, by its usual name."""
+        """The dtype the writer had, by its usual name; `object` for data that is no array."""
         value = self.fields[name]
         if isinstance(value, Ragged):
             value = value.values
-        return value.dtype if isinstance(value, EncodedArray) else str(np.asarray(value).dtype)
+        if isinstance(value, EncodedArray):
+            return value.dtype
+        try:
+            return str(np.asarray(value).dtype)
+        except ValueError:  # rows of different lengths
+            return "object"

@@ -15,14 +15,21 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.numpy_rebuild import checked_shape, refuse_odd_bools
 from rldbg.recording.records import ENCODED_DTYPES, EncodedArray, Ragged
 
+# Looked up by exact type before anything else: metadata of thousands of samples passes through here.
+_SAME_IN_JSON = frozenset({str, bool, type(None)})
 _EXACT_INT = 1 << 53
 _PLAIN_KINDS = frozenset("biufc")
 
 
 def to_json(value: Any) -> Any:
     """The JSON form of a value."""
-    if value is None or isinstance(value, str):
+    exact = type(value)
+    if exact in _SAME_IN_JSON:
         return value
+    if exact is dict and len(value) != 1 and all([type(key) is str for key in value]):
+        return {key: item if type(item) in _SAME_IN_JSON else to_json(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, np.generic):
         return to_json(value.item())
     if isinstance(value, bool):

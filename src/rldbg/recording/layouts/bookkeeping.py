@@ -3,8 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-import psutil
-
 from rldbg.core import Finding, Severity
 from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.layouts.journal import Done, Intent, Journals, Writer
@@ -71,6 +69,8 @@ def is_alive(writer: Writer) -> bool:
     """Whether the process that wrote a journal still runs, which only its own machine can tell."""
     if writer.is_closed or writer.identity.get("host") != os.uname().nodename:
         return False
+    import psutil
+
     try:
         return psutil.Process(int(writer.identity.get("pid", -1))).create_time() <= writer.started_s + 1
     except (psutil.Error, ValueError, TypeError, OverflowError):

@@ -4,7 +4,7 @@ A record that is alone in its file is due at once. Micro-batches of one (kind, s
 other until the step ends, a later step of their kind begins, they are asked for, or they have waited long enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, NamedTuple
@@ -14,6 +14,9 @@ import numpy as np
 from rldbg.recording.recorder.snapshot import Snapshot
 from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.records import EncodedArray, Ragged
+
+_Form = tuple[str, str]
+"""The layout and dtype of a field."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,15 +36,15 @@ class Batch:
 
     since: float
     records: list[Handed] = field(default_factory=list)
-    forms: dict[str, tuple[str, str]] = field(default_factory=dict)
+    forms: dict[str, _Form] = field(default_factory=dict)
 
-    def fits(self, record: Handed) -> bool:
-        """Whether the record can share this file: a field is one flat array there, so it has one dtype and layout."""
-        return all(self.forms.get(name, form) == form for name, form in _forms(record).items())
+    def fits(self, forms: Mapping[str, _Form]) -> bool:
+        """Whether a record can share this file: a field is one flat array there, so it has one dtype and layout."""
+        return all(self.forms.get(name, form) == form for name, form in forms.items())
 
-    def append(self, record: Handed) -> None:
+    def append(self, record: Handed, forms: Mapping[str, _Form]) -> None:
         self.records.append(record)
-        self.forms |= _forms(record)
+        self.forms.update(forms)
 
 
 class _Place(NamedTuple):
@@ -68,9 +71,10 @@ class Gathering:
         if record.ticket.alone:
             return [*due, Batch(now, [record])]
         place = _Place(key.kind, key.step, key.rank, key.epoch, key.mini_batch)
-        if place in self._open and not self._open[place].fits(record):
+        forms = _forms(record)
+        if place in self._open and not self._open[place].fits(forms):
             due.append(self._close(place))
-        self._open.setdefault(place, Batch(now)).append(record)
+        self._open.setdefault(place, Batch(now)).append(record, forms)
         self._bytes += record.snapshot.memory.size
         if record.ticket.last:
             due.append(self._close(place))
@@ -101,7 +105,7 @@ class Gathering:
         return batch
 
 
-def _forms(record: Handed) -> dict[str, tuple[str, str]]:
+def _forms(record: Handed) -> dict[str, _Form]:
     """What must agree within a file; the names with @ stand for what the header says once for all."""
     forms = {name: _form(value) for name, value in record.snapshot.fields.items()}
     forms["@policy_version"] = ("data", str(record.ticket.policy_version))
@@ -109,7 +113,7 @@ def _forms(record: Handed) -> dict[str, tuple[str, str]]:
     return forms
 
 
-def _form(value: Any) -> tuple[str, str]:
+def _form(value: Any) -> _Form:
     if isinstance(value, Ragged):
         return "ragged", _form(value.values)[1]
     if isinstance(value, np.ndarray | EncodedArray):

@@ -134,9 +134,10 @@ def _statistics(value: np.ndarray | EncodedArray) -> dict[str, float | None]:
     for chunk in _chunks(value):
         chunk_mean = float(chunk.mean())
         difference, total = chunk_mean - mean, count + chunk.size
-        squared_deviations += float(np.square(chunk - chunk_mean).sum()) + difference**2 * count * chunk.size / total
+        deviations = chunk - chunk_mean
+        squared_deviations += float(deviations @ deviations) + difference**2 * count * chunk.size / total
         mean += difference * chunk.size / total
-        squares += float(np.square(chunk).sum())
+        squares += float(chunk @ chunk)
         count = total
     return {
         "norm": math.sqrt(squares),

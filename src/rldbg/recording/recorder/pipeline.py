@@ -21,6 +21,7 @@ from rldbg.recording.recorder.journal import Journal
 _SMALL_BYTES = 256 * 2**10
 # A trainer records in bursts. Waiting for the end of one keeps the interpreter to the trainer while it lasts.
 _BURST_S = 0.001
+_LONGEST_BURST = 16
 
 
 class _EndStep(NamedTuple):
@@ -145,13 +146,21 @@ class Pipeline:
                 self._backlog.append(self._inbox.get(timeout=timeout))
             except Empty:
                 return None
-            time.sleep(_BURST_S)
+            self._await_end_of_burst()
             while not self._inbox.empty():
                 self._backlog.append(self._inbox.get())
             for message in self._backlog:
                 if isinstance(message, Handed):
                     message.snapshot.begin_landing()
         return self._backlog.popleft()
+
+    def _await_end_of_burst(self) -> None:
+        waiting = -1
+        for _ in range(_LONGEST_BURST):
+            if self._inbox.qsize() == waiting:
+                return
+            waiting = self._inbox.qsize()
+            time.sleep(_BURST_S)
 
     def _take_in(self, record: Handed) -> None:
         try:
