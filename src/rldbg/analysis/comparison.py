@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rldbg.analysis.configuration import compare_configuration
-from rldbg.analysis.explain import explain
 from rldbg.analysis.pairing import kinds_to_pair
+from rldbg.analysis.processes import run_units
 from rldbg.analysis.results import Comparison
 from rldbg.analysis.side import Side
+from rldbg.analysis.stages import Stage
 from rldbg.analysis.tolerances import Tolerances
-from rldbg.analysis.units import UnitResult, UnitWorker, units_of
+from rldbg.analysis.units import UnitResult, units_of
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.recording import Recording
 
@@ -24,32 +25,50 @@ def compare(
     tolerances: Tolerances | None = None,
     num_ranks: int | None = None,
     num_micros: int | None = None,
+    shift: int = 0,
+    jobs: int | None = None,
+    on_ray: str | None = None,
 ) -> Comparison:
-    """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare."""
-    tolerances = tolerances or Tolerances()
-    left, right = (
-        Side(recording, label, num_ranks=num_ranks, num_micros=num_micros) for recording, label in ((a, "A"), (b, "B"))
-    )
-    return _compare_sides(left, right, steps, kinds, tolerances)
+    """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare.
 
-
-def _compare_sides(
-    a: Side, b: Side, steps: Iterable[int] | None, kinds: Sequence[str] | None, tolerances: Tolerances
-) -> Comparison:
-    chosen = _steps_to_compare(a, b, steps)
-    findings = [*_missing_kinds(a, b, kinds), *(_missing_steps(a, b) if steps is None else ())]
-    worker = UnitWorker(a, b, tolerances)
-    total = UnitResult(findings=findings)
-    for unit in units_of(a, b, chosen, kinds):
-        total.merge(worker.run(unit))
-    comparison = Comparison(list(total.fields.values()), total.findings, chosen, (a.title, b.title))
-    comparison.configuration = compare_configuration(a, b)
+    `shift` is added to the steps of B. `jobs` processes share the work, by default as many as it is worth; `on_ray`
+    names a Ray cluster that does it instead ("auto" for this machine's).
+    """
+    left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
+    right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift)
+    chosen = _steps_to_compare(left, right, steps)
+    total = UnitResult(findings=[*_missing_kinds(left, right, kinds)])
+    if steps is None:
+        total.findings.extend(_missing_steps(left, right))
+    units = units_of(left, right, chosen, kinds)
+    for result in run_units(left, right, units, tolerances or Tolerances(), jobs=jobs, on_ray=on_ray):
+        total.merge(result)
+    comparison = Comparison(list(total.fields.values()), total.findings, chosen, (left.title, right.title))
+    comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
-        raise _nothing_compared(a, b, comparison)
-    first = comparison.first_difference
-    if first is not None:
-        comparison.explanations = explain(a, b, first.stage, *first.update)
+        raise _nothing_compared(left, right, comparison)
+    if comparison.first_difference is not None:
+        _add_reasons(comparison, left, right)
     return comparison
+
+
+_LOG_PROB_STAGES = (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD)
+
+
+def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
+    """Why they differ, as far as their data can be read: a damaged file is a finding already."""
+    from rldbg.analysis.explain import explain
+    from rldbg.analysis.mismatch import log_prob_mismatch
+
+    first = comparison.first_difference
+    assert first is not None
+    try:
+        comparison.explanations = explain(a, b, first.stage, *first.update)
+        if any(stage.value in comparison.stage_names() for stage in _LOG_PROB_STAGES):
+            comparison.mismatch = log_prob_mismatch(a, b, first.step)
+    except IncompleteDataError:
+        if not any(finding.id == "unreadable" for finding in comparison.findings):
+            raise
 
 
 def _nothing_compared(a: Side, b: Side, comparison: Comparison) -> IncompleteDataError:

@@ -14,7 +14,7 @@ from rldbg.analysis.leaves import IDENTITY_KEYS, compare_leaf, is_array, is_time
 from rldbg.analysis.measure import Measured, measure
 from rldbg.analysis.pairing import row_count
 from rldbg.analysis.row_places import RowPlace
-from rldbg.analysis.rows import compare_rows
+from rldbg.analysis.rows import Rows, compare_rows
 from rldbg.analysis.stages import Stage, stage_of
 from rldbg.analysis.tolerances import Tolerance, Tolerances
 from rldbg.analysis.whole import Block
@@ -58,10 +58,13 @@ class FieldDifference:
 
 def compare_block(block: Block, tolerances: Tolerances) -> Iterator[tuple[str, FieldDifference]]:
     """Every field both records have, in A's order."""
+    rows = None
+    if block.rows_a is not None and block.rows_b is not None:
+        rows = Rows(block.a, block.b, block.rows_a, block.rows_b)
     for name in shared_fields(block):
         a, b = block.a.fields[name], block.b.fields[name]
         if is_array(a) and is_array(b):
-            yield name, compare_field(block, name, tolerances)
+            yield name, _compare_field(block, rows, name, tolerances)
         elif block.rows_a is not None and _is_row_list(block.a, a) and _is_row_list(block.b, b):
             assert block.rows_b is not None
             chosen_a, chosen_b = [a[row] for row in block.rows_a], [b[row] for row in block.rows_b]
@@ -77,13 +80,12 @@ def shared_fields(block: Block) -> Iterator[str]:
     return (name for name in both if name not in derived)
 
 
-def compare_field(block: Block, name: str, tolerances: Tolerances) -> FieldDifference:
+def _compare_field(block: Block, rows: Rows | None, name: str, tolerances: Tolerances) -> FieldDifference:
     """One array field of a block."""
     tolerance = tolerances.of(block.a.key.kind, name, block.a.dtype(name), block.b.dtype(name))
-    if block.rows_a is None or not (_has_row_each(block.a, name) and _has_row_each(block.b, name)):
+    if rows is None or not (_has_row_each(block.a, name) and _has_row_each(block.b, name)):
         return _compare_tensors(block, name, tolerance)
-    assert block.rows_b is not None
-    found = compare_rows(block.a, block.b, block.rows_a, block.rows_b, name, tolerance)
+    found = compare_rows(rows, name, tolerance)
     if found is None:
         shapes = [list(record.fields[name].shape) for record in (block.a, block.b)]
         return _shape_clash(block, tolerance, *shapes)

@@ -112,7 +112,7 @@ def row_count(record: Record) -> int:
 def _with_samples(records: Sequence[Record], known: StepSamples) -> list[tuple[Record, tuple[SampleId, ...] | None]]:
     """Each record with the samples of its rows: its own, else found through input_ids; None when unknown."""
     by_tokens: dict[bytes, list[SampleId]] = defaultdict(list)
-    if not all(record.samples for record in records):
+    if any(not record.samples and "input_ids" in record.fields for record in records):
         for sample, tokens in known.tokens.items():
             by_tokens[np.asarray(tokens, dtype="<i8").tobytes()].append(sample)
     return [(record, record.samples or _find_samples(record, by_tokens)) for record in records]

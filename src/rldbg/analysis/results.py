@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.analysis.configuration import ConfigurationDifference
-from rldbg.analysis.explain import Explanation
 from rldbg.analysis.fields import FieldDifference, Place
 from rldbg.analysis.measure import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.stages import Stage
 from rldbg.core import Finding, Severity, worst
 from rldbg.recording import RecordKey
+
+if TYPE_CHECKING:
+    from rldbg.analysis.explain import Explanation
 
 Verdict = Literal["equal", "different", "incomplete"]
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -21,7 +21,9 @@ from rldbg.recording import EncodedArray, Ragged, Record
 _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
 # Padded whole sequences; the prompt may be padded on its left.
 _SEQUENCE_FIELDS = frozenset({"input_ids", "attention_mask", "position_ids", "loss_mask"})
+_MASKS = frozenset(_RESPONSE_MASKS.values())
 _ROWS_AT_ONCE_ELEMENTS = 1 << 20
+_MASKS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,43 @@ class _Runs:
         return source[np.repeat(starts, lengths) + within]
 
 
-def compare_rows(
-    a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray, name: str, tolerance: Tolerance
-) -> RowsResult | None:
+class Rows:
+    """The rows of a block and where they count. Masks are worked out once for all fields of a block."""
+
+    def __init__(self, a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray) -> None:
+        self.a, self.b, self.rows_a, self.rows_b = a, b, rows_a, rows_b
+        self._valid: dict[tuple[str | None, str | None, int], np.ndarray | None] = {}
+
+    def is_masked(self, name: str) -> bool:
+        return _mask_name(self.a, name) is not None and _mask_name(self.b, name) is not None
+
+    def valid(self, name: str, part: slice, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Where some rows of a field count: where either side says so, as a token that only one side trains on must
+        not be hidden. None when all of them do."""
+        if not self.is_masked(name):
+            return None
+        key = (_mask_name(self.a, name), _mask_name(self.b, name), part.start)
+        if key not in self._valid:
+            if len(self._valid) >= _MASKS_KEPT:
+                self._valid.clear()
+            mask_a, mask_b = _mask(self.a, self.rows_a[part], name), _mask(self.b, self.rows_b[part], name)
+            either = None if mask_a is None or mask_b is None else mask_a | mask_b
+            self._valid[key] = None if either is None or either.all() else either
+        valid = self._valid[key]
+        if valid is None or valid.shape != shape[:2]:
+            return None
+        return np.broadcast_to(valid.reshape(valid.shape + (1,) * (len(shape) - valid.ndim)), shape)
+
+
+def compare_rows(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult | None:
     """None when rows have shapes that cannot be put beside each other."""
+    a, b, rows_a, rows_b = rows.a, rows.b, rows.rows_a, rows.rows_b
     values_a, values_b = a.fields[name], b.fields[name]
     if not isinstance(values_a, Ragged) and not isinstance(values_b, Ragged):
         if name == "input_ids" and not ("attention_mask" in a.fields and "attention_mask" in b.fields):
             return compare_padded_ids(a, b, rows_a, rows_b)
         if values_a.shape[1:] == values_b.shape[1:] and _same_padding(a, b, rows_a, rows_b, name):
-            return _compare_dense(a, b, rows_a, rows_b, name, tolerance)
+            return _compare_dense(rows, name, tolerance)
         if len(values_a.shape) != 2 or len(values_b.shape) != 2:
             return None
     elif any(_is_deep(value) for value in (values_a, values_b)):
@@ -78,7 +107,9 @@ def _chosen(array: Array, rows: np.ndarray) -> Array:
 
 
 def _mask_name(record: Record, name: str) -> str | None:
-    """The field that says where `name` counts."""
+    """The field that says where `name` counts; where a mask counts is seen from itself."""
+    if name in _MASKS:
+        return None
     if name in _SEQUENCE_FIELDS and "attention_mask" in record.fields:
         return "attention_mask"
     found = _RESPONSE_MASKS.get(record.key.kind)
@@ -104,21 +135,18 @@ def _same_padding(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray, 
     return bool(np.array_equal(np.argmax(mask_a, axis=1), np.argmax(mask_b, axis=1)))
 
 
-def _compare_dense(
-    a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray, name: str, tolerance: Tolerance
-) -> RowsResult:
+def _compare_dense(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult:
     """Rows of equal width, many at a time."""
-    values_a, values_b = a.fields[name], b.fields[name]
-    is_masked = _mask_name(a, name) is not None or _mask_name(b, name) is not None
-    if not is_masked and _in_order(rows_a, len(values_a)) and _in_order(rows_b, len(values_b)):
+    rows_a, rows_b = rows.rows_a, rows.rows_b
+    values_a, values_b = rows.a.fields[name], rows.b.fields[name]
+    if not rows.is_masked(name) and _in_order(rows_a, len(values_a)) and _in_order(rows_b, len(values_b)):
         steps = [slice(0, len(rows_a))]
     else:
         steps = list(_slices(np.full(len(rows_a), max(1, int(np.prod(values_a.shape[1:]))))))
     result = RowsResult(Measured())
     for part in steps:
         left, right = _chosen(values_a, rows_a[part]), _chosen(values_b, rows_b[part])
-        valid = _either(_mask(a, rows_a[part], name), _mask(b, rows_b[part], name), left.shape)
-        measured = measure(left, right, tolerance, valid)
+        measured = measure(left, right, tolerance, rows.valid(name, part, left.shape))
 
         def place(
             flat: int | None, left: Array = left, right: Array = right, first: int = part.start
@@ -131,14 +159,6 @@ def _compare_dense(
 
         result.add(measured, place(measured.first), place(measured.worst), place(measured.odd))
     return result
-
-
-def _either(a: np.ndarray | None, b: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Valid where either side says so: a token that only one side trains on must not be hidden."""
-    if a is None or b is None:
-        return None
-    valid = a | b
-    return np.broadcast_to(valid.reshape(valid.shape + (1,) * (len(shape) - valid.ndim)), shape)
 
 
 def _item(array: Array, index: tuple[np.intp, ...]) -> object:

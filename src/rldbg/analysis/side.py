@@ -4,31 +4,70 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rldbg.recording import Record, Recording
+from rldbg.recording import open as open_recording
 
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from.
 _FOR_RERUN = frozenset({"capsule", "capsule_result"})
+# Kinds that tell which tokens a sample has: asked for again and again while a step is compared.
+_KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
+
+
+class Source(NamedTuple):
+    """What another process needs to open the same side."""
+
+    path: str
+    layout: str
+    label: str
+    num_ranks: int | None
+    num_micros: int | None
+    shift: int
+
+    def open(self) -> Side:
+        recording = open_recording(self.path, layout=self.layout)
+        return Side(recording, self.label, num_ranks=self.num_ranks, num_micros=self.num_micros, shift=self.shift)
 
 
 class Side:
-    """A recording, listed once; records are read when their turn comes."""
+    """A recording, listed once; records are read when their turn comes.
+
+    `shift` is added to its steps: frameworks do not agree whether the first step is 0 or 1.
+    """
 
     def __init__(
-        self, recording: Recording, label: str, *, num_ranks: int | None = None, num_micros: int | None = None
+        self,
+        recording: Recording,
+        label: str,
+        *,
+        num_ranks: int | None = None,
+        num_micros: int | None = None,
+        shift: int = 0,
     ) -> None:
         self.recording = recording
         self.label = label
+        self._narrowed = (num_ranks, num_micros, shift)
         self._entries = defaultdict(list)
+        self._kept: dict[str, tuple[int, list[Record]]] = {}
         for entry in recording.entries():
             if entry.kind in _FOR_RERUN:
                 continue
             if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
-                self._entries[entry.kind, entry.step].append(entry)
+                self._entries[entry.kind, entry.step + shift].append(entry)
 
     @property
     def title(self) -> str:
         return self.recording.title
+
+    @property
+    def source(self) -> Source:
+        return Source(self.recording.title, self.recording.layout.name, self.label, *self._narrowed)
+
+    def size_bytes(self, kind: str, step: int) -> int:
+        """What the files of a kind and step hold."""
+        files = {entry.file: entry.size_bytes for entry in self._entries.get((kind, step), ())}
+        return sum(files.values())
 
     def kinds(self) -> list[str]:
         return sorted({kind for kind, _ in self._entries})
@@ -40,4 +79,10 @@ class Side:
         return sorted({entry.rank for entry in self._entries.get((kind, step), ())})
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
-        return (self.recording.read_entry(entry) for entry in self._entries.get((kind, step), ()))
+        """In the order of their keys, each read when its turn comes; those of the last step are kept for some kinds."""
+        entries = self._entries.get((kind, step), ())
+        if kind not in _KEPT:
+            return (self.recording.read_entry(entry) for entry in entries)
+        if kind not in self._kept or self._kept[kind][0] != step:
+            self._kept[kind] = (step, [self.recording.read_entry(entry) for entry in entries])
+        return iter(self._kept[kind][1])

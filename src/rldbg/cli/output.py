@@ -20,9 +20,14 @@ _HUGE = "\x00inf\x00"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
-    """One JSON document on stdout. NaN, which JSON has not, becomes null; an infinity becomes ±1e999."""
+    """One JSON document on stdout."""
+    print(to_json(body))
+
+
+def to_json(body: Mapping[str, Any]) -> str:
+    """The document that --json prints. NaN, which JSON has not, becomes null; an infinity becomes ±1e999."""
     text = json.dumps(_finite({"schema_version": SCHEMA_VERSION} | dict(body)))
-    print(text.replace(json.dumps(_HUGE), "1e999").replace(json.dumps("-" + _HUGE), "-1e999"))
+    return text.replace(json.dumps(_HUGE), "1e999").replace(json.dumps("-" + _HUGE), "-1e999")
 
 
 def _finite(value: Any) -> Any:

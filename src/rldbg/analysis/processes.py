@@ -1,0 +1,95 @@
+"""Units done by this process, by several, or by a Ray cluster. The result does not depend on which.
+
+Other processes open the recordings themselves and get nothing but names: what they send back is small.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from rldbg.analysis.side import Side, Source
+from rldbg.analysis.tolerances import Tolerances
+from rldbg.analysis.units import Unit, UnitResult, UnitWorker
+from rldbg.core import PrerequisiteError, UnreachableError
+
+# Below this a second process costs more than it saves.
+_PARALLEL_FROM_BYTES = 1 << 28
+
+
+class Task(NamedTuple):
+    """Units of one kind and step for one process, with all it needs to do them."""
+
+    a: Source
+    b: Source
+    tolerances: Tolerances
+    units: tuple[Unit, ...]
+
+
+def run_task(task: Task) -> list[UnitResult]:
+    """What another process does: the units in order."""
+    worker = UnitWorker(task.a.open(), task.b.open(), task.tolerances)
+    return [worker.run(unit) for unit in task.units]
+
+
+def run_units(
+    a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, *, jobs: int | None, on_ray: str | None
+) -> Iterator[UnitResult]:
+    """Results in the order of the units. `jobs` None means as many as the work is worth and the machine has cores."""
+    if on_ray is not None:
+        return _on_ray(_tasks(a, b, units, tolerances, parts=64), on_ray)
+    if jobs is None:
+        size = sum(a.size_bytes(kinds[0], step) for step, kinds in {unit[:2] for unit in units})
+        jobs = len(os.sched_getaffinity(0)) if size >= _PARALLEL_FROM_BYTES else 1
+    if jobs > 1:
+        return _in_processes(_tasks(a, b, units, tolerances, parts=jobs), jobs)
+    worker = UnitWorker(a, b, tolerances)
+    return (worker.run(unit) for unit in units)
+
+
+def _tasks(a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, *, parts: int) -> list[Task]:
+    """Units that share a pairing stay together, cut into at most `parts` by rank."""
+    tasks = []
+    for _, group in groupby(units, key=lambda unit: unit[:2]):
+        members = tuple(group)
+        size = -(-len(members) // parts)
+        for start in range(0, len(members), size):
+            tasks.append(Task(a.source, b.source, tolerances, members[start : start + size]))
+    return tasks
+
+
+def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[UnitResult]:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for results in pool.map(run_task, tasks):
+            yield from results
+
+
+def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[UnitResult]:
+    ray = _connect(address)
+    try:
+        remote = ray.remote(num_cpus=1)(run_task)
+        for future in [remote.remote(task) for task in tasks]:
+            yield from ray.get(future)
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> Any:
+    """The Ray cluster at the address, "auto" for the one of this machine or of RAY_ADDRESS."""
+    try:
+        import ray
+    except ImportError as error:
+        raise PrerequisiteError("--on-ray needs Ray", "pip install 'rldbg[ray]'") from error
+    try:
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        text = str(error).strip()
+        reason = text.splitlines()[0] if text else type(error).__name__
+        raise UnreachableError(
+            f"no Ray cluster answers at {address}: {reason}", "start one with `ray start --head`, or leave out --on-ray"
+        ) from error
+    return ray
