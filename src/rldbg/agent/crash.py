@@ -1,6 +1,6 @@
 """What is left of an exception when the process is gone: chain, frames, source, locals, rank, step.
 
-RUN/crashes/<time>-<role>-<rank>-<pid>-<n>.json, visible only when complete, written before anybody waits for anything:
+RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before anybody waits:
 
     {"schema_version": 1, "who": {identity}, "time": t, "thread": "...", "where": "task|thread|process", "step": 12,
      "exceptions": [{"type", "message", "notes", "relation": "raised|cause|context",
@@ -14,6 +14,7 @@ import json
 import linecache
 import os
 import re
+import sys
 import threading
 import time
 import traceback
@@ -51,9 +52,16 @@ def crash_record(
     return record
 
 
+def is_second_hand(error: BaseException) -> bool:
+    """Whether a launcher only reports that the process it had started failed: there is nothing to look at in it."""
+    launches = any(word in sys.argv[0] for word in ("torchrun", "accelerate", "deepspeed", "torch/distributed"))
+    return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
+
+
 def write_crash(folder: Path, record: dict[str, Any], number: int) -> Path:
     who = record["who"]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{who.get('role')}-{who.get('rank')}")
+    rank = f"-{who['rank']}" if who.get("rank") is not None else ""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{who.get('role')}{rank}")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(record["time"]))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{stamp}-{name}-{os.getpid()}-{number}.json"

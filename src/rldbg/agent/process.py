@@ -18,7 +18,7 @@ from typing import Any
 
 from . import collectives
 from .choice import Choice
-from .crash import crash_record, write_crash
+from .crash import crash_record, is_second_hand, write_crash
 from .dead_frames import DeadFrames
 from .debugger import Debugger, NoDebugger
 from .identity import describe_process
@@ -123,7 +123,7 @@ class Agent:
         # A program that fails in its first lines may be faster than its agent's connection.
         connected = self._link.wait_connected(3.0)
         self._link.tell("crash", facts | {"message": message, "path": str(path or ""), "where": where})
-        if self.settings.post_mortem_wait_s > 0 and connected:
+        if self.settings.post_mortem_wait_s > 0 and connected and not is_second_hand(error):
             self._wait_post_mortem(error, facts | {"notes": [message, *blocked_loop_note()]})
 
     def _write_crash(self, record: dict[str, Any]) -> Path | None:
