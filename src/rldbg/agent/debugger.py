@@ -123,12 +123,12 @@ def load_debugpy(fallback: str) -> Any:
     try:
         with _hooks_kept():
             debugpy = _import_debugpy(fallback)
+            version = tuple(int(part) for part in debugpy.__version__.split("+")[0].split(".")[:3] if part.isdigit())
+            if version < _OLDEST:
+                raise NoDebugger(f"debugpy {debugpy.__version__} is too old: 1.8.0 is needed (pip install -U debugpy)")
             importlib.import_module("debugpy.server.api")
     finally:
         sys.path[:] = path_before
-    version = tuple(int(part) for part in debugpy.__version__.split("+")[0].split(".")[:3] if part.isdigit())
-    if version < _OLDEST:
-        raise NoDebugger(f"debugpy {debugpy.__version__} is too old: 1.8.0 is needed (pip install -U debugpy)")
     return debugpy
 
 

@@ -8,7 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
-from rldbg.cli.output import print_json, print_line, print_note, print_result, visible
+from rldbg.cli.output import console, print_json, print_line, print_note, print_result, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,6 +30,9 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
     with open_target(run_dir, ray_url) as client:
         while True:
             answer = client.request("ps", all=everything)
+            if watch and not as_json:
+                # On a terminal the table stays in its place; elsewhere this does nothing.
+                console().clear()
             _show(answer, as_json)
             if not watch:
                 return 0
@@ -47,7 +50,8 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
         print_line("no process is there")
     for process in processes:
         for note in process["notes"]:
-            print_note(f"{process['who']}: {note}")
+            if note != process["message"]:
+                print_note(f"{process['who']}: {note}")
         if process.get("crash_file"):
             print_note(f"{process['who']}: {process['message']} (rldbg attach {process['crash_file']})")
     for line in answer.get("advice", []):

@@ -85,7 +85,8 @@ class Sessions:
 
     def _stopped(self, process: Process, stop: Stop) -> None:
         if process.declared is not None:
-            stop.notes = [*process.declared.notes, *stop.notes]
+            known = process.declared.notes
+            stop.notes = [*known, *(note for note in stop.notes if not any(each.startswith(note) for each in known))]
             stop.since = process.declared.since
             process.declared = None
         if self.breaks.note_stop(process):
