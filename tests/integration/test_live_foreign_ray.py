@@ -111,7 +111,7 @@ def test_ray_breakpoints_leaves_rays_own_path_and_says_what_is_open(cluster, tmp
         (paused,) = _wait(cluster.url, 1)
         assert paused["role"] == "reward" and not job.stopped()
         logs = (path.read_text(errors="replace") for path in cluster.folder.rglob("worker-*.err"))
-        assert any("without a token" in text for text in logs)
+        assert any("without a token" in text and "Task paused, waiting for debugger" in text for text in logs)
         rldbg("continue", "all", "--ray", cluster.url)
         assert stage.result("task") == 10
         stage.end()

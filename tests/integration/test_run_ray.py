@@ -124,3 +124,4 @@ def test_driver_that_joins_a_running_cluster_arms_its_workers(project):
     assert found["worker"]["RAY_DEBUG_POST_MORTEM"] == "1"
     assert found["argv"][2:4] == ["--num-rollout", "1"]
     assert "Ray cluster started at: " in result.stderr
+    assert f"local folder {folder}" in result.stderr

@@ -107,6 +107,7 @@ def _say_what_ray_opens(module: ModuleType) -> None:
         original()
         worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
         address = f"{getattr(worker, 'node_ip_address', '?')}:{getattr(worker, 'debugger_port', '?')}"
+        say("Task paused, waiting for debugger to attach...")
         say(f"Ray's own debugger is open at {address} without a token: whoever reaches it can run code here")
 
     module._ensure_debugger_port_open_thread_safe = open_and_say  # type: ignore[attr-defined]

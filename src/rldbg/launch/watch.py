@@ -103,6 +103,8 @@ class Watch:
         dashboard = process["ray"].get("dashboard")
         if dashboard:
             self._once(("dashboard", dashboard), f"Ray cluster started at: {dashboard}")
+            paste = f"cluster {dashboard.removeprefix('http://')}, local folder {Path.cwd()}"
+            self._once(("extension", dashboard), f"for VS Code's Ray extension (with --ray-breakpoints): {paste}")
         if process["state"] == "stopped":
             place = f"{process['file']}:{process['line']}"
             text = f"{process['who']} stopped at {place}: rldbg attach {process['who']} --run {self.run.path}"
