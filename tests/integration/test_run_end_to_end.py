@@ -97,3 +97,26 @@ def wait_for_stop(folder, environment, armed) -> dict:
                     return row
         time.sleep(0.3)
     raise AssertionError((folder / "said").read_text()[-3000:])
+
+
+def test_record_really_records_the_kinds_that_are_named(tmp_path):
+    words = ["steps=1", "warm_start.max_steps=1", "data.prompts_per_step=4", "policy.ranks=1"]
+    words += ["++cluster.in_process=true", "++debug.dump_options.batch_inputs=false"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
+
+    result = subprocess.run(
+        [*RLDBG, "run", "--run", "run", "--record", "trajectory,loss", "--", "rldbg", "train", str(RECIPE), *words],
+        cwd=tmp_path,
+        env=clean | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr[-3000:]
+    shown = subprocess.run(
+        [*RLDBG, "show", "run", "--json"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+    )
+    assert sorted(json.loads(shown.stdout)["kinds"]) == ["loss", "trajectory"], shown.stdout + shown.stderr

@@ -95,7 +95,7 @@ def command(
         set_environment=tuple(_pair(text, "--env") for text in set_environment),
         noted_environment=tuple(settings.environment.items()),
         record=record is not None,
-        record_kinds=tuple(kind for kind in (record or "").split(",") if kind and kind != "all"),
+        record_kinds=_kinds(record or ""),
         breakpoints=breakpoints,
         ray_breakpoints=ray_breakpoints,
         legacy=legacy,
@@ -178,6 +178,17 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"{option} {text!r} is not NAME=VALUE", f"for example {option} name=value")
     return name.lstrip("+"), value
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    """The kinds of --record by name; none means all that the framework can tell apart."""
+    from rldbg.recording import KINDS
+
+    named = tuple(kind.strip() for kind in text.split(",") if kind.strip() not in ("", "all"))
+    unknown = [kind for kind in named if kind not in KINDS]
+    if unknown:
+        raise UsageError(f"--record knows no kind {unknown[0]!r}", f"choose from: {', '.join(KINDS)}")
+    return named
 
 
 def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:

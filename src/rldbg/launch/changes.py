@@ -13,6 +13,9 @@ from rldbg.launch.reach import Reach
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
 
+_LARGE_KINDS = ("param", "gradient")
+"""Kinds that must be asked for by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -60,9 +63,7 @@ def option_edits(command: Command, request: Request, recording: Path) -> tuple[l
     _edit_name(command, request, edits, missing)
     _edit_length(command, request, edits, missing)
     if request.record:
-        edits += _fixed(command, command.profile.record, "the framework's own dumps go into the run folder", recording)
-        if not command.profile.record:
-            missing.append(Unreached("recording", f"{command.profile.name} has no dump option that rldbg knows"))
+        _edit_recording(command, request, recording, edits, missing)
     edits += _fixed(command, command.profile.timeouts, "a stopped rank must not make the others give up", recording)
     return _with_own(edits, request), missing
 
@@ -110,6 +111,28 @@ def _edit_length(command: Command, request: Request, edits: list[Edit], missing:
         missing.append(
             Unreached(f"length in {unit}s", f"no such option of {command.profile.name} is known: --steps or --set may")
         )
+
+
+def _edit_recording(
+    command: Command, request: Request, recording: Path, edits: list[Edit], missing: list[Unreached]
+) -> None:
+    """Switches the framework's own dumps on; with KINDS those alone, as far as it can tell them apart."""
+    profile = command.profile
+    if not profile.record:
+        missing.append(Unreached("recording", f"{profile.name} has no dump option that rldbg knows"))
+        return
+    edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
+    wanted = request.record_kinds or tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)
+    for kind, key in profile.record_kinds:
+        if kind in wanted:
+            edits.append(Edit(key, "asked for with --record", value="true"))
+        elif request.record_kinds and kind not in _LARGE_KINDS:
+            edits.append(Edit(key, "not among the kinds of --record", value="false"))
+    can = [kind for kind, _ in profile.record_kinds] or profile.records
+    for kind in request.record_kinds:
+        if kind not in can:
+            held = ", ".join(can) or "what its documentation says"
+            missing.append(Unreached(f"recording of {kind}", f"the dumps of {profile.name} hold {held}"))
 
 
 def _scaled(length: int, entry: Entry, command: Command) -> int | None:

@@ -7,6 +7,8 @@
     signs: [actor_rollout_ref.*, ...]     # option names of the framework: two of them give it away
     marks: [runner.*, ...]                # option names of which one is enough
     name_keys / steps / epochs / checkpoints / record / timeouts: lists of entries
+    record_kinds: {loss: debug.dump_options.loss, ...}   # switches of single kinds, where the framework has them
+    records: [trajectory]                 # what its dumps hold, where it has no such switches
     environment: {NAME: value}            # variables that lengthen timeouts outside the options
 
 An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` (only for
@@ -63,6 +65,8 @@ class Profile:
     epochs: tuple[Entry, ...] = ()
     checkpoints: tuple[Entry, ...] = ()
     record: tuple[Entry, ...] = ()
+    record_kinds: tuple[tuple[str, str], ...] = ()
+    records: tuple[str, ...] = ()
     timeouts: tuple[Entry, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -122,6 +126,8 @@ def _load(file: Path) -> Profile:
         other=tuple(data.get("other", ())),
         signs=tuple(data.get("signs", ())),
         marks=tuple(data.get("marks", ())),
+        record_kinds=tuple((kind, str(key)) for kind, key in data.get("record_kinds", {}).items()),
+        records=tuple(data.get("records", ())),
         environment=tuple((name, str(value)) for name, value in data.get("environment", {}).items()),
         **{name: tuple(_entry(item, file) for item in data.get(name, ())) for name in lists},
     )

@@ -11,6 +11,15 @@ from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import recognise
 from rldbg.launch.request import Request
 
+SELF_HOSTED = ("trajectory", "old_log_probs", "forward_data", "loss")
+REMOTE = ("prepared_trajectories", "datums", "training_metrics")
+NEXRL_KINDS = " ".join(
+    [f"++debug.dump_options.{kind}=true" for kind in SELF_HOSTED]
+    + [f"++debug.remote_api_dump_options.{kind}=true" for kind in REMOTE]
+)
+OWN_KINDS = NEXRL_KINDS.replace(
+    "loss=true ", "loss=true ++debug.dump_options.is_loss_debug=true ++debug.dump_options.batch_inputs=true "
+)
 EXPECTED = {
     "verl": (
         "python -m verl.trainer.main_ppo trainer.experiment_name=e trainer.total_epochs=9 "
@@ -53,7 +62,7 @@ EXPECTED = {
     ),
     "nexrl": (
         "python -m nexrl.main experiment_name=e",
-        "++experiment_name=e-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording",
+        f"++experiment_name=e-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording {NEXRL_KINDS}",
         "++trainer.total_train_steps=3",
     ),
     "trl": (
@@ -64,7 +73,7 @@ EXPECTED = {
     "prime_rl": ("uv run rl @ rl.toml --wandb.name w", "--wandb.name w-Debug", "--max-steps 3"),
     "rldbg": (
         "rldbg train r.yaml name=n steps=50",
-        "++name=n-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording",
+        f"++name=n-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording {OWN_KINDS}",
         "++steps=3",
     ),
     "generic": ("python my_train.py --lr 1", "", ""),
@@ -96,3 +105,22 @@ def test_length_in_steps(name):
     armed = added(line, steps=3, name_suffix="")
 
     assert words.split() == [word for word in armed if word in words.split()]
+
+
+def test_kinds_that_are_named_are_recorded_and_no_others():
+    armed = added("nexrl.main --config-name x trainer.total_train_steps=3", record=True, record_kinds=("loss", "param"))
+    switched = dict(word.removeprefix("++debug.").split("=") for word in armed if "dump_options" in word)
+
+    assert {name for name, on in switched.items() if on == "true"} == {"dump_options.loss", "dump_options.param"}
+    assert "dump_options.gradient" not in switched
+
+
+def test_a_kind_that_a_framework_cannot_dump_is_named():
+    (command,) = recognise([Call(("python", "-m", "verl.trainer.main_ppo", "trainer.experiment_name=e"), "/", id="1")])
+    request = Request((), None, Path("/"), record=True, record_kinds=("trajectory", "loss"))
+
+    _, missing = option_edits(command, request, Path("/run/recording"))
+
+    assert [(each.what, each.reason) for each in missing] == [
+        ("recording of loss", "the dumps of verl hold trajectory")
+    ]
