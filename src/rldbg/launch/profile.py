@@ -16,6 +16,7 @@ programs that match), `otherwise` (only when no other entry of the list applied)
 value of another option), `reason`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -29,6 +30,7 @@ from rldbg.launch.command_line import Program
 Dialect = Literal["hydra", "dotlist", "flags"]
 _DIALECTS = ("hydra", "dotlist", "flags")
 _FOLDER = Path(__file__).parent / "profiles"
+_WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 GENERIC = "generic"
 
 
@@ -104,7 +106,12 @@ def profile_named(name: str) -> Profile:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}") for pattern in patterns)
+    # A pattern whose plain text is not in the name is not even compiled: there are hundreds of them.
+    return any(
+        fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
+        for pattern in patterns
+        if max(_WILD.split(pattern), key=len) in name
+    )
 
 
 def _load(file: Path) -> Profile:

@@ -49,6 +49,7 @@ class Watch:
 
     def follow(self, child_pid: int) -> None:
         self.child_pid = child_pid
+        self._next_look = time.monotonic() + _LOOK_FOR_UNREACHED_EVERY_S
 
     def tick(self) -> None:
         try:
