@@ -1,27 +1,85 @@
-"""`rldbg rerun`: executes a recorded training step again and says whether it reproduced."""
+"""`rldbg rerun`: executes a recorded training step again, or a user's loss on a saved batch."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_result
-from rldbg.core import ExitCode
+from rldbg.cli.output import print_findings, print_json, print_line, print_result
+from rldbg.core import ExitCode, UsageError
 
 
 @verb("rerun")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--step", type=click.IntRange(min=0), required=True, help="The step to execute again.")
+@click.option("--step", type=click.IntRange(min=0), help="The step to execute again (with --loss: the first).")
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank; the sum over ranks is then the recorded one.")
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe: what would it have done?"
 )
-@click.option("--pdb", "debugger", is_flag=True, help="Stop in pdb at the beginning of the step.")
-def command(run: Path, step: int, rank: int | None, changes: tuple[str, ...], debugger: bool, as_json: bool) -> int:
+@click.option("--pdb", "debugger", is_flag=True, help="Stop in pdb at the beginning of the step, or of the loss.")
+@click.option("--loss", metavar="module:function", help="Run this loss on a saved batch instead of a whole step.")
+@click.option(
+    "--model", metavar="PATH|tiny", help="--loss: take log probs from this model, gradients to its parameters."
+)
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="--loss: where."
+)
+@click.option(
+    "--reference", type=click.Choice(["grpo", "dapo", "ppo"]), help="--loss: the one it must equal; exit 1 otherwise."
+)
+@click.option(
+    "--clip-low", type=click.FloatRange(min=0), help="--loss: clip of the references.  [default: as published]"
+)
+@click.option(
+    "--clip-high", type=click.FloatRange(min=0), help="--loss: clip of the references.  [default: as published]"
+)
+@click.option(
+    "--micro-batch",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="--loss: rows through the model at once.",
+)
+@click.option(
+    "--reduce",
+    type=click.Choice(["mean", "sum"]),
+    default="mean",
+    show_default=True,
+    help="--loss: how losses and gradients of ranks are put together.",
+)
+@click.option(
+    "--noise", type=click.FloatRange(min=0), default=0.3, show_default=True, help="--loss: size of the step away."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="--loss: of that step.")
+@click.option(
+    "--random-advantages",
+    type=click.IntRange(min=0),
+    metavar="SEED",
+    help="--loss: seeded advantages, not the batch's.",
+)
+def command(
+    run: Path,
+    step: int | None,
+    rank: int | None,
+    changes: tuple[str, ...],
+    debugger: bool,
+    loss: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Execute one recorded policy step of RUN again: one process, CPU, no Ray, no inference.
 
     A step with a capsule (debug.capsule=true) is executed whole; without one, the stages that the recording allows.
+    With --loss, RUN is a saved batch: the loss runs on it with autograd and is held against GRPO, DAPO and PPO.
     """
+    if loss is not None:
+        if rank is not None or changes:
+            raise UsageError("--rank and --set are for whole steps, not for --loss", "leave them out")
+        return _rerun_loss(run, step, loss, debugger, options, as_json)
+    if step is None:
+        raise UsageError("no --step is given", "give --step N, or --loss module:function for a saved batch")
     from rldbg.trainer.rerun import Verdict, rerun
 
     report = rerun(run, step, rank=rank, changes=changes, debugger=debugger)
@@ -43,3 +101,52 @@ def _conclusion(report: dict[str, object]) -> str:
     if first:
         return f"first difference: {first}"
     return "reproduced" if report["reproduced"] else "nothing could be compared"
+
+
+def _rerun_loss(
+    run: Path, step: int | None, loss: str, debugger: bool, options: Mapping[str, Any], as_json: bool
+) -> int:
+    from rldbg.replay.loss import LossRequest, rerun_loss
+
+    report, rank = rerun_loss(LossRequest(run, loss, step=step, pdb=debugger, **options), load_model=_load_model)
+    if rank == 0 and as_json:
+        print_json(report.to_dict())
+    elif rank == 0:
+        print_line(f"{report.rows} rows, {report.tokens} tokens, ranks: {report.ranks}, {report.device}")
+        print_result(report)
+        if report.gradients:
+            print_line(_parameter_norms(report.gradients))
+        if report.findings:
+            print_findings(report.findings)
+        print_line(report.conclusion())
+    return ExitCode.OK if report.ok else ExitCode.FINDING
+
+
+def _parameter_norms(gradients: Any) -> str:
+    others = ", ".join(
+        f"{name} {norm:.6g} (cosine {gradients.cosines[name]:.6f})" for name, norm in gradients.references.items()
+    )
+    largest = ", ".join(f"{name} {norm:.3g}" for name, norm in gradients.largest.items())
+    return (
+        f"gradient norm of the parameters: {gradients.norm:.6g}; {others}\n  largest: {largest}\n"
+        f"  the model's log probs are at most {gradients.largest_log_prob_difference:.3g} from the recorded ones"
+    )
+
+
+def _load_model(name: str, device: Any) -> Any:
+    """The model in evaluation mode: dropout would make every loss a different one."""
+    if name == "tiny":
+        from rldbg.trainer.model import build_model
+        from rldbg.trainer.settings import Recipe
+        from rldbg.trainer.tokenizer import load_tokenizer
+
+        recipe = Recipe()
+        vocabulary = load_tokenizer("tiny").vocabulary_size
+        return build_model(recipe.model, vocabulary_size=vocabulary, seed=recipe.seed).to(device)
+    if not (Path(name) / "config.json").is_file():
+        raise UsageError(
+            f"no model at {name!r}: there is no config.json", "give --model a folder with a Hugging Face model"
+        )
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(name, local_files_only=True).eval().to(device)

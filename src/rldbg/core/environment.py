@@ -55,6 +55,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RLDBG_COORDINATES", "identity", "parallel coordinates of this process, for example dp=0,tp=1"),
     Variable("RANK", "identity", "rank of this process, as set by torchrun"),
     Variable("WORLD_SIZE", "identity", "number of processes, as set by torchrun"),
+    Variable("LOCAL_RANK", "identity", "rank of this process on its host, as set by torchrun: the GPU it takes"),
+    Variable("LOCAL_WORLD_SIZE", "identity", "number of processes on this host, as set by torchrun"),
     Variable("SLURM_PROCID", "identity", "rank of this process when RANK is not set"),
     Variable("SLURM_NTASKS", "identity", "number of processes when WORLD_SIZE is not set"),
     Variable("WEAVER_DEBUG_DUMP_ENABLED", "recording", "1 switches recording on (trainer service mode)"),

@@ -1,0 +1,21 @@
+"""A user's loss on a saved batch: autograd, references, gradient norms; on CPU or GPU, on one rank or several."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.replay.loss.evaluation import LossRequest, rerun_loss
+    from rldbg.replay.loss.references import REFERENCES
+    from rldbg.replay.loss.report import LossReport
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("LossRequest", "rerun_loss"), "evaluation"),
+        "REFERENCES": "references",
+        "LossReport": "report",
+    },
+)
+
+__all__ = ["REFERENCES", "LossReport", "LossRequest", "rerun_loss"]

@@ -1,0 +1,183 @@
+"""Losses of users on saved batches: what equals which reference, what is wrong with the others, bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from rldbg.core import IncompleteDataError, RldbgError, SampleId, UsageError
+from rldbg.recording import write_batch
+from rldbg.replay.loss import LossRequest, rerun_loss
+
+LOSSES = """
+import torch
+
+def clipped(log_probs, old_log_probs, advantages, low, high):
+    ratio = torch.exp(log_probs - old_log_probs)
+    return torch.maximum(-ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages)
+
+def ppo(log_probs, old_log_probs, advantages, mask):
+    return (clipped(log_probs, old_log_probs, advantages, 0.2, 0.2) * mask).sum() / mask.sum()
+
+def dapo(logprobs, old_logprobs, adv, loss_mask, coefficient=1.0):
+    return {"loss": coefficient * (clipped(logprobs, old_logprobs, adv, 0.2, 0.28) * loss_mask).sum() / loss_mask.sum()}
+
+def grpo(batch):
+    values = clipped(batch["log_probs"], batch["old_log_probs"], batch["advantages"], 0.2, 0.2) * batch["mask"]
+    return (values.sum(1) / batch["mask"].sum(1)).mean(), {"more": 1}
+
+def turned(log_probs, old_log_probs, advantages, mask):
+    return -ppo(log_probs, old_log_probs, advantages, mask)
+
+def padded_mean(log_probs, old_log_probs, advantages, mask):
+    return (clipped(log_probs, old_log_probs, advantages, 0.2, 0.2) * mask).mean()
+
+def unmasked(log_probs, advantages, mask):
+    return (log_probs * 0.5).sum()
+
+def detached(log_probs, old_log_probs, advantages, mask):
+    return ppo(log_probs.detach(), old_log_probs, advantages, mask)
+
+def infinite(log_probs, mask):
+    return (torch.log(log_probs * 0) * mask).sum()
+
+def raising(log_probs, advantages):
+    return {}["no such thing"]
+
+def vector(log_probs):
+    return log_probs
+
+def number(log_probs):
+    return 1.0
+
+def unknown(log_probs, kl_reference):
+    return log_probs.sum()
+
+def of_logits(logits):
+    return logits.sum()
+
+constant = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("losses")
+    (folder / "my_losses.py").write_text(LOSSES)
+    save(folder / "batch.pt")
+    return folder
+
+
+def save(file, *, rewards=None, logprobs=True, n=6):
+    """A batch of three groups, rows of different lengths, and a tool's token inside one response."""
+    numbers = np.random.default_rng(0)
+    length, prompt = numbers.integers(6, 12, n), 3
+    columns = np.arange(int(length.max()))[None, :]
+    real = columns < length[:, None]
+    mask = real & (columns >= prompt)
+    mask[0, 4] = False
+    drawn = -numbers.random(real.shape) - 0.3 if logprobs else np.nan
+    write_batch(
+        file,
+        {
+            "input_ids": np.where(real, numbers.integers(2, 40, real.shape), 0).astype(np.int32),
+            "loss_mask": mask.astype(np.int32),
+            "attention_mask": real,
+            "logprobs": np.where(mask, drawn, 0.0).astype(np.float32),
+            "versions": np.where(mask, 0, -1).astype(np.int32),
+            "rewards": (np.arange(n) % 2 if rewards is None else rewards).astype(np.float32),
+        },
+        [SampleId(f"g{row // 2}", row % 2) for row in range(n)],
+    )
+
+
+def run(project, name, **options):
+    options.setdefault("path", project / "batch.pt")
+    request = LossRequest(loss=f"{project}/my_losses.py:{name}", device="cpu", **options)
+    report, rank = rerun_loss(request, load_model=lambda name, device: None)
+    assert rank == 0
+    return report
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "ppo"])
+def test_a_loss_equals_its_reference_and_no_other(project, name):
+    report = run(project, name, reference=name)
+    assert report.equal_to == (name,) and report.ok and not report.findings
+    recorded, moved = report.points
+    assert recorded.gradient_norm > 0 and recorded.loss != moved.loss
+    # Where every ratio is 1 the clip of DAPO cannot be told from that of PPO.
+    verdicts = {item.reference: item.verdict for item in recorded.comparisons}
+    assert verdicts["dapo"] == verdicts["ppo"] and verdicts[name] == "equal"
+    assert json.dumps(asdict(recorded)) and report.to_dict()["equal_to"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "finding", "said"),
+    [
+        ("turned", "sign-reversed", "the opposite of that of ppo"),
+        ("padded_mean", "loss-scaled", "padding is counted in the mean"),
+        ("unmasked", "gradient-outside-mask", "first sample g0/0, response token 1"),
+        ("detached", "loss-without-gradient", "no gradient"),
+        ("infinite", "loss-not-finite", "the loss is"),
+    ],
+)
+def test_what_is_wrong_is_found_by_its_numbers(project, name, finding, said):
+    report = run(project, name)
+    found = {item.id: item for item in report.findings}
+    assert said in found[finding].evidence[0], report.findings
+    assert report.ok == (name == "padded_mean") and not report.equal_to
+
+
+def test_another_reference_than_the_one_asked_for(project):
+    report = run(project, "dapo", reference="grpo")
+    assert not report.ok and "differs-from-grpo" in {item.id for item in report.findings}
+    assert run(project, "dapo", clip_high=0.2).equal_to == ()
+    assert run(project, "ppo", clip_low=0.2, clip_high=0.2).equal_to == ("dapo", "ppo")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("raising", RldbgError, "KeyError: 'no such thing'"),
+        ("vector", RldbgError, r"a tensor of shape \[6, 8\]"),
+        ("number", RldbgError, "returned 1.0"),
+        ("unknown", UsageError, "asks for 'kl_reference', which a saved batch has not"),
+        ("of_logits", UsageError, "asks for logits"),
+        ("constant", UsageError, "is a int, not a function"),
+        ("missing", UsageError, "has no 'missing'"),
+    ],
+)
+def test_functions_that_are_no_loss(project, name, error, said):
+    with pytest.raises(error, match=said) as raised:
+        run(project, name)
+    assert raised.value.hint
+
+
+def test_batches_that_say_nothing(project, tmp_path):
+    save(tmp_path / "flat.pt", rewards=np.ones(6))
+    with pytest.raises(IncompleteDataError, match=r"every advantage of .* is 0") as raised:
+        run(project, "ppo", path=tmp_path / "flat.pt")
+    assert "--random-advantages" in raised.value.hint
+    assert run(project, "ppo", path=tmp_path / "flat.pt", random_advantages=1).equal_to == ("ppo",)
+    save(tmp_path / "blind.pt", logprobs=False)
+    with pytest.raises(IncompleteDataError, match="has no log probs"):
+        run(project, "ppo", path=tmp_path / "blind.pt")
+    with pytest.raises(IncompleteDataError, match="no such file"):
+        run(project, "ppo", path=tmp_path / "nowhere.pt")
+    with pytest.raises(IncompleteDataError, match="no trajectories of step 7"):
+        run(project, "ppo", step=7)
+
+
+def test_it_needs_neither_pydantic_nor_ray_nor_omegaconf(project):
+    """The machine with the GPU has torch and little else."""
+    blocked = (
+        "import sys\nfor name in ('ray', 'pydantic', 'omegaconf', 'psutil', 'debugpy'): sys.modules[name] = None\n"
+    )
+    words = ["rerun", "batch.pt", "--loss", "my_losses:ppo", "--json"]
+    call = f"{blocked}from rldbg.cli.application import run\nraise SystemExit(run({words}))"
+    done = subprocess.run([sys.executable, "-c", call], cwd=project, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal_to"] == ["ppo"]
