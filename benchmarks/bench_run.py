@@ -7,6 +7,7 @@ The dry runs are of the scripts in tests/launch_scripts. Limits: 1 s of start-up
 """
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,13 +29,14 @@ def environment():
 
 
 def until_first_line(folder, words):
-    """Seconds from the start of a command until its program runs, and until all of it has ended."""
+    """Seconds from the start of a command until its program runs, until all of it has ended, and of processor time."""
     stamp = folder / "stamp"
     stamp.unlink(missing_ok=True)
-    began = time.time()
+    began, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([*words, str(stamp)], cwd=folder, env=environment(), capture_output=True, check=True)
-    ended = time.time()
-    return float(stamp.read_text()) - began, ended - began
+    ended, after = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return float(stamp.read_text()) - began, ended - began, processor
 
 
 def dry_run(script):
@@ -54,7 +56,7 @@ def main(repeats):
         for label, words in (("python train.py", ["python", "train.py"]), ("bash train.sh", ["bash", "train.sh"])):
             plain = [until_first_line(folder, words) for _ in range(repeats)]
             armed = [until_first_line(folder, [*RLDBG, "run", "--", *words]) for _ in range(repeats)]
-            for what, place in (("first line", 0), ("whole command", 1)):
+            for what, place in (("first line", 0), ("whole command", 1), ("processor", 2)):
                 one, other = (statistics.median(pair[place] for pair in runs) for runs in (plain, armed))
                 cost = other - one
                 print(

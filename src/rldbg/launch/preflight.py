@@ -19,16 +19,18 @@ OLDEST_RAY = (2, 9, 1)
 OLDEST_DEBUGPY = (1, 8, 0)
 _DASHBOARD_PORT = 8265
 _ASK = """
-import importlib.metadata, importlib.util, json, sys
-def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+import json, os, sys
+found = {}
+for folder in sys.path:
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        part, _, rest = name.partition("-")
+        version = rest.rpartition(".")[0] if rest.endswith((".dist-info", ".egg-info")) else ""
+        found[part.lower()] = version or found.get(part.lower(), "")
 parts = ("aiohttp", "aiohttp_cors", "prometheus_client")
-print(json.dumps({"ray": version("ray"), "debugpy": version("debugpy"), "python": list(sys.version_info[:2]),
-    "dashboard": all(importlib.util.find_spec(part) for part in parts)}))
+print(json.dumps({"ray": found.get("ray", ""), "debugpy": found.get("debugpy", ""),
+    "python": list(sys.version_info[:2]), "dashboard": all(part in found for part in parts)}))
 """
+"""Only lists folders, because it is asked before every run."""
 
 
 @dataclass(frozen=True, slots=True)
