@@ -7,6 +7,7 @@ names at once.
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -154,7 +155,7 @@ class Profile:
             "torch.nn.modules.module": self._watch_first_forward,
             "torch.optim.optimizer": self._watch_optimizers,
             "ray.actor": self._selection.watch_creation,
-            "ray": self._ray_is_here,
+            "ray": self._selection.watch_endings,
         }
 
     def _torch_is_here(self, _module: ModuleType) -> None:
@@ -162,11 +163,6 @@ class Profile:
             self._window.begin(torch_is_here=True)
         if self._under is not None:
             self._phases.marks = nvtx_marks()
-
-    def _ray_is_here(self, module: ModuleType) -> None:
-        self._selection.watch_endings(module)
-        # Ray shuts down at exit too, by its own function; handlers run in the opposite order of their registration.
-        atexit.register(self._selection.before_shutdown)
 
     def _watch_first_forward(self, module: ModuleType) -> None:
         """Counted by the optimizer, step 1 begins with the first forward pass; the hook that sees it removes itself."""
@@ -188,6 +184,15 @@ class Profile:
             self._phases.write("optimizer", self._optimizer_started_ns, time.monotonic_ns())
             self._optimizer_stepped()
 
+        original = module.Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes the place of one
+            if self._window is not None:
+                self._window.expect_steps()
+            original(*args, **kwargs)
+
+        module.Optimizer.__init__ = __init__
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
 

@@ -4,10 +4,12 @@ The worker's own agent does the rest. The driver also waits for profiles before 
 because Ray ends workers without letting them say a word.
 """
 
+import atexit
 import contextlib
 import functools
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +67,15 @@ class ActorSelection:
 
     def watch_endings(self, module: ModuleType) -> None:
         """`ray` has just been imported."""
-        kill, shutdown = module.kill, module.shutdown
+        init, kill, shutdown = module.init, module.kill, module.shutdown
+
+        @functools.wraps(init)
+        def init_and_register(*args: Any, **kwargs: Any) -> Any:
+            answer = init(*args, **kwargs)
+            # Ray also shuts down at exit; handlers run in the opposite order of their registration.
+            atexit.unregister(self.before_shutdown)
+            atexit.register(self.before_shutdown)
+            return answer
 
         @functools.wraps(kill)
         def kill_after_profiles(actor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +88,9 @@ class ActorSelection:
             self.before_shutdown()
             return shutdown(*args, **kwargs)
 
-        module.kill, module.shutdown = kill_after_profiles, shutdown_after_profiles  # type: ignore[attr-defined]
+        replaced = {"init": init_and_register, "kill": kill_after_profiles, "shutdown": shutdown_after_profiles}
+        for name, function in replaced.items():
+            setattr(module, name, function)
 
     def before_shutdown(self) -> None:
         """In the driver, while Ray still answers: its own timeline, and everybody's profiles."""
@@ -88,7 +100,10 @@ class ActorSelection:
             return
         self._finish_others("")
         with contextlib.suppress(Exception):
-            # Whatever keeps Ray from giving its timeline, the job must end as it would without us.
+            # Whatever keeps Ray from giving its timeline, the job must end as it would without us: and Ray ends a
+            # process that asks a cluster which is gone.
+            host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
             ray.timeline(filename=str(Path(self._plan.books) / f"ray_timeline_{os.getpid()}.json"))
 
     def _inherited(self, own: str) -> Choice | None:

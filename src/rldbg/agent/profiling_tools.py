@@ -4,6 +4,7 @@ Whatever a tool needs (torch, py-spy, memray) is taken from the process's own en
 window opens.
 """
 
+import contextlib
 import gzip
 import importlib
 import importlib.util
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,7 +86,8 @@ class TorchTool:
             # Before torch 2.7 only the thread that starts the profiler is seen, and those of autograd.
             settings.pop("experimental_config", None)
         self._profile = profiler.profile(**settings)
-        self._profile.start()
+        with _without_inductor():
+            self._profile.start()
 
     def stop(self) -> list[Path]:
         self._profile.stop()
@@ -99,6 +101,21 @@ class TorchTool:
         packed.replace(path)
         self._profile = None
         return [path]
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """torch's profiler asks whether there is an inductor, and thereby imports it: eight hundred modules, seconds, and a
+    deadlock where another thread is importing torch's compiler just then. Without one in use it is not asked."""
+    lazy: Any = getattr(sys.modules["torch"], "_lazy_modules", None)
+    if "torch._inductor" in sys.modules or not isinstance(lazy, set) or "_inductor" not in lazy:
+        yield
+        return
+    lazy.discard("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
 
 
 class PySpyTool:

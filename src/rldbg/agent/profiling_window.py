@@ -73,6 +73,10 @@ class Window:
             return
         mark_as_ours(threading.Thread(target=self._follow, name="rldbg-window", daemon=True)).start()
 
+    def expect_steps(self) -> None:
+        """This process will have steps of its own, whatever others do until then."""
+        self._has_own_steps = True
+
     def enter_step(self, number: int) -> None:
         """This process is in step `number` from here on."""
         self._has_own_steps = True
@@ -112,6 +116,9 @@ class Window:
             with self._lock:
                 if self._state == "armed":
                     self._open()
+            return
+        if step_mark(plan, plan.steps[1]).exists():
+            # The window was over before this process was there.
             return
         for number in plan.steps:
             mark = step_mark(plan, number)
