@@ -1,0 +1,91 @@
+"""Hooks, steps and marks inside a process: what a framework's functions become, and what nothing costs."""
+
+import json
+import sys
+import types
+
+import rldbg
+from rldbg.agent.profiling_phases import HookedFunction, Phases
+from rldbg.agent.profiling_plan import Hook
+from rldbg.integrations import profile_hooks
+
+
+class Framework:
+    def train(self, batch, step):
+        return batch + step
+
+    async def sample(self, state):
+        return state.global_step
+
+
+def hooked(hook: Hook, tmp_path):
+    seen: list = []
+    phases = Phases(str(tmp_path), about=lambda: {"worker": "w"}, step=lambda: 3, clock=lambda: (5, 7))
+    module = types.ModuleType("framework")
+    module.Framework = type("Framework", (Framework,), {"train": Framework.train, "sample": Framework.sample})
+    HookedFunction(hook, span=phases.span, enter_step=seen.append, own=lambda: seen.append("own")).install(module)
+    return module.Framework(), seen
+
+
+def written(tmp_path) -> list:
+    (file,) = (tmp_path / "phases").glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_function_becomes_a_phase_and_says_its_step(tmp_path):
+    framework, seen = hooked(Hook("framework", "Framework.train", phase="update", step="step", offset=1), tmp_path)
+    assert framework.train(1, step=2) == 3
+    assert framework.train(1, 4) == 5
+    assert seen == [3, 5]
+    who, clock, first, second = written(tmp_path)
+    assert who == {"worker": "w"}
+    assert clock == {"clock": {"offset_ns": 5, "round_trip_ns": 7}}
+    assert first[0] == second[0] == "update"
+    assert first[3] == 3
+    assert framework.train.__name__ == "train"
+
+
+def test_a_step_that_ends_and_one_that_is_owned(tmp_path):
+    framework, seen = hooked(Hook("framework", "Framework.train", step="1", ends=True, owns_steps=True), tmp_path)
+    assert seen == ["own"]
+    framework.train(1, 2)
+    assert seen == ["own", 1]
+
+
+def test_coroutines_and_attributes_of_arguments(tmp_path):
+    import asyncio
+
+    hook = Hook("framework", "Framework.sample", phase="rollout", step="state.global_step", offset=1)
+    framework, seen = hooked(hook, tmp_path)
+    assert asyncio.run(framework.sample(types.SimpleNamespace(global_step=6))) == 6
+    assert seen == [7]
+    assert written(tmp_path)[2][0] == "rollout"
+
+
+def test_a_function_that_raises_is_a_phase_too_and_a_missing_one_is_none(tmp_path):
+    framework, _ = hooked(Hook("framework", "Framework.train", phase="update"), tmp_path)
+    try:
+        framework.train("text", 1)
+    except TypeError:
+        pass
+    assert written(tmp_path)[2][0] == "update"
+    hooked(Hook("framework", "Framework.gone", phase="update"), tmp_path / "other")
+    hooked(Hook("framework", "Gone.train", phase="update"), tmp_path / "other")
+
+
+def test_without_a_profile_step_and_phase_do_nothing():
+    assert not hasattr(sys, "_rldbg_profile")
+    rldbg.step(3)
+    with rldbg.phase("reward"):
+        pass
+
+
+def test_hooks_of_our_own_trainer_exist():
+    import importlib
+
+    for hook in profile_hooks():
+        if hook.module.startswith("rldbg."):
+            owner = importlib.import_module(hook.module)
+            for name in hook.function.split("."):
+                owner = getattr(owner, name)
+            assert callable(owner)
