@@ -4,6 +4,8 @@ import json
 import sys
 import types
 
+import pytest
+
 import rldbg
 from rldbg.agent.profiling_phases import HookedFunction, Phases
 from rldbg.agent.profiling_plan import Hook
@@ -64,10 +66,8 @@ def test_coroutines_and_attributes_of_arguments(tmp_path):
 
 def test_a_function_that_raises_is_a_phase_too_and_a_missing_one_is_none(tmp_path):
     framework, _ = hooked(Hook("framework", "Framework.train", phase="update"), tmp_path)
-    try:
+    with pytest.raises(TypeError):
         framework.train("text", 1)
-    except TypeError:
-        pass
     assert written(tmp_path)[2][0] == "update"
     hooked(Hook("framework", "Framework.gone", phase="update"), tmp_path / "other")
     hooked(Hook("framework", "Gone.train", phase="update"), tmp_path / "other")

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -16,12 +18,10 @@ from rldbg.profiling.tracks import Span, read_tracks
 SECOND = 10**9
 
 
-def write_track(
-    run: Path, worker: str, pid: int, spans: list, *, offset_ns: int | None = 0, rank: int | None = None
-) -> Path:
+def write_track(run: Path, worker: str, pid: int, spans: list, *, offset_ns=0, rank=None, host="h") -> Path:
     folder = run / "profiling" / "phases"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [{"worker": worker, "role": worker, "rank": rank, "host": "h", "pid": pid, "kind": "actor"}]
+    lines = [{"worker": worker, "role": worker, "rank": rank, "host": host, "pid": pid, "kind": "actor"}]
     lines += [{"clock": {"offset_ns": offset_ns, "round_trip_ns": 1000}}] if offset_ns is not None else []
     path = folder / f"h_{pid}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *spans]))
@@ -44,7 +44,8 @@ def merged(run: Path) -> list[dict]:
 
 def test_clocks_are_put_right_and_stated(tmp_path):
     write_track(tmp_path, "policy/0", 1, [["loss", SECOND, 5000, 1, 9]])
-    write_track(tmp_path, "policy/1", 2, [["loss", SECOND + 300_000_000, 5000, 1, 9]], offset_ns=-300_000_000)
+    late = [["loss", SECOND + 300_000_000, 5000, 1, 9]]
+    write_track(tmp_path, "policy/1", 2, late, offset_ns=-300_000_000, host="other")
     write_track(tmp_path, "policy/2", 3, [["loss", SECOND, 5000, 1, 9]], offset_ns=None)
     events = [event for event in merged(tmp_path) if event["name"] == "loss"]
     assert [event["ts"] for event in events] == [0, 0, 0]
@@ -123,23 +124,29 @@ def test_a_run_without_phases_says_how_to_get_some(tmp_path):
     assert "--tool phases" in caught.value.hint
 
 
-def merge_in_bounded_memory(run: Path, events: int) -> int:
-    """The peak of what Python holds while a trace of that many events is merged."""
-    write_track(run, "policy/0", 41, [["loss", SECOND, 5000, 1, 9]])
-    (run / "profiles").mkdir()
-    torch_trace(run / "profiles" / "policy_0_41.torch.json.gz", 41, events, base_ns=SECOND)
+def test_memory_does_not_grow_with_the_trace(tmp_path):
+    write_track(tmp_path, "policy/0", 41, [["loss", SECOND, 5000, 1, 9]])
+    (tmp_path / "profiles").mkdir()
+    torch_trace(tmp_path / "profiles" / "policy_0_41.torch.json.gz", 41, 4_000, base_ns=SECOND)
     tracemalloc.start()
     try:
-        made = write_timeline(run, run / "trace.json.gz")
-        return tracemalloc.get_traced_memory()[1] if made.events > events else 0
+        assert write_timeline(tmp_path, tmp_path / "trace.json.gz").events > 4_000
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
     finally:
         tracemalloc.stop()
 
 
-def test_memory_does_not_grow_with_the_trace(tmp_path):
-    assert 0 < merge_in_bounded_memory(tmp_path, 20_000) < 16_000_000
-
-
 @pytest.mark.soak
 def test_a_gigabyte_is_merged_in_bounded_memory(tmp_path):
-    assert 0 < merge_in_bounded_memory(tmp_path, 6_500_000) < 16_000_000
+    write_track(tmp_path, "policy/0", 41, [["loss", SECOND, 5000, 1, 9]])
+    (tmp_path / "profiles").mkdir()
+    torch_trace(tmp_path / "profiles" / "policy_0_41.torch.json.gz", 41, 6_700_000, base_ns=SECOND)
+    code = (
+        "import pathlib, resource, sys; from rldbg.profiling import write_timeline; run = pathlib.Path(sys.argv[1]);"
+        "made = write_timeline(run, run / 'trace.json.gz');"
+        "print(made.events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    events, peak_kib = map(int, done.stdout.split())
+    assert events > 6_700_000
+    assert peak_kib < 150 * 1024
