@@ -13,7 +13,7 @@ from rldbg.launch.arming import dry_environment, environment_changes
 from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
-from rldbg.launch.hazards import run_hazards, script_hazards, training_hazards
+from rldbg.launch.hazards import never_reached, run_hazards, script_hazards, training_hazards
 from rldbg.launch.interpreter import through_wrapper
 from rldbg.launch.profile import GENERIC, profile_named
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
@@ -194,4 +194,6 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
             for finding in script_hazards(request.script, commands, in_slurm=in_slurm)
             if (finding.id, finding.where) not in known
         ]
+        if dry_run is not None and not any(command.kind == "training" for command in commands):
+            found += never_reached(request.script, dry_run)
     return found

@@ -9,8 +9,8 @@ from pathlib import Path
 from rldbg.core import Finding, Severity
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
-from rldbg.launch.recognition import Command
-from rldbg.launch.script import logical_lines, placeholders, read_text
+from rldbg.launch.recognition import Command, recognise
+from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
 _KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg)\b")
 _RAY_VARIABLES = (
@@ -244,6 +244,31 @@ def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
             "commands behind this line are not shown",
             ("name the training command itself: rldbg run -- COMMAND",),
         )
+
+
+def never_reached(script: Path, dry_run: DryRun) -> list[Finding]:
+    """Why no training was seen: those that the text of the script holds, where it ended, and what it said last."""
+    said = [line.strip() for line in dry_run.output.splitlines() if line.strip()]
+    how = f"it ends at {dry_run.last or 'once'} with {dry_run.exit_code}"
+    if dry_run.ended != "by itself":
+        how = f"it waits at {dry_run.last} for something that does not happen in a dry run"
+    held = [command.call for command in recognise(read_commands(script)) if command.kind == "training"]
+    places: list[tuple[str, tuple[str, ...]]] = [
+        (f"{script}:{call.line}", (" ".join(call.argv)[:120],)) for call in held
+    ]
+    if not places and (dry_run.exit_code or dry_run.ended != "by itself"):
+        places = [(dry_run.last or str(script), ())]
+    return [
+        Finding(
+            "launch.training-not-reached",
+            Severity.WARNING,
+            where,
+            (*words, how, *(f"it said: {line[:160]}" for line in said[-2:])),
+            "with these arguments and on this machine the script does not come to a training",
+            ("give it what it asks for: arguments behind its name, variables with --env, the packages it imports",),
+        )
+        for where, words in places
+    ]
 
 
 def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:

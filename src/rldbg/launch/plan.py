@@ -56,6 +56,11 @@ def make_plan(explanation: Explanation, request: Request, armed: Mapping[str, st
 def refuse_unarmable(explanation: Explanation) -> None:
     """A run that would not be what it says is not started."""
     if not explanation.trainings:
+        missed = next((hazard for hazard in explanation.hazards if hazard.id == "launch.training-not-reached"), None)
+        if missed is not None:
+            raise UsageError(
+                f"it does not come to a training ({missed.where}): {'; '.join(missed.evidence)}", missed.fix[0]
+            )
         raise UsageError(
             "no training command was found in it",
             "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",

@@ -184,6 +184,7 @@ def _become(answer: Answer, environment: dict[str, str], call_id: str) -> None:
         path = os.pathsep.join(folder for folder in path.split(os.pathsep) if folder != bin_folder)
         environment = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
         environment.pop("BASH_ENV", None)
+        environment.pop("RLDBG_RUN", None)
         environment["PATH"] = path
         signal.alarm(_REAL_LIMIT_S)
         found = shutil.which(answer.argv[0], path=path)
