@@ -90,12 +90,16 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
             )
         },
     )
-    run = Run.create(name="rollout", path=options["run_folder"])
-    run.start(command=["rldbg", *sys.argv[1:]], verb="rollout")
+
+    def make_run() -> Run:
+        run = Run.create(name="rollout", path=options["run_folder"])
+        run.start(command=["rldbg", *sys.argv[1:]], verb="rollout")
+        return run
+
     with _progress() as observer:
-        report = rollout(request, run, load_tokenizer=_tokenizer, observer=observer)
+        report = rollout(request, make_run, load_tokenizer=_tokenizer, observer=observer)
     code = _exit_code(report)
-    run.finish(code)
+    Run(report.run).finish(code)
     print_json(report.to_dict()) if as_json else _show(report)
     if report.hung:
         # A thread that does not end would keep the interpreter waiting at its exit.

@@ -71,7 +71,7 @@ def make(tmp_path, server):
         request = RolloutRequest(
             workflow=f"{file}:{name}", data=rows(tmp_path / "data.jsonl", data), timeout_s=20, **options
         )
-        return rollout(request, Run.create(name="t", path=tmp_path / "run"), load_tokenizer=lambda name: None)
+        return rollout(request, lambda: Run.create(name="t", path=tmp_path / "run"), load_tokenizer=lambda name: None)
 
     yield run
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
@@ -286,7 +286,7 @@ def test_damaged_data_is_named_by_line(tmp_path, server, content, said):
     (tmp_path / "wf.py").write_text(WORKFLOWS)
     request = RolloutRequest(workflow=f"{tmp_path}/wf.py:function", data=str(file), addresses=[server.address])
     with pytest.raises((IncompleteDataError, UsageError), match=said):
-        rollout(request, Run(tmp_path), load_tokenizer=lambda name: None)
+        rollout(request, lambda: Run(tmp_path), load_tokenizer=lambda name: None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_TICK_S = 0.5
+_MOST_TICK_S = 5.0
 _GRACE_S = 1.0
 _DEBUGGERS = frozenset({"pdb", "bdb", "ipdb", "pudb", "pydevd", "_pydevd_bundle", "_pydevd_frame_eval", "debugpy"})
 
@@ -21,15 +21,15 @@ async def within(limit_s: float, work: Coroutine[Any, Any, T], *, is_paused: Cal
     that ignores its cancellation is left behind after a second.
     """
     task = asyncio.ensure_future(work)
-    left_s = limit_s
+    left_s, tick_s = limit_s, min(max(limit_s / 100, 0.25), _MOST_TICK_S)
     try:
         while True:
             started = time.monotonic()
-            await asyncio.wait({task}, timeout=min(_TICK_S, left_s))
+            await asyncio.wait({task}, timeout=min(tick_s, left_s))
             if task.done():
                 return task.result()
             if not is_paused():
-                left_s -= min(time.monotonic() - started, _TICK_S)
+                left_s -= min(time.monotonic() - started, tick_s)
             if left_s <= 0:
                 raise TimeoutError
     finally:

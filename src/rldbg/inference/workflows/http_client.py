@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections import defaultdict
 from collections.abc import Mapping
@@ -122,7 +123,8 @@ class HttpClient:
         except TimeoutError:
             raise ConnectionRefusedError(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
-            raise ConnectionRefusedError(error.strerror or str(error)) from error
+            said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise ConnectionRefusedError(said) from error
         return _Connection(reader, writer)
 
 

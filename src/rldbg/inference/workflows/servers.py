@@ -111,7 +111,7 @@ class Servers:
                 raise UnreachableError(
                     f"{address} broke off while it answered {path}: {error}",
                     "see `rldbg serve ls` and the server's log",
-                ) from error
+                ) from None
             finally:
                 self._busy[address] -= 1
             return _content(response, address + path)

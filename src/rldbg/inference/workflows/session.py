@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -65,13 +66,23 @@ TokenizerLoader = Callable[[str], Any]
 
 
 def rollout(
-    request: RolloutRequest, run: Run, *, load_tokenizer: TokenizerLoader, observer: Observer | None = None
+    request: RolloutRequest,
+    make_run: Callable[[], Run],
+    *,
+    load_tokenizer: TokenizerLoader,
+    observer: Observer | None = None,
 ) -> RolloutReport:
-    """Runs every episode, saves the batch, the timelines and the report in the run folder."""
+    """Runs every episode, saves the batch, the timelines and the report in the run folder.
+
+    The run folder is made when the workflow, the data and the servers are known to be there.
+    """
     started = time.monotonic()
     with ExitStack() as stack:
         session = _Session(request, load_tokenizer, stack)
         runner = session.runner(observer)
+        if request.out is not None:
+            _check_place(request.out)
+        run = make_run()
         outcomes = runner.run(session.jobs, finish=session.finish)
     batch, notes = _save(request, run, outcomes)
     report = RolloutReport(
@@ -176,17 +187,24 @@ def _argument(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
+def _check_place(file: Path) -> None:
+    """A batch that cannot be written is said before the episodes run, not after."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another place with --out") from error
+
+
 def _save(request: RolloutRequest, run: Run, outcomes: Sequence[Outcome]) -> tuple[Path | None, list[str]]:
     samples = samples_of(outcomes)
     if not samples:
         return None, []
     file = request.out or run.path / "generated" / "batch_data.pt"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        tensors, dropped = padded_batch([row for _, row in samples])
-        write_batch(file, tensors, [sample for sample, _ in samples])
-    except OSError as error:
-        raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another place with --out") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tensors, dropped = padded_batch([row for _, row in samples])
+    write_batch(file, tensors, [sample for sample, _ in samples])
     if request.out is None and not (run.path / "recording").is_dir():
         run.update(recording="generated")
     notes = [f"{name} is not in the batch: not every row has it, or not in one form" for name in dropped]
