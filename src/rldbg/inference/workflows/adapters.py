@@ -127,7 +127,7 @@ class AgentAdapter(Adapter):
     def call(self, episode: Episode) -> Any:
         given = accepted(self._run, {"base_url": self._gate.open(episode), "api_key": "rldbg", "http_client": None})
         if "http_client" in given and not self.is_blocking:
-            given["http_client"] = self._gate.http_client()
+            given["http_client"] = self._gate.http_client(episode)
         return self._run(dict(episode.row.data), **given)
 
     def rows(self, episode: Episode, result: Any) -> list[Trained]:

@@ -6,6 +6,7 @@ A stream is made of the whole answer: the tokens must be known before anything i
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
@@ -62,7 +63,8 @@ class AgentGate:
         self._sessions: dict[str, _Session] = {}
         self._keys: dict[int, str] = {}
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self._clients: list[httpx.AsyncClient] = []
+        self._clients: dict[int, httpx.AsyncClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._server = self._start()
 
     def open(self, episode: Episode) -> str:
@@ -73,23 +75,28 @@ class AgentGate:
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{key}/v1"
 
     def close(self, episode: Episode) -> None:
+        """On the agents' loop, when an episode has come to its end."""
         self._sessions.pop(self._keys.pop(id(episode), ""), None)
+        client = self._clients.pop(id(episode), None)
+        if client is not None:
+            task = asyncio.get_running_loop().create_task(client.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
-    def http_client(self) -> httpx.AsyncClient:
+    def http_client(self, episode: Episode) -> httpx.AsyncClient:
         """For an agent that takes one. Each episode has its own: a shared pool is searched for every request."""
         try:
             import httpx
         except ImportError:
             raise PrerequisiteError("an agent that takes http_client needs httpx", "pip install httpx") from None
         client = httpx.AsyncClient(timeout=None, trust_env=False, verify=False)
-        self._clients.append(client)
+        self._clients[id(episode)] = client
         return client
 
     async def finish(self) -> None:
         """On the agents' loop, when all of them are done."""
-        for client in self._clients:
-            await client.aclose()
-        self._clients.clear()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=1.0)
 
     def stop(self) -> None:
         server, served = self._server
