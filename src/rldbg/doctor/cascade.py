@@ -119,7 +119,12 @@ def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting
     """What was seen only in logs of Ray's side processes and explains nothing seen elsewhere."""
     aside = [s for s in seen.values() if all(hit.place.is_aside for hit in s.hits)]
     elsewhere = [s for s in seen.values() if s not in aside]
-    return [s for s in aside if not any(explains(s, other, library) for other in elsewhere)]
+    return [s for s in aside if not any(_is_direct(s, other, library) for other in elsewhere)]
+
+
+def _is_direct(cause: Sighting, effect: Sighting, library: Library) -> bool:
+    """A side process harms only what depends on it: through others it is no explanation."""
+    return effect.entry.id in library.direct_effects[cause.entry.id] and explains(cause, effect, library)
 
 
 def sightings(evidence: Evidence, library: Library) -> Mapping[str, Sighting]:
