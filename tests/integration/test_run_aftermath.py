@@ -101,6 +101,34 @@ def test_collective_dumps_of_the_run_are_kept_and_read(tmp_path):
     assert pickle.loads(kept[0].read_bytes())["version"] == "2.9"
 
 
+RANKS = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def reward(sample):
+    raise LookupError("no verifier for this sample")
+for step in range(3):
+    if dist.get_rank() == 1 and step == 2:
+        reward(step)
+    dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_where_the_other_ranks_stood_is_part_of_the_diagnosis(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(RANKS)
+    words = ["torchrun", "--standalone", "--nproc_per_node", "2", "train.py", "--output_dir", "out"]
+
+    result = rldbg(tmp_path, "run", "--json", "--run", "run", "--wait", "4", "--", *words)
+
+    found = json.loads(result.stdout)["diagnosis"]
+    assert found["verdict"] == "unknown"
+    assert found["first_error"]["message"] == "no verifier for this sample"
+    assert "rank 1" in found["first_error"]["process"]
+    (held_up,) = [finding for finding in found["findings"] if finding["id"].startswith("hang.")]
+    assert held_up["where"] == "ranks 1"
+    assert "rank 0 waits in all_reduce" in held_up["evidence"][0]
+
+
 def test_who_goes_on_writing_after_the_command_meets_no_broken_pipe(tmp_path):
     (tmp_path / "later.py").write_text(
         "import sys, time, pathlib\n"

@@ -135,7 +135,11 @@ class Diagnosis:
         if self.verdict == "healthy":
             return "no failure found"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
-        return "the cause is not in these logs" + (f"; ranks {held_up} held the others up" if held_up else "")
+        words = "the cause is not in these logs"
+        if self.first_error is not None:
+            who = str(self.first_error.place.speaker)
+            words = f"no known failure: it began with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
+        return words + (f"; ranks {held_up} held the others up" if held_up else "")
 
 
 def failure_to_dict(failure: Failure) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of events are found in it as in any log; line numbers count in that text.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -81,5 +82,7 @@ def stack_findings(files: Sequence[Path]) -> list[Finding]:
             found.append(Finding("stacks-unreadable", Severity.WARNING, str(file), (str(error),), reason, fix))
             continue
         if verdict.ranks:
-            found.append(verdict.to_finding())
+            # What it advises is for processes that still live.
+            fix = ("read the crash files and logs of these ranks first",)
+            found.append(replace(verdict.to_finding(), fix=fix))
     return found
