@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.document_report import report_lines
+    from rldbg.analysis.html import html_report
     from rldbg.analysis.results import Comparison, FieldResult, FirstDifference
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
@@ -22,6 +23,7 @@ __all__ = [
     "Tolerances",
     "check",
     "compare",
+    "html_report",
     "report_lines",
     "stage_of",
 ]
@@ -30,6 +32,7 @@ _MODULES = {
     "checking": ("CheckReport", "check"),
     "comparison": ("compare",),
     "document_report": ("report_lines",),
+    "html": ("html_report",),
     "results": ("Comparison", "FieldResult", "FirstDifference"),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),

@@ -43,7 +43,8 @@ def compare(
     units = units_of(left, right, chosen, kinds)
     for result in run_units(left, right, units, tolerances or Tolerances(), jobs=jobs, on_ray=on_ray):
         total.merge(result)
-    comparison = Comparison(list(total.fields.values()), total.findings, chosen, (left.title, right.title))
+    titles = (left.title, right.title)
+    comparison = Comparison(list(total.fields.values()), total.findings, chosen, titles, shift)
     comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)

@@ -156,6 +156,7 @@ class Comparison:
     findings: list[Finding]
     steps: list[int]
     titles: tuple[str, str] = ("A", "B")
+    shift: int = 0
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
     configuration: ConfigurationDifference | None = None
     mismatch: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)

@@ -1,29 +1,38 @@
-"""`rldbg compare`: two recordings, and the first place where they part."""
+"""`rldbg compare`: two recordings or more, and the first place where they part."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line, print_result
-from rldbg.core import ExitCode, UsageError
+from rldbg.cli.output import print_json, print_line, print_note, to_json
+from rldbg.core import ExitCode, PrerequisiteError, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.analysis import Comparison, FirstDifference
-
-_EXIT = {"equal": ExitCode.OK, "different": ExitCode.FINDING, "incomplete": ExitCode.INCOMPLETE}
+    from rldbg.analysis import Comparison
 
 
 @verb("compare")
-@click.argument("a", required=False)
-@click.argument("b", required=False)
+@click.argument("recordings", nargs=-1, metavar="A B [C]...")
 @click.option("--step", "steps", help="One step N, a range N:M (M not included), or all. Default: all both have.")
+@click.option("--shift", type=int, default=0, help="Added to the steps of all but A, where counting starts elsewhere.")
 @click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given more than once.")
-@click.option("--layout", help="Layout of both recordings instead of the detected one.")
+@click.option("--layout", help="Layout of all recordings instead of the detected ones.")
 @click.option("--atol", type=float, help="Absolute tolerance for every floating-point field.")
 @click.option("--rtol", type=float, help="Relative tolerance for every floating-point field.")
 @click.option("--tolerance-file", type=click.Path(path_type=Path), help="Tolerances by field, YAML or JSON.")
+@click.option(
+    "--fail-on",
+    help="What makes the exit code not 0, separated by commas: different, incomplete, config, stages, ids of findings,"
+    " or never. Default: different,incomplete.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes. Default: as many as the recordings are worth.")
+@click.option("--on-ray", is_flag=True, help="Share the work over the running Ray cluster.")
+@click.option("--ray-address", default="auto", help="The cluster for --on-ray.", show_default=True)
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a report to look at: one file, offline.")
+@click.option("--tokenizer", metavar="PATH|tiny", help="Tokenizer of the model, for text in the --html report.")
 @click.option("--self_hosted_dir", help="The NexRL document's form: dump of the self-hosted mode, instead of A.")
 @click.option("--remote_api_dir", help="Dump of the remote API mode, compared with --self_hosted_dir.")
 @click.option("--weaver_dir", help="Dump of the trainer service, compared with --self_hosted_dir.")
@@ -31,14 +40,20 @@ _EXIT = {"equal": ExitCode.OK, "different": ExitCode.FINDING, "incomplete": Exit
 @click.option("--num_micros", type=int, help="Only micro-batches below this; all there are when absent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the result as JSON to this file.")
 def command(
-    a: str | None,
-    b: str | None,
+    recordings: tuple[str, ...],
     steps: str | None,
+    shift: int,
     kinds: tuple[str, ...],
     layout: str | None,
     atol: float | None,
     rtol: float | None,
     tolerance_file: Path | None,
+    fail_on: str | None,
+    jobs: int | None,
+    on_ray: bool,
+    ray_address: str,
+    html: Path | None,
+    tokenizer: str | None,
     self_hosted_dir: str | None,
     remote_api_dir: str | None,
     weaver_dir: str | None,
@@ -47,68 +62,97 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Find the first stage, step, rank, sample and token where recordings A and B differ."""
-    from rldbg.analysis import Tolerances
-
-    if tolerance_file is None:
-        tolerances = Tolerances(atol=atol, rtol=rtol)
-    else:
-        tolerances = Tolerances.from_file(tolerance_file, atol=atol, rtol=rtol)
-    options = {"kinds": kinds or None, "tolerances": tolerances, "num_ranks": num_ranks, "num_micros": num_micros}
-    if self_hosted_dir is not None:
-        directories = {"Self-Hosted": self_hosted_dir, "Remote API": remote_api_dir, "Weaver": weaver_dir}
-        return _document_form(directories, steps or "1", layout, options, output, as_json)
-    if a is None or b is None:
-        raise UsageError("compare needs two recordings", "rldbg compare A B")
-    result = _compare(a, b, layout, steps=_parse_steps(steps), **options)
-    if output is not None:
-        _write(output, result.to_dict())
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        _show(result)
-    return _EXIT[result.verdict]
-
-
-def _compare(a: str, b: str, layout: str | None, **options: Any) -> "Comparison":
+    """Find the first stage, step, rank, sample and token where recording A and each of the others differ."""
     from rldbg.analysis import compare
     from rldbg.recording import open as open_recording
 
-    return compare(open_recording(a, layout=layout), open_recording(b, layout=layout), **options)
-
-
-def _document_form(
-    directories: dict[str, str | None],
-    step: str,
-    layout: str | None,
-    options: dict[str, Any],
-    output: Path | None,
-    as_json: bool,
-) -> int:
-    """The document's call: one step, the self-hosted dump against one or both of the others."""
-    from rldbg.analysis import report_lines
-
-    base, *others = directories.values()
-    assert base is not None
-    chosen = _parse_steps(step)
-    if chosen is None or len(chosen) != 1:
-        raise UsageError(f"--step {step!r} is not one step", "this form compares one step: --step N")
-    given = [other for other in others if other is not None]
-    if not given:
-        raise UsageError("nothing to compare with", "add --weaver_dir or --remote_api_dir")
-    results = [_compare(base, other, layout, steps=chosen, **options) for other in given]
-    body = {"step": chosen[0], "comparisons": [result.to_dict() for result in results]}
+    options: dict[str, Any] = {
+        "kinds": kinds or None,
+        "tolerances": _tolerances(tolerance_file, atol, rtol),
+        "num_ranks": num_ranks,
+        "num_micros": num_micros,
+        "shift": shift,
+        "jobs": jobs,
+        "on_ray": ray_address if on_ray else None,
+    }
+    directories = {"Self-Hosted": self_hosted_dir, "Remote API": remote_api_dir, "Weaver": weaver_dir}
+    chosen = _parse_steps(steps or ("1" if self_hosted_dir else None))
+    paths = _paths(recordings, directories)
+    _check_fail_on(fail_on)
+    opened = [open_recording(path, layout=layout) for path in paths]
+    results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
+    body = results[0].to_dict() if len(results) == 1 else _together(results)
+    if self_hosted_dir:
+        assert isinstance(chosen, tuple)
+        body = {"step": chosen[0], **body, "comparisons": [result.to_dict() for result in results]}
     if output is not None:
-        _write(output, body)
+        _write(output, to_json(body))
+    if html is not None:
+        from rldbg.analysis import html_report
+
+        pairs = list(zip(opened[1:], results, strict=True))
+        _write(html, html_report(opened[0], pairs, decode=_decoder(tokenizer)))
     if as_json:
         print_json(body)
+    elif self_hosted_dir:
+        _show_document(directories, chosen, results, output)
     else:
-        for line in report_lines(chosen[0], directories, results):
-            print_line(line)
-        if output is not None:
-            print_line(f"Report saved to: {output}")
-    verdicts = {result.verdict for result in results}
-    return _EXIT[next(verdict for verdict in ("different", "incomplete", "equal") if verdict in verdicts)]
+        from rldbg.cli.compare_output import show
+
+        show(results)
+    if html is not None:
+        print_note(f"report: {html}")
+    return _exit_code(results, fail_on)
+
+
+def _tolerances(file: Path | None, atol: float | None, rtol: float | None) -> Any:
+    from rldbg.analysis import Tolerances
+
+    for name, value in (("--atol", atol), ("--rtol", rtol)):
+        if value is not None and not value >= 0:
+            raise UsageError(f"{name} {value} is no tolerance", "give a number that is not negative")
+    return Tolerances(atol=atol, rtol=rtol) if file is None else Tolerances.from_file(file, atol=atol, rtol=rtol)
+
+
+def _decoder(path: str | None) -> Callable[[int], str] | None:
+    """From a token id to its text."""
+    if path is None:
+        return None
+    from rldbg.trainer import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(path)
+    except ImportError as error:
+        raise PrerequisiteError("--tokenizer needs transformers", "pip install 'rldbg[train]'") from error
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"no tokenizer in {path}: {reason}", "give the folder of a Hugging Face model") from error
+
+    def decode(token: int) -> str:
+        """A number stays one where the tokenizer has no text for it: special tokens, another model's tokens."""
+        try:
+            return tokenizer.decode([token]) or f"⟨{token}⟩"
+        except (IndexError, KeyError, ValueError, OverflowError):
+            return f"⟨{token}⟩"
+
+    return decode
+
+
+def _paths(recordings: tuple[str, ...], directories: dict[str, str | None]) -> list[str]:
+    """The recordings to compare, the first with each of the others; of the document's form or of ours."""
+    base, *others = directories.values()
+    given = [other for other in others if other is not None]
+    if base is None:
+        if given:
+            raise UsageError("--self_hosted_dir is missing", "the document's form compares that one with the others")
+        if len(recordings) < 2:
+            raise UsageError("compare needs two recordings", "rldbg compare A B")
+        return list(recordings)
+    if recordings:
+        raise UsageError("give either A B or --self_hosted_dir, not both", "rldbg compare A B")
+    if not given:
+        raise UsageError("nothing to compare with", "add --weaver_dir or --remote_api_dir")
+    return [base, *given]
 
 
 def _parse_steps(text: str | None) -> range | tuple[int, ...] | None:
@@ -121,50 +165,60 @@ def _parse_steps(text: str | None) -> range | tuple[int, ...] | None:
         raise UsageError(f"--step {text!r} is no step", "give N, N:M or all") from None
 
 
-def _write(file: Path, body: dict[str, Any]) -> None:
-    import json
+def _together(results: list["Comparison"]) -> dict[str, Any]:
+    """More than two recordings: the worst verdict and the earliest difference, then each comparison with A."""
+    verdicts = {result.verdict for result in results}
+    found = [(result.first_difference, result) for result in results if result.first_difference is not None]
+    first = min(found, key=lambda item: (item[0].update, item[0].stage.order, item[0].order), default=None)
+    return {
+        "verdict": next(verdict for verdict in ("different", "incomplete", "equal") if verdict in verdicts),
+        "first_difference": None if first is None else {**first[0].to_dict(), "recording": first[1].titles[1]},
+        "stages": (first[1] if first else results[0]).stages(),
+        "explanations": [item.to_dict() for item in first[1].explanations] if first else [],
+        "findings": [finding.to_dict() for result in results for finding in result.findings],
+        "comparisons": [result.to_dict() for result in results],
+    }
 
+
+def _check_fail_on(fail_on: str | None) -> None:
+    from rldbg.analysis import Stage
+
+    known = {"different", "incomplete", "never", *(stage.value for stage in Stage)}
+    for name in _fail_on_names(fail_on):
+        if name not in known and "-" not in name and name not in ("unaligned", "unreadable"):
+            raise UsageError(f"--fail-on {name!r} is unknown", "one of " + ", ".join(sorted(known)) + ", or a finding")
+
+
+def _fail_on_names(fail_on: str | None) -> list[str]:
+    return [name.strip() for name in (fail_on or "different,incomplete").split(",") if name.strip()]
+
+
+def _exit_code(results: list["Comparison"], fail_on: str | None) -> int:
+    """1 for a difference that was asked about, 4 for data that is not complete, else 0."""
+    names = set(_fail_on_names(fail_on))
+    seen = {result.verdict for result in results} | {stage for result in results for stage in result.stage_names()}
+    seen |= {finding.id for result in results for finding in result.findings}
+    hit = (names & seen) - {"incomplete"}
+    if hit:
+        return ExitCode.FINDING
+    return ExitCode.INCOMPLETE if "incomplete" in names & seen else ExitCode.OK
+
+
+def _show_document(
+    directories: dict[str, str | None], steps: Any, results: list["Comparison"], output: Path | None
+) -> None:
+    """The document's report, line by line."""
+    from rldbg.analysis import report_lines
+
+    for line in report_lines(steps[0], directories, results):
+        print_line(line)
+    if output is not None:
+        print_line(f"Report saved to: {output}")
+
+
+def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(json.dumps({"schema_version": 1} | body, indent=1, default=str), encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", "choose another place with -o") from error
-
-
-def _show(result: "Comparison") -> None:
-    from rich.table import Table
-
-    first = result.first_difference
-    if first is None:
-        print_line(f"{result.verdict}: {result.compared:,} values over {_steps_text(result.steps)}")
-    else:
-        print_line(f"different, first at stage {first.stage.value}:")
-        print_line(f"  {_place_text(first)}")
-        for item in result.explanations:
-            print_line(f"because {item.explains} (residual {item.residual:.2g})")
-        if not result.explanations:
-            print_line("no known hypothesis accounts for it")
-    table = Table("stage", "verdict", "compared", "beyond", "max abs", "mean abs", "max rel", "NaN a/b", box=None)
-    for row in result.stages():
-        mark = "[green]✓ equal[/]" if row["verdict"] == "equal" else "[bold red]✗ different[/]"
-        nan = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
-        numbers = [f"{row[name]:.3g}" for name in ("max_abs", "mean_abs", "max_rel")]
-        table.add_row(row["stage"], mark, f"{row['compared']:,}", f"{row['beyond']:,}", *numbers, nan)
-    print_result(table)
-    if result.findings:
-        print_findings(result.findings)
-
-
-def _steps_text(steps: list[int]) -> str:
-    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
-
-
-def _place_text(first: "FirstDifference") -> str:
-    place = first.place
-    parts = [f"{first.kind}.{first.field}", f"step {first.step}", f"rank {place.rank}", f"micro {place.micro}"]
-    for name in ("sample", "row", "token", "index"):
-        value = getattr(place, name)
-        if value is not None:
-            parts.append(f"{name} {value}")
-    if place.name:
-        parts.append(place.name)
-    return ", ".join(parts) + f": A {place.a}, B {place.b}"
+        raise UsageError(f"cannot write {file}: {error.strerror}", "choose another place") from error

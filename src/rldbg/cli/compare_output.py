@@ -1,0 +1,86 @@
+"""What `rldbg compare` shows on a terminal: the first difference, why, and a compact table of all stages."""
+
+from collections.abc import Sequence
+
+from rldbg.analysis import Comparison, FirstDifference
+from rldbg.cli.output import print_findings, print_line, print_result
+
+_CHANGES_SHOWN = 8
+
+
+def show(results: Sequence[Comparison]) -> None:
+    """Each comparison in turn; with more than one, under the names of what was compared."""
+    for result in results:
+        if len(results) > 1:
+            print_line(f"{result.titles[0]}  and  {result.titles[1]}")
+        _show(result)
+        if len(results) > 1:
+            print_line("")
+
+
+def _show(result: Comparison) -> None:
+    first = result.first_difference
+    if first is None:
+        print_line(f"{result.verdict}: {result.compared:,} values over {_steps_text(result.steps)}")
+    else:
+        print_line(f"different, first at stage {first.stage.value}:")
+        print_line(f"  {place_text(first)}")
+    _show_stages(result)
+    if first is not None:
+        for item in result.explanations:
+            print_line(f"because {item.explains} (residual {item.residual:.2g})")
+        if not result.explanations:
+            print_line("no known hypothesis accounts for it")
+    _show_mismatch(result)
+    _show_configuration(result)
+    if result.findings:
+        print_findings(result.findings)
+
+
+def _show_stages(result: Comparison) -> None:
+    from rich.table import Table
+
+    table = Table("stage", "verdict", "compared", "beyond", "max abs", "mean abs", "max rel", "NaN a/b", box=None)
+    for row in result.stages():
+        mark = "[green]✓ equal[/]" if row["verdict"] == "equal" else "[bold red]✗ different[/]"
+        if row["stage"] == "config" and row["verdict"] != "equal":
+            mark = "[yellow]≠ differs[/]"
+        odd = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
+        numbers = [f"{row[name]:.3g}" for name in ("max_abs", "mean_abs", "max_rel")]
+        table.add_row(row["stage"], mark, f"{row['compared']:,}", f"{row['beyond']:,}", *numbers, odd)
+    print_result(table)
+
+
+def _show_mismatch(result: Comparison) -> None:
+    for name, numbers in result.mismatch.items():
+        parts = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
+        print_line(f"{name}, B against A: {parts}")
+
+
+def _show_configuration(result: Comparison) -> None:
+    """Settings that differ: they rank causes and prove nothing."""
+    if result.configuration is None or not result.configuration.changes:
+        return
+    changes = [change for change in result.configuration.changes if not change.name.startswith("command")]
+    if changes:
+        print_line("the runs were configured differently (which proves nothing):")
+    for change in changes[:_CHANGES_SHOWN]:
+        print_line(f"  {change.name}: A {change.a}, B {change.b}")
+    if len(changes) > _CHANGES_SHOWN:
+        print_line(f"  and {len(changes) - _CHANGES_SHOWN} more (--json lists all)")
+
+
+def _steps_text(steps: list[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+
+
+def place_text(first: FirstDifference) -> str:
+    place = first.place
+    parts = [f"{first.kind}.{first.field}", f"step {first.step}", f"rank {place.rank}", f"micro {place.micro}"]
+    for name in ("sample", "row", "token", "index"):
+        value = getattr(place, name)
+        if value is not None:
+            parts.append(f"{name} {value}")
+    if place.name:
+        parts.append(place.name)
+    return ", ".join(parts) + f": A {place.a}, B {place.b}"
