@@ -265,3 +265,32 @@ def test_a_served_model_feeds_check_and_replay(project):
     tasks = [Task(SampleId(group.group_id, run), group.problem) for group in groups for run in (0, 1)]
     collected = ReplayedRollouts(recipe.rollout_worker, tokenizer, steps=range(1)).collect(0, tasks)
     assert all(len(item.logprobs) == len(item.tokens) and (item.logprobs <= 0).all() for item in collected)
+
+
+OPENAI = """
+from openai import AsyncOpenAI, OpenAI
+
+class Streaming:
+    async def run(self, data, base_url, api_key, http_client):
+        client = AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client)
+        messages = [{"role": "user", "content": data["prompt"]}]
+        text = ""
+        async for chunk in await client.chat.completions.create(model="any", messages=messages, stream=True):
+            text += chunk.choices[0].delta.content or ""
+        assert text == str(len(data["prompt"])), text
+        return 1.0
+
+class Blocking:
+    def run(self, data, base_url, api_key):
+        client = OpenAI(base_url=base_url, api_key=api_key)
+        answer = client.completions.create(model="any", prompt=data["prompt"])
+        return {answer.id: 1.0}
+"""
+
+
+@pytest.mark.parametrize("name", ["Streaming", "Blocking"])
+def test_the_openai_package_talks_to_the_base_url(project, server, name):
+    pytest.importorskip("openai")
+    (project / "agents.py").write_text(OPENAI)
+    done = rldbg(project, "rollout", f"agents:{name}", "--data", "data.jsonl", "--addrs", server.address, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["rows"] == 3, (done.stdout, done.stderr)

@@ -35,6 +35,12 @@ class Agent:
         response.raise_for_status()
         return {response.json()["id"]: 1.0}
 
+class BlockingAgent:
+    def run(self, data, base_url):
+        import httpx
+        body = {"model": "any", "messages": [{"role": "user", "content": data["prompt"]}]}
+        return float(httpx.post(base_url + "/chat/completions", json=body, timeout=30).is_success)
+
 def function(prompt, generate):
     answer = generate(prompt)
     assert answer.text == str(len(prompt)), answer
@@ -77,7 +83,7 @@ def make(tmp_path, server):
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
 
 
-@pytest.mark.parametrize("name", ["Areal", "Agent", "function", "coroutine", "rollout_func"])
+@pytest.mark.parametrize("name", ["Areal", "Agent", "BlockingAgent", "function", "coroutine", "rollout_func"])
 def test_every_shape_gives_the_same_rows_in_the_order_of_the_data(make, name):
     report = make(WORKFLOWS, name, n=2)
     assert report.ok and report.rows == 6 and not report.failures, report
@@ -160,6 +166,21 @@ def test_nonsense_is_a_failure_that_says_what_was_returned(make):
     assert report.rows == 0 and len(report.failures) == len(NONSENSE)
     for failure, said in zip(report.failures, NONSENSE.values(), strict=True):
         assert said in failure.message and failure.hint
+
+
+def test_trl_functions_of_both_signatures_with_a_reward_function(make, tmp_path):
+    (tmp_path / "rewards.py").write_text(
+        "def length(completions, prompts, **columns):\n    return [len(columns['name'][0])] * 2\n"
+    )
+    data = [{"prompt": "p", "name": "four"}]
+    report = make(WORKFLOWS, "old_rollout_func", data, n=2, reward=f"{tmp_path}/rewards.py:length")
+    assert report.mean_reward == 4.0 and report.rows == 2
+    assert report.notes == ("logprobs are NaN where the workflow returned none",)
+    report = make(WORKFLOWS, "old_rollout_func", data, n=2)
+    assert report.mean_reward is None and "rewards are NaN" in report.notes[0]
+    source = "def rollout_func(prompts, trainer):\n    return trainer.model.generate(prompts)\n"
+    (failure,) = make(source, "rollout_func", data).failures
+    assert "this trainer is a stand-in for rollouts and has no 'model'" in failure.message
 
 
 def test_a_rejected_episode_is_counted_and_said(make):

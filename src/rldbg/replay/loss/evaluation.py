@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import Finding, IncompleteDataError, UsageError
+from rldbg.core import Finding, IncompleteDataError, PrerequisiteError, UsageError
 from rldbg.replay.loss.findings import against_reference, findings_of
 from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
@@ -65,6 +66,9 @@ class Evaluated:
 
 def rerun_loss(request: LossRequest, *, load_model: ModelLoader) -> tuple[LossReport, int]:
     """The report, and this process's rank: one of them should print."""
+    for name in ("torch", "transformers") if request.model else ("torch",):
+        if find_spec(name) is None:
+            raise PrerequisiteError(f"a loss needs {name}", "pip install 'rldbg[train]'")
     user = UserLoss(request.loss, debugger=request.pdb)
     if user.needs_model and request.model is None:
         wanted = ", ".join(sorted(user.needs & {"logits", "model", "entropy"}))
