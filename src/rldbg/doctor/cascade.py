@@ -39,6 +39,10 @@ WRAPPERS = (
 """Exceptions that only say that something else failed."""
 
 
+def is_wrapper(failure: Failure) -> bool:
+    return failure.kind.rpartition(".")[2].startswith(WRAPPERS)
+
+
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """An entry, and the places where it was seen, earliest first."""
@@ -75,7 +79,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
     errors = [s for s in live if s.entry.severity == "error"]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library, seen)
-    if unknown is not None and errors and unknown.kind.rpartition(".")[2].startswith(WRAPPERS):
+    if unknown is not None and errors and is_wrapper(unknown):
         unknown = None
     causes = _causes(candidates, errors, library)
     if _is_doubtful(causes, errors, unknown, library):
@@ -248,7 +252,7 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
     def order(failure: Failure) -> tuple[bool, bool, bool, float, tuple[str, int]]:
         stamp = failure.place.stamp
         return (
-            failure.kind.rpartition(".")[2].startswith(WRAPPERS),
+            is_wrapper(failure),
             evidence.survived(failure.place),
             failure.chained,
             stamp.seconds if timed and stamp else 0.0,
@@ -267,7 +271,7 @@ def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
 
 def _came_before(failure: Failure | None, cause: Sighting) -> bool:
     """Whether an unknown failure came clearly before a failure that may be only fallout."""
-    if failure is None or failure.kind.rpartition(".")[2].startswith(WRAPPERS):
+    if failure is None or is_wrapper(failure):
         return False
     one, other = failure.place.stamp, cause.first.since
     if one and other and one.comparable(other):

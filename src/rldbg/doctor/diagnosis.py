@@ -5,6 +5,7 @@ from html import escape
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
+from rldbg.doctor.cascade import is_wrapper
 from rldbg.doctor.evidence import Failure, Hit
 from rldbg.doctor.flight_recorder import FlightReport
 
@@ -136,7 +137,7 @@ class Diagnosis:
             return "no failure found"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
         words = "the cause is not in these logs"
-        if self.first_error is not None:
+        if self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
             words = f"no known failure: it began with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
         return words + (f"; ranks {held_up} held the others up" if held_up else "")
