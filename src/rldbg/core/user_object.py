@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -20,15 +22,8 @@ def load_user_object(target: str, *, what: str) -> Any:
     place, separator, path = target.rpartition(":")
     if not separator or not place or not path:
         raise UsageError(f"{target!r} names no {what}", f"write module:name or file.py:name for the {what}")
-    try:
+    with user_code(f"importing {place}"):
         module = _module(place, what)
-    except RldbgError:
-        raise
-    except Exception as error:  # border 3 of 3: a module of the user's may raise anything
-        raise UsageError(
-            f"importing {place} failed\n{user_traceback(error)}",
-            f"mend it; `python -c 'import {place}'` shows the same",
-        ) from error
     found: Any = module
     for name in path.split("."):
         if not hasattr(found, name):
@@ -37,6 +32,19 @@ def load_user_object(target: str, *, what: str) -> Any:
             raise UsageError(f"{place} has no {name!r}", said)
         found = getattr(found, name)
     return found
+
+
+@contextmanager
+def user_code(doing: str) -> Iterator[None]:
+    """Around code of the user's that runs before anything else does: what it raises is shown with its traceback."""
+    try:
+        yield
+    except RldbgError:
+        raise
+    except Exception as error:  # border 3 of 3: the user's code may raise anything
+        raise UsageError(
+            f"{doing} failed\n{user_traceback(error)}", "mend it: the last line says what is wrong"
+        ) from error
 
 
 def user_traceback(error: BaseException) -> str:

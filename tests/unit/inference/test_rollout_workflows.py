@@ -320,6 +320,11 @@ def test_damaged_data_is_named_by_line(tmp_path, server, content, said):
         ("import nowhere_at_all", "f", "importing .* failed"),
         ("def f(:", "f", "SyntaxError"),
         (
+            "class F:\n    def __init__(self):\n        1 / 0\n    async def run(self, data): ...",
+            "F",
+            "ZeroDivisionError",
+        ),
+        (
             "class F:\n    def __init__(self, need): ...\n    async def run(self, data): ...",
             "F",
             "needs the argument 'need'",
@@ -336,6 +341,30 @@ def test_what_is_no_workflow_is_said_before_anything_runs(make, source, name, sa
     with pytest.raises(UsageError, match=said) as error:
         make(source, name)
     assert error.value.hint
+
+
+def test_datasets_by_name(make, tmp_path, server):
+    (tmp_path / "sets.py").write_text("""
+class Indexed:
+    def __len__(self): return 3
+    def __getitem__(self, place): return {"prompt": "x" * (place + 1)}
+indexed = Indexed()
+def endless():
+    while True: yield "p"
+def broken():
+    yield {"prompt": "p"}
+    raise OSError("the disk is gone")
+""")
+    workflow = tmp_path / "wf.py"
+    workflow.write_text(WORKFLOWS)
+
+    def run(name, **options):
+        request = RolloutRequest(f"{workflow}:function", f"{tmp_path}/sets.py:{name}", [server.address], **options)
+        return rollout(request, lambda: Run.create(name="t", path=tmp_path / "run"), load_tokenizer=lambda name: None)
+
+    assert run("indexed").rows == 3 and run("endless", limit=2).rows == 2
+    with pytest.raises(UsageError, match="the disk is gone"):
+        run("broken")
 
 
 def test_overrides_are_areals():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core import IncompleteDataError, SampleId, UsageError
-from rldbg.core.user_object import load_user_object
+from rldbg.core.user_object import load_user_object, user_code
 
 _MOST_ROWS = 1_000_000
 _PROMPT_KEYS = ("prompt", "messages", "question", "input_ids", "prompt_ids")
@@ -108,12 +108,23 @@ def _parsed(line: str, where: str) -> Any:
 def _dataset(source: str) -> Iterator[tuple[str, Any]]:
     found = load_user_object(source, what="dataset")
     if callable(found) and not isinstance(found, Iterable):
-        found = found()
+        with user_code(f"{source}()"):
+            found = found()
     if not isinstance(found, Iterable) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
-        found = (found[number] for number in range(len(found)))
+        found = map(found.__getitem__, range(len(found)))
     if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
         raise UsageError(
             f"{source} is a {type(found).__name__}, not a dataset",
             "name an iterable of rows, or a function without arguments that returns one",
         )
-    return ((f"{source}[{number}]", item) for number, item in enumerate(found))
+    return _numbered(found, source)
+
+
+def _numbered(items: Iterable[Any], source: str) -> Iterator[tuple[str, Any]]:
+    rows = enumerate(items)
+    while True:
+        with user_code(f"reading {source}"):
+            number, item = next(rows, (-1, None))
+        if number < 0:
+            return
+        yield f"{source}[{number}]", item

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rldbg.core import UsageError
-from rldbg.core.user_object import load_user_object
+from rldbg.core.user_object import load_user_object, user_code
 from rldbg.inference.workflows.adapters import Adapter, AgentAdapter, ArealAdapter, FunctionAdapter
 from rldbg.inference.workflows.agent_gate import AgentGate
 from rldbg.inference.workflows.episode import span
@@ -55,7 +55,8 @@ class Construction:
                     f"{factory.__name__} needs the argument {name!r}",
                     f"give it with --arg {name}=VALUE (module:name is imported)",
                 )
-        return factory(**given)
+        with user_code(f"{factory.__name__}({', '.join(given)})"):
+            return factory(**given)
 
     def _needed_tokenizer(self, name: str) -> Any:
         tokenizer = self.tokenizer()

@@ -61,14 +61,13 @@ class Watchdog:
                 blocked_s, seen = 0.0, self._beats
             elif self._main.ident is not None and not in_debugger(self._main.ident):
                 blocked_s += passed_s
-            if blocked_s >= self._limit_s and not self._armed:
-                self._armed = True
-                assert self._main.ident is not None
+            if blocked_s >= self._limit_s and self._main.ident is not None:
+                # Code that swallows the exception and blocks again is interrupted again.
+                blocked_s, self._armed = 0.0, True
                 signal.pthread_kill(self._main.ident, _SIGNAL)
-            elif blocked_s < self._limit_s:
-                self._armed = False
 
     def _raise(self, _number: int, frame: FrameType | None) -> None:
         """In the main thread. Only code that runs for a task is interrupted, never the loop itself."""
         if self._armed and asyncio.current_task() is not None:
+            self._armed = False
             raise EpisodeBlocked(f"blocked the event loop for {self._limit_s:g} s")
