@@ -134,7 +134,7 @@ class Diagnosis:
         if self.verdict == "found":
             return f"root cause: {self.root_causes[0].title} ({self.root_causes[0].id})"
         if self.verdict == "healthy":
-            return "no failure found"
+            return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
         words = "the cause is not in these logs"
         if self.first_error is not None and not is_wrapper(self.first_error):

@@ -41,6 +41,9 @@ def test_a_found_cause_is_exit_1_with_evidence_and_fix(doctor, tmp_path):
 def test_healthy_is_exit_0_and_unknown_exit_1(doctor, tmp_path):
     (tmp_path / "a.log").write_text("all is well\n")
     assert doctor(tmp_path / "a.log")[0] == 0
+    (tmp_path / "empty.log").touch()
+    code, out, _err = doctor(tmp_path / "empty.log")
+    assert (code, "nothing was read" in out) == (4, True)
     (tmp_path / "b.log").write_text("SomeOddError: x\nValueError: odd thing\n")
     code, out, _err = doctor(tmp_path / "b.log")
     assert code == 1
