@@ -77,7 +77,6 @@ class Profile:
         self._has_chosen = self._choice is not None
         self._number = 0
         self._is_told = False
-        self._optimizer_started_ns = 0
         self._selection = ActorSelection(plan, self._finish_others)
         self._phases = Phases(plan.books, about=self._about, step=lambda: self._number, clock=self._measure_clock)
         self.span = self._phases.span
@@ -124,7 +123,7 @@ class Profile:
             self._make_window(choice)
 
     def _make_window(self, choice: Choice) -> None:
-        if self.plan.tool == "nsys" and self._under is None:
+        if self.plan.tool == "phases" or (self.plan.tool == "nsys" and self._under is None):
             return
         self._window = Window(
             self.plan,
@@ -178,11 +177,16 @@ class Profile:
         def before(*_: Any) -> None:
             if self._number == 0 and not self._is_told:
                 self._enter(1)
-            self._optimizer_started_ns = time.monotonic_ns()
+            span = self.span("optimizer")
+            span.__enter__()
+            under_way.append(span)
 
         def after(*_: Any) -> None:
-            self._phases.write("optimizer", self._optimizer_started_ns, time.monotonic_ns())
+            if under_way:
+                under_way.pop().__exit__(None, None, None)
             self._optimizer_stepped()
+
+        under_way: list[Any] = []
 
         original = module.Optimizer.__init__
 
