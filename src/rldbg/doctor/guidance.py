@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from rldbg.doctor.cascade import Judgement
+from rldbg.doctor.cascade import Judgement, Sighting
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.evidence import Evidence, Hit, LogEnd
+from rldbg.doctor.entries import Category
+from rldbg.doctor.evidence import Evidence, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 
 _FACTS = {
@@ -30,17 +31,27 @@ def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[Fligh
     seen: set[str] = set()
     for sighting in judgement.fallout:
         for template in sighting.entry.look:
-            step = _filled(template, sighting.first)
+            step = _filled(template, sighting)
             if step not in seen:
                 seen.add(step)
                 yield step
 
 
-def _filled(template: str, hit: Hit) -> str:
-    """A step with the ids, addresses and times that the line itself states."""
-    facts = {name: found["v"] for name, pattern in _FACTS.items() if (found := pattern.search(hit.text))}
-    speaker = hit.place.speaker
-    own = {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank, "since": str(hit.since or "")}
+def _filled(template: str, sighting: Sighting) -> str:
+    """A step with the ids, addresses and times that the lines themselves state.
+
+    Who writes that an actor died is not the actor: of such a line only the words count, not its writer.
+    """
+    texts = [hit.text for hit in sighting.hits]
+    facts = {
+        name: found["v"]
+        for name, pattern in _FACTS.items()
+        if (found := next((match for text in texts if (match := pattern.search(text))), None))
+    }
+    speaker = sighting.first.place.speaker
+    own = {"since": str(sighting.first.since or "")}
+    if sighting.entry.category is not Category.RAY:
+        own |= {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank}
     values = _UNSAID | {key: value for key, value in own.items() if value} | facts
     return re.sub(r"\{(worker|node|pid|since|rank)\}", lambda match: values[match[1]], template)
 
