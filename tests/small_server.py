@@ -40,6 +40,7 @@ class SmallServer:
             routes.append(Route("/generate", self.generate, methods=["POST"]))
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(4096)
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
             uvicorn.Config(

@@ -65,6 +65,7 @@ class AgentGate:
         # asyncio switches delayed sending off only where the protocol is named: 40 ms an answer otherwise.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(_BACKLOG)
         self._clients: dict[int, httpx.AsyncClient] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._server = self._start()
