@@ -1,6 +1,7 @@
 """Workflows of all shapes against a real HTTP server: rows, order, failures, timelines."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -290,6 +291,33 @@ class Agent:
     assert [event["args"]["reward"] for event in trace if event["ph"] == "i"] == [2.5]
     everything = json.loads((tmp_path / "run" / "traces" / "all.json").read_text())["traceEvents"]
     assert len({event["tid"] for event in everything}) == 3
+
+
+def test_a_reward_is_computed_in_this_process(make):
+    """As AReaL wraps it: a pool of processes, a time limit, and 0 when anything goes wrong."""
+    source = (
+        WORKFLOWS
+        + """
+import os
+
+class ProcessPoolReward:
+    def __init__(self, reward_fn):
+        self.reward_fn, self.timeout_seconds = reward_fn, 15
+
+    async def __call__(self, *arguments):
+        return 0.0
+
+class Wrapped(Areal):
+    def __init__(self):
+        self.async_reward_fn = ProcessPoolReward(lambda name: os.getpid() if name == "two!" else {}["no reward"])
+
+    async def arun_episode(self, engine, data):
+        result = await super().arun_episode(engine, data)
+        return result | {"rewards": np.array([await self.async_reward_fn(data["prompt"])])}
+"""
+    )
+    report = make(source, "Wrapped", PROMPTS[1:], trace=True)
+    assert report.mean_reward == os.getpid() and [failure.error for failure in report.failures] == ["KeyError"]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ from rldbg.inference.workflows.data import Job, jobs_of, load_rows
 from rldbg.inference.workflows.descriptors import room_for
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.outcome import Outcome, RolloutReport
+from rldbg.inference.workflows.parts import rewards_here, trace_parts
 from rldbg.inference.workflows.runner import Observer, Runner
 from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.servers import Servers
-from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, trace_parts
+from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow
 from rldbg.inference.workflows.timeline import write_trace
 from rldbg.inference.workflows.wire import Wire
 from rldbg.inference.workflows.wire_formats import Protocol
@@ -121,6 +122,7 @@ class _Session:
         arguments = {name: _argument(value) for name, value in request.arguments.items()}
         construction = Construction(request.settings, arguments, self.tokenizer)
         self.shape, self._workflow = load_workflow(request.workflow, shape=request.shape, construction=construction)
+        rewards_here(self._workflow)
         if request.trace:
             trace_parts(self._workflow)
         wire = Wire()
