@@ -109,14 +109,14 @@ def _is_harmless(sighting: Sighting, evidence: Evidence) -> bool:
 def _is_doubtful(
     causes: Sequence[Sighting], errors: Sequence[Sighting], unknown: Failure | None, library: Library
 ) -> bool:
-    """What may be fallout is no answer after an unknown failure, nor when it leaves another failure unexplained."""
+    """What may be fallout is no answer after an unknown failure, nor when a telling failure is not its own fallout."""
     if not causes or any(s.entry.role is not Role.EITHER for s in causes):
         return False
     if _came_before(unknown, causes[0]):
         return True
-    known = {effect for s in causes for effect in library.effects[s.entry.id]}
+    known = {effect for s in causes for effect in library.direct_effects[s.entry.id]}
     open_ones = [s for s in errors if s not in causes and s.entry.id not in known]
-    return any(library.is_effect(s.entry.id) for s in open_ones)
+    return any(library.is_telling(s.entry.id) for s in open_ones)
 
 
 def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting]:

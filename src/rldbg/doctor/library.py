@@ -16,6 +16,7 @@ from rldbg.core import Environment, UsageError
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
 from rldbg.doctor.entries import Entry
 
+_FEW_CAUSES = 4
 PACKAGED = Path(__file__).parent / "knowledge"
 
 
@@ -57,9 +58,9 @@ class Library:
         """For each entry everything it can cause, directly or through others."""
         return {name: frozenset(_reach(name, self.direct_effects) - {name}) for name in self.direct_effects}
 
-    def is_effect(self, name: str) -> bool:
-        """Whether something is known that can cause it."""
-        return any(name in effects for effects in self.direct_effects.values())
+    def is_telling(self, name: str) -> bool:
+        """Whether something is known that can cause it, and not everything can: then it narrows the cause down."""
+        return 0 < sum(name in effects for effects in self.direct_effects.values()) <= _FEW_CAUSES
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self.entries:
