@@ -54,6 +54,12 @@ def rollout_func(prompts, trainer):
     assert trainer.args.num_generations == len(prompts)
     return trainer.vllm_client.generate(prompts) | {"reward": [1.0] * len(prompts)}
 
+def generation_rollout_func(prompts, trainer):
+    tokens = [[ord(char) for char in prompt] for prompt in prompts]
+    ids, completions, logprobs, _ = trainer.vllm_generation.generate(tokens, None, trainer.num_generations)
+    logprobs = [[values[0] for values in row] for row in logprobs]
+    return {"prompt_ids": ids, "completion_ids": completions, "logprobs": logprobs, "env_reward": [1.0] * len(ids)}
+
 def old_rollout_func(prompts, args, processing_class):
     return {"prompt_ids": [[1, 2]] * len(prompts), "completion_ids": [[3]] * len(prompts)}
 """
@@ -84,7 +90,9 @@ def make(tmp_path, server):
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
 
 
-@pytest.mark.parametrize("name", ["Areal", "Agent", "BlockingAgent", "function", "coroutine", "rollout_func"])
+@pytest.mark.parametrize(
+    "name", ["Areal", "Agent", "BlockingAgent", "function", "coroutine", "rollout_func", "generation_rollout_func"]
+)
 def test_every_shape_gives_the_same_rows_in_the_order_of_the_data(make, name):
     report = make(WORKFLOWS, name, n=2)
     assert report.ok and report.rows == 6 and not report.failures, report

@@ -76,12 +76,16 @@ class TrlAdapter(Adapter):
 
 
 class TrainerStandIn:
-    """`args`, `processing_class`, `vllm_client`, `accelerator` and `state`; there is no model and no optimizer."""
+    """What rollout functions read of a trainer: how to sample, and how to generate. It has no model, no optimizer."""
 
     def __init__(self, episode: Episode, *, tokenizer: Any, n: int) -> None:
         settings = episode.settings
         self.processing_class = tokenizer
         self.vllm_client = ClientStandIn(episode)
+        self.vllm_generation = GenerationStandIn(self.vllm_client)
+        self.num_generations = n
+        self.max_completion_length = settings.max_new_tokens
+        self.temperature, self.top_p, self.top_k = settings.temperature, settings.top_p, settings.top_k
         self.accelerator = SimpleNamespace(process_index=0, num_processes=1, is_main_process=True, device="cpu")
         self.state = SimpleNamespace(global_step=0, epoch=0.0)
         self.args = SimpleNamespace(
@@ -125,3 +129,18 @@ class ClientStandIn:
 
     async def _all(self, prompts: Sequence[Any], settings: GenerationSettings) -> list[Answer]:
         return list(await asyncio.gather(*(self._episode.generate(prompt, settings) for prompt in prompts)))
+
+
+class GenerationStandIn:
+    """`trainer.vllm_generation`: tokens in, one completion for each prompt of the batch, as a tuple."""
+
+    def __init__(self, client: ClientStandIn) -> None:
+        self.vllm_client = client
+
+    def sync_weights(self) -> None:
+        """The servers' weights are what they are."""
+
+    def generate(self, prompts: Sequence[Any], *_: Any, **__: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """The prompts of a batch are repeated already, so the number of generations changes nothing."""
+        answer = self.vllm_client.generate(prompts)
+        return answer["prompt_ids"], answer["completion_ids"], answer["logprobs"], answer["logprob_token_ids"]
