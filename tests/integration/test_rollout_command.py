@@ -106,6 +106,19 @@ def test_the_command_it_prints_runs_just_that_sample(project, server):
     assert json.loads(again.stdout)["episodes"] == 1
 
 
+def test_a_run_folder_of_another_verb_keeps_what_it_says(project, server):
+    (project / "first" / "recording").mkdir(parents=True)
+    (project / "first" / "run.json").write_text('{"command": ["rldbg", "train"], "config": {"seed": 5}}')
+    words = ("rollout", "flows:plain", "--data", "data.jsonl", "--addrs", server.address)
+    for folder in ("first", "second", "second"):
+        assert rldbg(project, *words, "--run", folder).returncode == 0
+        assert (project / folder / "generated" / "batch_data.pt").is_file()
+    kept = json.loads((project / "first" / "run.json").read_text())
+    assert kept["config"] == {"seed": 5} and kept["command"] == ["rldbg", "train"] and "rollout" in kept
+    assert json.loads((project / "second" / "run.json").read_text())["exit_code"] == 0
+    assert "trajectory" in rldbg(project, "show", "second").stdout
+
+
 class Terminal:
     """A program at a pseudo-terminal: what it prints, and a way to answer."""
 

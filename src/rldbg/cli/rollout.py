@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from rldbg.cli.output import console, print_json, print_line, print_note
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
+    from rldbg.core import Run
     from rldbg.inference.workflows import Observer, RolloutReport
 
 _MOST_SHOWN = 5
@@ -91,15 +93,12 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
         },
     )
 
-    def make_run() -> Run:
-        run = Run.create(name="rollout", path=options["run_folder"])
-        run.start(command=["rldbg", *sys.argv[1:]], verb="rollout")
-        return run
-
     with _progress() as observer:
+        make_run = partial(_make_run, options["run_folder"])
         report = rollout(request, make_run, load_tokenizer=_tokenizer, observer=observer)
     code = _exit_code(report)
-    Run(report.run).finish(code)
+    if Run(report.run).read().get("verb") == "rollout":
+        Run(report.run).finish(code)
     print_json(report.to_dict()) if as_json else _show(report)
     if report.hung:
         # A thread that does not end would keep the interpreter waiting at its exit.
@@ -107,6 +106,20 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _make_run(folder: Path | None) -> "Run":
+    """The run folder; what another verb has written of itself into run.json stays."""
+    from rldbg.core import Run
+
+    run = Run.create(name="rollout", path=folder)
+    command = ["rldbg", *sys.argv[1:]]
+    known = run.read()
+    if "command" not in known or known.get("verb") == "rollout":
+        run.start(command=command, verb="rollout")
+    else:
+        run.update(rollout={"command": command})
+    return run
 
 
 def _merged(context: click.Context, overrides: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
