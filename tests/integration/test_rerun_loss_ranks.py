@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from rldbg.core import Environment, SampleId
 from rldbg.recording import write_batch
@@ -60,8 +61,8 @@ def project(tmp_path_factory):
     return folder
 
 
-def run(project, loss, *options, ranks=1):
-    words = ["-m", "rldbg", "rerun", "batch.pt", "--loss", f"my_losses:{loss}", "--device", "cpu", "--json", *options]
+def run(project, loss, *options, ranks=1, device="cpu"):
+    words = ["-m", "rldbg", "rerun", "batch.pt", "--loss", f"my_losses:{loss}", "--device", device, "--json", *options]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     environment = {**Environment().everything(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project)}
     done = subprocess.run(
@@ -94,3 +95,13 @@ def test_a_loss_of_logits_is_compared_in_the_parameters(project):
 def test_an_error_on_one_rank_ends_all_of_them(project):
     code, errors = run(project, "breaks_on_one", ranks=2)
     assert code == 1 and all("ValueError: only here" in item["error"]["message"] for item in errors)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_the_gpu_gives_the_numbers_of_the_cpu(project):
+    _, (here,) = run(project, "own_mean", "--model", "tiny")
+    _, (there,) = run(project, "own_mean", "--model", "tiny", device="cuda")
+    assert there["device"].startswith("cuda") and there["equal_to"] == here["equal_to"]
+    assert there["gradients"]["norm"] == pytest.approx(here["gradients"]["norm"], rel=1e-4)
+    assert there["points"][1]["loss"] == pytest.approx(here["points"][1]["loss"], rel=1e-4)

@@ -1,9 +1,14 @@
 """Where the servers are: named on the command line, in AReaL's variable, or known to `rldbg serve`."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rldbg.core import Environment, UnreachableError, UsageError
-from rldbg.inference.registry import Registry, Server
+
+if TYPE_CHECKING:
+    from rldbg.inference.registry import Registry, Server
 
 VARIABLE = "AREAL_LLM_SERVER_ADDRS"
 _START = "start one with `rldbg serve up --model tiny`"
@@ -17,10 +22,10 @@ def find_servers(addresses: str | None, name: str | None, environment: Environme
     if addresses is not None:
         return _listed(addresses, "--addrs")
     if name:
-        return _running(Registry(_home(environment)).find(name))
+        return _running(_registry(environment).find(name))
     if environment.text(VARIABLE).strip():
         return _listed(environment.text(VARIABLE), VARIABLE)
-    servers = [server for server in Registry(_home(environment)).servers() if server.backend != "train"]
+    servers = [server for server in _registry(environment).servers() if server.backend != "train"]
     if not servers:
         raise UnreachableError(
             "no inference server is named and `rldbg serve` has none",
@@ -32,8 +37,11 @@ def find_servers(addresses: str | None, name: str | None, environment: Environme
     return _running(servers[0])
 
 
-def _home(environment: Environment) -> Path:
-    return Path(environment.text("RLDBG_HOME"))
+def _registry(environment: Environment) -> Registry:
+    """Loaded when it is needed: servers named by their addresses need no psutil here."""
+    from rldbg.inference.registry import Registry
+
+    return Registry(Path(environment.text("RLDBG_HOME")))
 
 
 def _listed(text: str, where: str) -> list[str]:
