@@ -2,13 +2,13 @@
 
 Three processes take turns, one measurement each: one gets an agent on the way, is stopped, attached to and let go; the
 other two get none. Each is compared with itself: a process's speed depends by several per cent on where its memory
-happens to lie (an `import dis` alone can make a loop 15 % slower), so everything is loaded beforehand, the loop is
-measured in many processes of different memory layouts, and the median decides. What remains between the two plain
-processes is the noise. The peer is `debugpy.listen()`, which is what Ray's debugger and most guides call; the limit is
-a process without an agent, 1 x.
+happens to lie (an `import dis` alone can make a loop 15 % slower), so everything is loaded beforehand, and each
+workload is measured in several processes of different memory layouts, of which the median decides. What remains between
+the two plain processes is the noise. The peer is `debugpy.listen()`, which is what Ray's debugger and most guides call;
+the limit is a process without an agent, 1 x.
 
     python benchmarks/bench_live_overhead.py loop [--python PYTHON]    another interpreter for the measured processes
-    python benchmarks/bench_live_overhead.py step                      a step of the trainer's default recipe
+    python benchmarks/bench_live_overhead.py step                      a small step of the trainer's default recipe
 """
 
 import argparse
@@ -26,6 +26,7 @@ from rldbg.core import Run
 from rldbg.live import BrokerClient, armed_environment, start_broker, stop_broker
 
 GOAL = 1.01
+RECIPE = Path(__file__).parents[1] / "recipes" / "arithmetic.yaml"
 STARTUP = Path(rldbg.agent.__file__).parent / "startup"
 LOADED = f"""
 import os, sys, time
@@ -34,12 +35,12 @@ import rldbg_startup
 agent = rldbg_startup.load_agent()
 import rldbg_agent.debugger
 rldbg_agent.debugger.load_debugpy(os.environ["RLDBG_DEBUGPY"])
-"""
-LOOP = """
 import random
 random.seed(int(os.environ["LAYOUT"]))
 held = [bytearray(random.randrange(400)) for _ in range(random.randrange(3000))]
 held += [float(n) for n in range(random.randrange(3000))] + list(range(1000, 1000 + random.randrange(3000)))
+"""
+LOOP = """
 def body(i, total):
     return total + i & 255
 def measure():
@@ -47,22 +48,37 @@ def measure():
     for i in range(100_000): total = body(i, total)
     return time.thread_time() - begin
 """
+# Between two steps the trainer waits for its next command.
 STEP = f"""
 import tempfile
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from bench_train_overhead import Side
-side, number = Side(Path(tempfile.mkdtemp()), recording=False), iter(range(10**6))
-def measure():
-    return side.step(next(number))[1]
+from rldbg.core import Run
+from rldbg.trainer import Reporting, read_recipe, train
+folder = Path(tempfile.mkdtemp())
+overrides = ["policy.ranks=1", "++cluster.in_process=true", "warm_start.max_steps=5", "steps=1000"]
+small = ["data.prompts_per_step=16", "++debug.enable_data_dump=false"]
+loaded = read_recipe(Path({str(RECIPE)!r}), [*overrides, *small])
+begin = 0.0
+def after_step(_step, _metrics):
+    global begin
+    if begin: print(time.process_time() - begin, flush=True)
+    obey(sys.stdin.readline())
+    begin = time.process_time()
 """
-COMMANDS = """
-for line in sys.stdin:
+OBEY = """
+def obey(line):
     word = line.strip()
     if word == "listen": import debugpy; debugpy.listen(("127.0.0.1", 0))
     if word.startswith("arm "): os.environ["RLDBG_RUN"] = word[4:]; agent.start()
-    if word == "stop": breakpoint()
+    if word == "stop": breakpoint(); word = ""
+"""
+AGAIN = """
+for line in sys.stdin:
+    obey(line)
     print(measure(), flush=True)
+"""
+TRAIN = """
+train(loaded, Run.create(name="bench", path=folder), reporting=Reporting(on_step=after_step))
 """
 PHASES = ("before", "armed", "after detach")
 
@@ -178,10 +194,10 @@ def main():
     options = parser.parse_args()
     # A pass of the loop is like every other, and the fastest is its cost; a step is compared with the same step.
     steady = options.workload == "loop"
-    sets, rounds = (15, 12) if steady else (1, 16)
+    sets, rounds = (15, 12) if steady else (5, 8)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as errors:
         script = Path(folder) / "subject.py"
-        script.write_text(LOADED + (LOOP if steady else STEP) + COMMANDS)
+        script.write_text(LOADED + (LOOP + OBEY + AGAIN if steady else STEP + OBEY + TRAIN))
         run = Run.create(name="bench", path=Path(folder) / "run")
         start_broker(run, owner_pid=os.getpid())
         environment = os.environ | {"RLDBG_DEBUGPY": armed_environment(run)["RLDBG_DEBUGPY"]}
