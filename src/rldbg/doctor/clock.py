@@ -1,7 +1,8 @@
 """When a line was written, in the dialects of the programs whose logs we read.
 
 A time is seconds; only times of the same zone kind (with or without a stated offset) are compared. Stamps without a
-year take it from the file's own date. Kernel uptime and bare clock times say nothing across files and are ignored.
+year take it from other stamps of their log, else of the other logs, else from the file's own date. Kernel uptime and
+bare clock times say nothing across files and are ignored.
 """
 
 import calendar
@@ -30,6 +31,16 @@ _DIALECTS = tuple(
         rf"(?<!\w)(?P<mon>[A-Z][a-z]{{2}}) +(?P<d>\d\d?) {_CLOCK}",
     )
 )
+
+
+_YEAR = re.compile(rb"\b(20\d\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[ T_][0-2]\d:[0-5]\d:")
+_HEAD_BYTES = 1 << 16
+
+
+def stated_year(head: bytes | bytearray) -> int:
+    """The year of the first full date at the beginning of a log, or 0."""
+    found = _YEAR.search(head, 0, _HEAD_BYTES)
+    return int(found[1]) if found else 0
 
 
 class Stamp(NamedTuple):

@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from rldbg.core import Finding, Severity
 from rldbg.doctor.cleaning import clean
-from rldbg.doctor.clock import Stamp, stamp_in
+from rldbg.doctor.clock import Stamp, stamp_in, stated_year
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place
 from rldbg.doctor.failures import failure_at, skeleton
 from rldbg.doctor.folds import FOLDED_UP_TO_BYTES, straddling
@@ -67,8 +67,11 @@ class Scanner:
         self.on_hit = on_hit or (lambda _hit: None)
         self.budget_s = budget_s
         self.evidence = Evidence()
+        self.year = 0
+        """The year that a log of this story states; logs that state none are of the same year."""
 
     def read_all(self, sources: Sequence[Source]) -> Evidence:
+        self.year = next((year for source in sources if (year := source.stated_year)), 0)
         for source in sources:
             self.read(source)
         return self.evidence
@@ -108,7 +111,9 @@ class LogReader:
 
     def take(self, chunk: Chunk) -> None:
         if self._tail is None:
-            self._year, self._size = self._source.year, self._source.size
+            self._year = stated_year(chunk.data) or self._scanner.year or self._source.year
+            self._scanner.year = self._scanner.year or stated_year(chunk.data)
+            self._size = self._source.size
         self._tail = chunk
         self._bytes = chunk.offset + len(chunk.data)
         self._tries_here.clear()

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.doctor.cleaning import Speaker
+from rldbg.doctor.clock import stated_year
 from rldbg.doctor.run_evidence import crash_speaker, crash_text, is_crash_file
 
 CHUNK_BYTES = 4 << 20
@@ -75,6 +76,17 @@ class Source:
         """The year of stamps that have none: that of the file's last change."""
         moment = datetime.now(UTC) if self.path is None else datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
         return moment.year
+
+    @property
+    def stated_year(self) -> int:
+        """The year that the first lines of the log state, or 0; a pipe cannot be looked into."""
+        if self.path is None:
+            return 0
+        try:
+            with self.open() as stream:
+                return stated_year(stream.read(MARGIN_BYTES))
+        except (OSError, EOFError, zlib.error):
+            return 0
 
     @property
     def size(self) -> int:

@@ -56,6 +56,20 @@ def test_a_cause_that_came_after_the_trouble_is_not_its_cause(verdict):
     assert "nccl-watchdog-timeout" in [cause.id for cause in found.fallout]
 
 
+def test_stamps_without_a_year_are_of_the_year_that_the_logs_state(verdict):
+    """glog writes none: taken from the file's date, the cause would come years after its fallout."""
+    found = verdict(
+        [
+            "2024-07-10 15:24:06,387 INFO worker.py:1771 -- Started a local Ray instance.",
+            "E0710 15:24:06.605366961 2474524 thd.cc:157]    pthread_create failed: Resource temporarily unavailable",
+            "[2024-07-10 15:24:06,819 E 24 24] core_worker.cc:251: Failed to register worker 01ff to Raylet. IOError",
+        ]
+    )
+    assert ids(found) == ["os-thread-limit"]
+    apart = verdict(["[2024-07-10 15:24:08,000 E 1 1] " + DIED], ["E0710 15:24:06.600000000 7 thd.cc:157] " + OOM])
+    assert (ids(apart), [cause.id for cause in apart.fallout]) == (["torch-cuda-oom"], ["ray-actor-died"])
+
+
 def test_only_symptoms_means_unknown_with_places_to_look(verdict):
     found = verdict([WATCHDOG.format(rank=3, time="10:20:00"), DIED])
     assert found.verdict == "unknown"
