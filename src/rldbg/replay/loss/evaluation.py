@@ -86,6 +86,8 @@ def rerun_loss(request: LossRequest, *, load_model: ModelLoader) -> tuple[LossRe
 
 
 class _Evaluation:
+    """One request on one rank. Collective calls are made in the same order on every rank, whatever its rows hold."""
+
     def __init__(
         self, request: LossRequest, user: UserLoss, inputs: LossInputs, ranks: Ranks, load_model: ModelLoader
     ) -> None:
