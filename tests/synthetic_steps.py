@@ -29,7 +29,7 @@ def step_data(step=0):
         "new": log_probs.copy(),
         "entropy": -log_probs,
         "advantages": advantages,
-        "versions": np.full((count, PROMPT + RESPONSE), step),
+        "versions": np.concatenate([np.full((count, PROMPT), -1), np.full((count, RESPONSE), step)], 1),
         "parameter": np.full((2, 4), step, np.float32) + np.arange(4, dtype=np.float32),
         "replica": None,
         "loss_scale": 1.0,

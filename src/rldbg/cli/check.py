@@ -1,11 +1,14 @@
 """`rldbg check`: what must hold in one recording."""
 
+from pathlib import Path
+
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line, print_result
+from rldbg.cli.output import print_findings, print_json, print_line, print_note, print_result
 from rldbg.core import ExitCode, Severity, UsageError, worst
 
+_STEPS_SHOWN = 10
 _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}
 
 
@@ -15,6 +18,12 @@ _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WAR
 @click.option("--only", multiple=True, help="Run only this check; may be given more than once.")
 @click.option("--step", "steps", multiple=True, type=int, help="Only this step; may be given more than once.")
 @click.option("--layout", help="Layout instead of the detected one.")
+@click.option("--metrics", is_flag=True, help="Also print what experts watch, step by step.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path),
+    help="Write these metrics to a .parquet file, or as TensorBoard events into a folder.",
+)
 @click.option("--fail-on", type=click.Choice(list(_FAIL_ON)), default="warning", help="What makes the exit code 1.")
 def command(
     path: str | None,
@@ -22,6 +31,8 @@ def command(
     only: tuple[str, ...],
     steps: tuple[int, ...],
     layout: str | None,
+    metrics: bool,
+    export: Path | None,
     fail_on: str,
     as_json: bool,
 ) -> int:
@@ -31,12 +42,20 @@ def command(
     if path is None:
         raise UsageError("check needs a recording", "rldbg check RUN, or rldbg check --list")
     from rldbg.analysis import check
+    from rldbg.analysis.step_metrics import Row, export_metrics, step_metrics
     from rldbg.recording import open as open_recording
 
-    report = check(open_recording(path, layout=layout), only=only, steps=steps or None)
+    recording = open_recording(path, layout=layout)
+    report = check(recording, only=only, steps=steps or None)
+    rows: list[Row] = step_metrics(recording, steps or None) if metrics or export is not None else []
+    if export is not None:
+        export_metrics(rows, export)
+        print_note(f"metrics of {len(rows)} steps: {export}")
     if as_json:
-        print_json(report.to_dict())
+        print_json({**report.to_dict(), **({"metrics": rows} if metrics else {})})
     else:
+        if metrics:
+            _print_metrics(rows)
         print_line(
             f"{report.verdict}: {len(report.passed)} checks hold, {len(report.not_applicable)} could not be made, "
             f"over {len(report.steps)} steps"
@@ -48,6 +67,19 @@ def command(
     if report.verdict == "incomplete":
         return ExitCode.INCOMPLETE
     return ExitCode.FINDING if worst(report.findings) in _FAIL_ON[fail_on] else ExitCode.OK
+
+
+def _print_metrics(rows: list[dict[str, float]]) -> None:
+    """One column a step, the newest ten of them: names are long and steps are many."""
+    from rich.table import Table
+
+    from rldbg.analysis.step_metrics import metric_names
+
+    shown = rows[-_STEPS_SHOWN:]
+    table = Table("metric", *(f"step {int(row['step'])}" for row in shown), box=None, header_style="bold")
+    for name in metric_names(shown):
+        table.add_row(name, *("" if name not in row else f"{row[name]:.4g}" for row in shown))
+    print_result(table)
 
 
 def _list(as_json: bool) -> int:

@@ -37,6 +37,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("doctor", "doctor", "The root cause of a failure, with its fix; and is this machine fit."),
     Verb("train", "trainer", "Run the embedded GRPO trainer on a recipe; record, replay, resume."),
     Verb("demo", "trainer", "The tour: train, record, verify, check, replay, compare, rerun."),
+    Verb("zoo", "trainer", "Bugs built into the trainer on purpose, and who names them.", hidden=True),
     Verb("config", "settings", "Show the resolved configuration and where each value comes from."),
 )
 

@@ -24,6 +24,9 @@ Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 _SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs, ratios, losses, optimizer)
 
 
+_NAMES_THE_CAUSE = 0.6
+
+
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
     """What can make this the first stage that differs."""
     return [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
@@ -33,7 +36,9 @@ def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batc
     """The hypotheses that fit, best first, for what first differs at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
     fitting = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence) if item.fits]
-    return sorted(fitting, key=lambda item: -round(item.share, 3))
+    ranked = sorted(fitting, key=lambda item: -round(item.share, 3))
+    # What only says where the fault lies gives way to what says what it is.
+    return [item for item in ranked if item.share >= _NAMES_THE_CAUSE] or ranked
 
 
 __all__ = ["Evidence", "Explanation", "explain", "hypotheses_of"]

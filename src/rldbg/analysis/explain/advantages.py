@@ -125,13 +125,20 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def discounted(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's advantages fall by a constant factor a token away from the end (or from the start)."""
-    rows = [row for row in _rows(evidence) if len(row[0]) > 2 and np.all(row[0] != 0) and np.all(row[1] != 0)]
-    ratios = [row[1] / row[0] for row in rows]
-    if not ratios or any((ratio <= 0).any() for ratio in ratios):
+    """One side's advantages change by a constant factor from token to token."""
+    rates = []
+    for one, other in evidence.samples:
+        a, b = one.trained("advantages"), other.trained("advantages")
+        if a is None or b is None or len(a[0]) != len(b[0]) or len(a[0]) < 2 or not (np.all(a[0]) and np.all(b[0])):
+            continue
+        ratio = b[0].astype(np.float64) / a[0]
+        if (ratio <= 0).any():
+            return
+        rates.append(np.diff(np.log(ratio)) / np.diff(a[1]))
+    if not rates:
         return
-    steps = np.concatenate([np.diff(np.log(ratio)) for ratio in ratios])
-    rate, residual = float(np.median(steps)), largest(steps - np.median(steps))
+    every = np.concatenate(rates)
+    rate, residual = float(np.median(every)), largest(every - np.median(every))
     if abs(rate) > 1e-4 and residual <= 1e-3:
         text = f"from token to token B's advantages change by a factor {np.exp(rate):.5g} beside A's: a discount"
         yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))})

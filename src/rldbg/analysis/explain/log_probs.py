@@ -107,7 +107,8 @@ def temperature(quantity: str) -> Hypothesis:
             # The factor is A's inverse temperature in units of B's.
             text = f"B's {quantity} are those of logits divided by {fit.factor:.4g} times A's temperature"
             facts = {"temperature_ratio": fit.factor, "pairs": fit.pairs}
-            yield Explanation("temperature", text, fit.residual, contexts.NOISE * max(1.0, fit.factor), facts)
+            noise = contexts.NOISE * max(1.0, fit.factor)
+            yield Explanation("temperature", text, fit.residual, noise, facts, share=0.99)
         elif not fit.fits:
             yield from _by_entropy(evidence, quantity)
 
@@ -168,9 +169,27 @@ def offset(quantity: str) -> Hypothesis:
             return
         gap = found[1] - found[0]
         middle = float(np.median(gap))
-        if len(gap) > 3 and largest(gap - middle) <= 5 * _NOISE:
+        if len(gap) > 3 and largest(gap - middle) <= 5 * _NOISE < abs(middle):
             text = f"B's {quantity} are A's plus {middle:.6g}"
             yield Explanation("offset", text, largest(gap - middle), 5 * _NOISE, {"offset": middle})
+
+    return hypothesis
+
+
+def bounded(quantity: str) -> Hypothesis:
+    """One side's values are cut off at a bound."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        found = evidence.tokens(quantity)
+        if found is None or not differs(evidence, quantity):
+            return
+        for label, full, cut in (("B", found[0], found[1]), ("A", found[1], found[0])):
+            bounds = float(cut.min()), float(cut.max())
+            if len(np.unique(cut)) > 2 and largest(np.clip(full, *bounds) - cut) <= _NOISE:
+                sides = [f"below {bounds[0]:.6g}"] if full.min() < bounds[0] - _NOISE else []
+                sides += [f"above {bounds[1]:.6g}"] if full.max() > bounds[1] + _NOISE else []
+                text = f"{label}'s {quantity} are cut off {' and '.join(sides)}"
+                yield Explanation("clipped", text, 0.0, _NOISE, {"side": label, "bounds": list(bounds)})
 
     return hypothesis
 
@@ -266,6 +285,7 @@ def _all(quantity: str) -> tuple[Hypothesis, ...]:
         rounded(quantity),
         scaled(quantity),
         offset(quantity),
+        bounded(quantity),
         temperature(quantity),
         permuted(quantity),
     )
@@ -277,6 +297,8 @@ HYPOTHESES = {
         shifted("rollout_log_probs"),
         rounded("rollout_log_probs"),
         scaled("rollout_log_probs"),
+        offset("rollout_log_probs"),
+        bounded("rollout_log_probs"),
         permuted("rollout_log_probs"),
     ),
     "old_log_probs": (ratio_always_one, of_reference("old_log_probs"), *_all("old_log_probs")),

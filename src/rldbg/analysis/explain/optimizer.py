@@ -15,7 +15,13 @@ from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.explain.passes import SideStep
 
 _CLIPS: tuple[float | None, ...] = (None, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
-_BETAS = tuple(itertools.product((0.9, 0.95, 0.8, 0.0), (0.95, 0.98, 0.99, 0.999)))
+_BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
+_EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
+_KINDS = (
+    *(("AdamW", betas, epsilon) for betas, epsilon in itertools.product(_BETAS, _EPSILONS)),
+    ("plain gradient descent", (0.0, 0.0), 0.0),
+    ("gradient descent with momentum 0.9", (0.9, 0.0), 0.0),
+)
 _STEPS = 5
 _ELEMENTS = 6000
 _FIT = 2e-3
@@ -23,10 +29,12 @@ _FIT = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """AdamW with these numbers; `rates` are the learning rates of its steps from the second one on."""
+    """What turns gradients into steps; `rates` are the learning rates of its steps from the second one on."""
 
+    kind: str
     clip: float | None
     betas: tuple[float, float]
+    epsilon: float
     rates: tuple[float, ...]
     decay: float
     residual: float
@@ -72,25 +80,27 @@ def identify(side: SideStep) -> Optimizer | None:
     for clip in _CLIPS:
         if clip is not None and history.norms.max() <= clip:
             continue
-        for betas in _BETAS:
-            tried = _try(history, clip, betas)
+        for kind, betas, epsilon in _KINDS:
+            tried = _try(history, kind, clip, betas, epsilon)
             if found is None or tried.residual < 0.5 * found.residual:
                 found = tried
     return found if found is not None and found.residual <= _FIT else None
 
 
-def _try(history: _History, clip: float | None, betas: tuple[float, float]) -> Optimizer:
-    """Repeats AdamW's moments; learning rate and decay are fitted to each step's movement."""
+def _try(history: _History, kind: str, clip: float | None, betas: tuple[float, float], epsilon: float) -> Optimizer:
+    """Repeats the optimizer's moments; learning rate and decay are fitted to each step's movement."""
     beta1, beta2 = betas
     mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
     rates, decays, worst = [], [], 0.0
     for step, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True), 1):
         clipped = gradient if clip is None else gradient * min(1.0, clip / (norm + 1e-6))
-        mean = beta1 * mean + (1 - beta1) * clipped
+        mean = beta1 * mean + (1 - beta1 if kind == "AdamW" else 1.0) * clipped
         square = beta2 * square + (1 - beta2) * clipped**2
         if step == 1:
             continue
-        direction = mean / (1 - beta1**step) / (np.sqrt(square / (1 - beta2**step)) + 1e-8)
+        direction = mean
+        if kind == "AdamW":
+            direction = mean / (1 - beta1**step) / (np.sqrt(square / (1 - beta2**step)) + epsilon)
         before, moved = history.parameters[step - 2], history.parameters[step - 1] - history.parameters[step - 2]
         columns = -np.stack([direction, before], 1)
         weights = np.linalg.lstsq(columns, moved, rcond=None)[0]
@@ -99,7 +109,7 @@ def _try(history: _History, clip: float | None, betas: tuple[float, float]) -> O
         rates.append(float(weights[0]))
         decays.append(float(weights[1] / weights[0]) if weights[0] else 0.0)
     decay = float(np.median(decays))
-    return Optimizer(clip, betas, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst)
+    return Optimizer(kind, clip, betas, epsilon, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst)
 
 
 def optimizers(evidence: Evidence) -> Iterator[Explanation]:
@@ -114,6 +124,9 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object, object]]:
+    if a.kind != b.kind:
+        yield "optimizer-kind", "the optimizer is", a.kind, b.kind
+        return
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
     if ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
         first = next(place for place, ratio in enumerate(ratios) if abs(ratio - 1) > 0.02)
@@ -124,6 +137,8 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "gradient-clip", "gradients are clipped to a norm of", a.clip, b.clip
     if a.betas != b.betas:
         yield "optimizer-betas", "AdamW's betas are", a.betas, b.betas
+    if a.epsilon != b.epsilon:
+        yield "optimizer-epsilon", "AdamW's epsilon is", a.epsilon, b.epsilon
 
 
 def _show(value: object) -> str:

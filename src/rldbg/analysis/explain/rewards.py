@@ -50,7 +50,43 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
         for how, rule in (("cut to", np.trunc), ("rounded to", np.round)):
             if full.size and largest(full - whole) > 0 and np.array_equal(rule(full), whole):
                 text = f"{label}'s rewards are the other side's {how} whole numbers"
-                yield Explanation("reward-rounded", text, parameters={"side": label})
+                yield Explanation("reward-rounded", text, parameters={"side": label}, share=0.9)
+
+
+def by_length(evidence: Evidence) -> Iterator[Explanation]:
+    """The rewards differ by so much a token."""
+    known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
+    gap = np.asarray([(b.reward or 0.0) - (a.reward or 0.0) for a, b in known])
+    for what, counts in (
+        ("trained token", [np.count_nonzero(a.loss_mask) for a, _ in known]),
+        ("token", [len(a.tokens) for a, _ in known]),
+    ):
+        lengths = np.asarray(counts, dtype=np.float64)
+        if len(np.unique(lengths)) < 3 or largest(gap) == 0:
+            continue
+        slope, offset = np.polyfit(lengths, gap, 1)
+        residual = largest(gap - slope * lengths - offset)
+        if residual <= 1e-5 and abs(slope) > 1e-4:
+            text = f"B's rewards are A's {slope:+.6g} a {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
+            facts = {"per_token": float(slope), "offset": float(offset)}
+            yield Explanation("reward-by-length", text, residual, 1e-5, facts)
+
+
+def of_group(evidence: Evidence) -> Iterator[Explanation]:
+    """Some samples have a reward of their whole group."""
+    known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
+    for index, label in ((0, "B"), (1, "A")):
+        groups: dict[str, list[float]] = {}
+        for pair in known:
+            groups.setdefault(pair[index].sample.group_id, []).append(pair[index].reward or 0.0)
+        changed = [pair for pair in known if pair[0].reward != pair[1].reward]
+        for how, rule in (("mean", np.mean), ("maximum", np.max), ("minimum", np.min)):
+            if changed and all(
+                abs((pair[1 - index].reward or 0.0) - float(rule(groups[pair[index].sample.group_id]))) <= 1e-6
+                for pair in changed
+            ):
+                text = f"{label} gives {len(changed)} samples the {how} of their group's rewards"
+                yield Explanation("reward-of-group", text, parameters={"side": label, "how": how})
 
 
 def lost(evidence: Evidence) -> Iterator[Explanation]:
@@ -80,4 +116,4 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
         )
 
 
-HYPOTHESES = {"reward": (affine, permuted, clipped, rounded, lost)}
+HYPOTHESES = {"reward": (affine, permuted, by_length, lost, of_group, clipped, rounded)}

@@ -95,7 +95,8 @@ def temperature(evidence: Evidence) -> Iterator[Explanation]:
         ratios = [1 / fit.factor for fit in fits]
         text = f"the rollout's temperature is {ratios[0]:.4g} times the trainer's in A and {ratios[1]:.4g} times in B"
         residual = max(fit.residual for fit in fits)
-        yield Explanation("temperature", text, residual, contexts.NOISE * 5, {"a": ratios[0], "b": ratios[1]})
+        facts = {"a": ratios[0], "b": ratios[1]}
+        yield Explanation("temperature", text, residual, contexts.NOISE * 5, facts, share=0.99)
 
 
 def sampling_filter(evidence: Evidence) -> Iterator[Explanation]:
@@ -139,6 +140,41 @@ def low_precision(evidence: Evidence) -> Iterator[Explanation]:
                 "as with weights or logits of lower precision"
             )
             yield Explanation("precision", text, largest(mine), _ROUNDED, {"side": label, "scatter": spread}, 0.9)
+
+
+def mismatch(evidence: Evidence) -> Iterator[Explanation]:
+    """Engine and trainer disagree about the same tokens on one side only: the fault lies between them."""
+    gaps = [None if (name := trainer_name(side)) is None else _gap(side, name) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, gaps, reversed(gaps), strict=True):
+        if mine is not None and other is not None and largest(mine) > _SAME and largest(other) <= contexts.NOISE:
+            text = (
+                f"{label}'s engine and trainer disagree on the tokens they share, by up to {largest(mine):.3g}; the "
+                "other side's agree: weights that were not all synced, or other code in the engine"
+            )
+            yield Explanation("rollout-mismatch", text, parameters={"side": label, "largest": largest(mine)}, share=0.5)
+
+
+def greedy(evidence: Evidence) -> Iterator[Explanation]:
+    """One side never drew a token where the other drew a likelier one in the same context."""
+    for label, right, wrong in evidence.directions:
+        sides = (evidence.a, evidence.b)
+        if not _only_copies(sides[wrong]) or _only_copies(sides[right]):
+            continue
+        drawn, known = (
+            contexts.within(sides[n].samples.values(), "old_log_probs", "old_log_probs") for n in (wrong, right)
+        )
+        pairs = [
+            (next(iter(mine.values()))[0], value)
+            for context, mine in drawn.items()
+            for token, (value, _) in known.get(context, {}).items()
+            if token not in mine
+        ]
+        if len(pairs) >= 4 and all(mine >= theirs - contexts.NOISE for mine, theirs in pairs):
+            text = (
+                f"{label} always has the likeliest token: none of {len(pairs)} other tokens drawn in the same contexts "
+                "is likelier. Its engine is greedy"
+            )
+            yield Explanation("greedy", text, parameters={"side": label, "contexts": len(pairs)})
 
 
 def group_shares_seed(evidence: Evidence) -> Iterator[Explanation]:
@@ -212,9 +248,11 @@ HYPOTHESES = {
         weights_not_synced,
         temperature,
         sampling_filter,
+        greedy,
         group_shares_seed,
         other_start,
         low_precision,
+        mismatch,
         seed,
     ),
 }

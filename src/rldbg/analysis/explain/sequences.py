@@ -16,14 +16,26 @@ _MaskFault = Callable[[SampleTokens, SampleTokens, np.ndarray], bool]
 
 
 def _prompt(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
-    return bool((places < right.prompt_length).all() and (wrong.loss_mask[places] != 0).all())
+    added = bool((places < right.prompt_length).all() and (wrong.loss_mask[places] != 0).all())
+    return added and not _any_drawn(wrong, places)
+
+
+def _any_drawn(sample: SampleTokens, places: np.ndarray) -> bool:
+    """Whether the policy chose any of these tokens, as far as recorded."""
+    versions = sample.quantities.get("policy_versions")
+    return versions is not None and bool((versions.values[places - versions.start] >= 0).any())
+
+
+def _earlier_answers(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
+    last = np.flatnonzero(np.diff(np.append(0, right.loss_mask != 0).astype(int)) == 1)[-1]
+    return bool((places < last).all() and not wrong.loss_mask[places].any() and wrong.loss_mask[last])
 
 
 def _environment(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
     added = bool((places > right.prompt_length).all() and (wrong.loss_mask[places] != 0).all())
     versions = wrong.quantities.get("policy_versions")
     if versions is not None:
-        return added and bool((versions.values[places - versions.start] < 0).all())
+        return added and not _any_drawn(wrong, places)
     return added and bool(places.max() < np.flatnonzero(right.loss_mask)[-1])
 
 
@@ -55,6 +67,7 @@ _MASK_FAULTS: tuple[tuple[str, _MaskFault, str], ...] = (
     ("environment-in-mask", _environment, "'s loss mask also covers what the environment said after the prompt"),
     ("mask-off-at-end", _end, "'s loss mask leaves out the last trained token of a sample"),
     ("mask-off-at-end", _ends_of_runs, "'s loss mask leaves out the last token of an answer"),
+    ("last-answer-only", _earlier_answers, "'s loss mask leaves out all answers of a conversation but the last"),
     ("mask-off-at-start", _start, "'s loss mask leaves out the first response token"),
     ("mask-shifted", _moved, "'s loss mask stands one position off"),
 )
@@ -108,6 +121,9 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
             return
         length = min(len(a.tokens), len(b.tokens))
         if length <= a.prompt_length or not np.array_equal(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]):
+            return
+        place = common_prefix(a.tokens, b.tokens)
+        if place >= length or not (a.loss_mask[place] and b.loss_mask[place]):
             return
         one, other = (item.values[a.prompt_length : length].astype(np.float64) for item in (mine, theirs))
         changed, residual = changed + 1, max(residual, largest(one - other))

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 
 from rldbg.core import UsageError
-from rldbg.trainer.zoo import batch_bugs, loss_bugs, rollout_bugs, update_bugs
+from rldbg.trainer.zoo import batch_bugs, late_bugs, loss_bugs, rollout_bugs, update_bugs
 from rldbg.trainer.zoo.bug import Bug, replaced
 
-BUGS: tuple[Bug, ...] = (*rollout_bugs.BUGS, *batch_bugs.BUGS, *loss_bugs.BUGS, *update_bugs.BUGS)
+BUGS: tuple[Bug, ...] = (*rollout_bugs.BUGS, *batch_bugs.BUGS, *loss_bugs.BUGS, *update_bugs.BUGS, *late_bugs.BUGS)
 
 
 def find_bug(name: str) -> Bug:

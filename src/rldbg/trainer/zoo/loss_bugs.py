@@ -52,9 +52,9 @@ def dual_clip(original: Any, name: str, new: Any, old: Any, advantages: Any, **o
     return replace(tokens, values=torch.where(advantages < 0, bounded, tokens.values))
 
 
-@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-inverted")
+@bug("rldbg.algorithms.losses.importance_ratio", stage="gradient", cause="ratio-inverted")
 def ratio_inverted(original: Any, new: Any, old: Any) -> Any:
-    """Old over new."""
+    """Old over new: 1 in the first pass all the same, but its gradient points the other way."""
     return original(old, new)
 
 

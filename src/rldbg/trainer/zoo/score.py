@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.catalogue import find_bug
+from rldbg.trainer.zoo.judging import compared, failed_checks
+from rldbg.trainer.zoo.pairs import CleanPair, score_pair
+from rldbg.trainer.zoo.report import BugScore, ZooReport
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 
+# Runs of pairs are numbered from here on, so that they never meet those of bugs.
+_PAIRS_FROM = 1000
 OnRow = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BugScore:
-    """One bug: whether it did anything, who found it, and whether stage and cause were named right."""
-
-    name: str
-    late: bool
-    changed: bool
-    found_by_check: bool
-    found_by_compare: bool
-    stage: str | None
-    stage_right: bool
-    causes: tuple[str, ...]
-    cause_right: bool
-    checks: tuple[str, ...]
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def first_cause_right(bug: Bug, causes: Sequence[str]) -> bool:
@@ -64,42 +47,34 @@ def score_bug(name: str, number: int, clean: ZooRun, recipe: Path, folder: Path)
     )
 
 
-def failed_checks(recording: Path) -> tuple[str, ...]:
-    """The checks that do not hold, without those that merely inform."""
-    from rldbg.analysis import check
-    from rldbg.core import Severity
-    from rldbg.recording import open as open_recording
-
-    report = check(open_recording(recording))
-    return tuple(dict.fromkeys(item.id for item in report.findings if item.severity is not Severity.INFO))
-
-
-def compared(a: Path, b: Path) -> tuple[str, str | None, tuple[str, ...]]:
-    """The verdict, the first stage that differs, and the ids of the explanations, best first."""
-    from rldbg.analysis import compare
-    from rldbg.recording import open as open_recording
-
-    result = compare(open_recording(a), open_recording(b))
-    first = result.first_difference
-    causes = tuple(dict.fromkeys(item.id for item in result.explanations))
-    return result.verdict, None if first is None else first.stage.value, causes
-
-
-def score_bugs(
-    bugs: Sequence[Bug], recipe: Path, folder: Path, *, processes: int = 2, on_row: OnRow = lambda _line: None
-) -> Iterator[BugScore]:
-    """Scores bugs in several processes; rows come in the order of the bugs."""
+def score(
+    bugs: Sequence[Bug],
+    pairs: Sequence[CleanPair],
+    recipe: Path,
+    folder: Path,
+    *,
+    processes: int = 2,
+    on_row: OnRow = lambda _line: None,
+) -> ZooReport:
+    """Scores bugs and clean pairs, several at a time; the clean runs come first, because all bugs need them."""
+    started = time.perf_counter()
     runner = ZooRunner(recipe, folder)
     clean: dict[tuple[str, ...], ZooRun] = {}
-    for bug in bugs:
-        if bug.overrides not in clean:
-            clean[bug.overrides] = runner.run(len(clean), bug.overrides)
-    first = len(clean)
+    for overrides in dict.fromkeys(bug.overrides for bug in bugs) or [()]:
+        on_row(f"clean {' '.join(overrides)}".strip())
+        clean[overrides] = runner.run(len(clean), overrides)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting_pairs = [
+            pool.submit(score_pair, pair.name, _PAIRS_FROM + number, recipe, folder)
+            for number, pair in enumerate(pairs)
+        ]
         waiting = [
-            pool.submit(score_bug, bug.name, first + number, clean[bug.overrides], recipe, folder)
+            pool.submit(score_bug, bug.name, len(clean) + number, clean[bug.overrides], recipe, folder)
             for number, bug in enumerate(bugs)
         ]
+        rows = []
         for bug, result in zip(bugs, waiting, strict=True):
             on_row(bug.name)
-            yield result.result()
+            rows.append(result.result())
+        judged = tuple(result.result() for result in waiting_pairs)
+    return ZooReport(tuple(rows), judged, time.perf_counter() - started)

@@ -1,0 +1,26 @@
+"""What check and compare say of recordings, in the few words a score needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def failed_checks(recording: Path) -> tuple[str, ...]:
+    """The checks that do not hold, without those that merely inform."""
+    from rldbg.analysis import check
+    from rldbg.core import Severity
+    from rldbg.recording import open as open_recording
+
+    report = check(open_recording(recording))
+    return tuple(dict.fromkeys(item.id for item in report.findings if item.severity is not Severity.INFO))
+
+
+def compared(a: Path, b: Path) -> tuple[str, str | None, tuple[str, ...]]:
+    """The verdict, the first stage that differs, and the ids of the explanations, best first."""
+    from rldbg.analysis import compare
+    from rldbg.recording import open as open_recording
+
+    result = compare(open_recording(a), open_recording(b))
+    first = result.first_difference
+    causes = tuple(dict.fromkeys(item.id for item in result.explanations))
+    return result.verdict, None if first is None else first.stage.value, causes
