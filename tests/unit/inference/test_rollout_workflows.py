@@ -355,6 +355,7 @@ def test_damaged_data_is_named_by_line(tmp_path, server, content, said):
         ("def nearby(prompt, generate): ...", "nearbi", "has no 'nearbi'"),
         ("import nowhere_at_all", "f", "importing .* failed"),
         ("def f(:", "f", "SyntaxError"),
+        ("class F:\n    async def run(self, data): ...", "F", "F.run takes no base_url"),
         (
             "class F:\n    def __init__(self):\n        1 / 0\n    async def run(self, data): ...",
             "F",

@@ -123,6 +123,11 @@ class AgentAdapter(Adapter):
         self._run = run
         self._gate = gate
         self.is_blocking = not inspect.iscoroutinefunction(run)
+        if not accepted(run, {"base_url": ""}):
+            raise UsageError(
+                f"{getattr(run, '__qualname__', 'run')} takes no base_url: it cannot know where to send its requests",
+                "write `async def run(self, data, base_url, **kwargs)` and give base_url to the OpenAI client",
+            )
 
     def call(self, episode: Episode) -> Any:
         given = accepted(self._run, {"base_url": self._gate.open(episode), "api_key": "rldbg", "http_client": None})

@@ -11,7 +11,7 @@ import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import PrerequisiteError, RldbgError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _BACKLOG = 4096
+_STOP_S = 5.0
 
 
 class _Session:
@@ -104,7 +105,7 @@ class AgentGate:
     def stop(self) -> None:
         server, served = self._server
         server.should_exit = True
-        served.result(timeout=10)
+        wait([served], timeout=_STOP_S)
         self._socket.close()
 
     def _start(self) -> tuple[Any, Future[None]]:
