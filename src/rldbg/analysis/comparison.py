@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rldbg.analysis.configuration import compare_configuration
+from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.results import Comparison
@@ -43,6 +44,8 @@ def compare(
     units = units_of(left, right, chosen, kinds)
     for result in run_units(left, right, units, tolerances or Tolerances(), jobs=jobs, on_ray=on_ray):
         total.merge(result)
+    unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
+    total.findings.extend(diagnose(list(total.fields.values()), unaligned))
     titles = (left.title, right.title)
     comparison = Comparison(list(total.fields.values()), total.findings, chosen, titles, shift)
     comparison.configuration = compare_configuration(left, right)
@@ -131,7 +134,10 @@ def _missing_kinds(a: Side, b: Side, kinds: Sequence[str] | None) -> Iterable[Fi
                     kind,
                     (f"only {one.label} ({one.title}) has it",),
                     "the kind was not recorded on the other side, so it was not compared",
-                    (f"switch it on there: dump_options.{kind}: true",),
+                    (
+                        f"switch it on there: dump_options.{kind}: true",
+                        f"in a trainer service, name it in WEAVER_DEBUG_DUMP_OPTIONS: {kind}",
+                    ),
                 )
 
 

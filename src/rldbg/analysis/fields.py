@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.leaves import IDENTITY_KEYS, compare_leaf, is_array, is_time, leaf_pairs
+from rldbg.analysis.leaves import ABSENT, IDENTITY_KEYS, compare_leaf, is_array, is_time, leaf_pairs
 from rldbg.analysis.measure import Measured, measure
 from rldbg.analysis.pairing import row_count
 from rldbg.analysis.row_places import RowPlace
@@ -167,6 +167,9 @@ def _compare_data(
         key = path.partition("].")[2].partition(".")[0] if is_extra else ""
         leaves[f"{name}.{key}" if key else name].append((path, left, right))
     for field, pairs in leaves.items():
+        # What only one framework notes about its samples is no difference of the samples.
+        if is_extra and any(all(pair[side] is ABSENT for pair in pairs) for side in (1, 2)):
+            continue
         yield field, _compare_leaves(block, field, pairs, tolerances)
 
 

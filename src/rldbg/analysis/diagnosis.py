@@ -1,0 +1,79 @@
+"""The NexRL document's advice (its section 5.5), given where the numbers call for it, with the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rldbg.analysis.results import FieldResult
+from rldbg.analysis.stages import Stage
+from rldbg.core import Finding, Severity
+
+_TOKENS = ("tokens", "input_tokens")
+# Beyond this share of all tokens two runs did not sample differently: they do not speak the same tokens.
+_UNRELATED = 0.5
+
+
+def diagnose(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
+    """What the shape of the differences suggests, whatever their cause."""
+    yield from _shapes(fields)
+    yield from _losses(fields)
+    yield from _tokenizers(fields, unaligned)
+
+
+def _shapes(fields: Sequence[FieldResult]) -> Iterator[Finding]:
+    found = [(field, note) for field in fields for note in sorted(field.notes) if "differ" in note]
+    if found:
+        shown = tuple(f"{field.kind}.{field.field}: {note}" for field, note in found[:5])
+        yield Finding(
+            "shape-mismatch",
+            Severity.WARNING,
+            ", ".join(dict.fromkeys(field.kind for field, _ in found)),
+            shown,
+            "sequences or tensors do not have the same lengths on both sides",
+            ("check that both sides pad alike", "check max_length on both sides"),
+        )
+
+
+def _losses(fields: Sequence[FieldResult]) -> Iterator[Finding]:
+    differing = [field for field in fields if field.stage is Stage.LOSS and not field.equal]
+    if differing:
+        shown = tuple(f"{field.kind}.{field.field}: largest {field.measured.max_abs:.3g}" for field in differing[:5])
+        yield Finding(
+            "loss-difference",
+            Severity.WARNING,
+            "loss",
+            shown,
+            "the losses differ by more than rounding",
+            (
+                "check that entropy_coeff is the same",
+                "check the precision (FP16, BF16 or FP32)",
+                "check that the seed is fixed",
+                "record is_loss_debug on both sides: its intermediate values show where they part",
+            ),
+        )
+
+
+def _tokenizers(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
+    for field in fields:
+        share = field.measured.beyond / max(1, field.measured.compared)
+        if field.field in _TOKENS and not field.equal and share > _UNRELATED:
+            yield _other_tokens(f"{share:.0%} of the tokens of samples with the same id differ")
+            return
+    paired = any(field.field in _TOKENS for field in fields)
+    sides = {side for finding in unaligned for side in ("A", "B") if f"only in {side}" in finding.evidence[0]}
+    if not paired and len(sides) == 2 and any(field.stage is Stage.TRAJECTORY for field in fields):
+        yield _other_tokens("no sample of one side has its prompt on the other")
+
+
+def _other_tokens(evidence: str) -> Finding:
+    return Finding(
+        "tokenizers-differ",
+        Severity.ERROR,
+        "trajectory",
+        (evidence,),
+        "the two sides used other tokenizers, chat templates or data: their tokens cannot be compared one by one",
+        (
+            "compare model.path and the tokenizer of both runs (stage config)",
+            "replay one run's trajectories in the other",
+        ),
+    )
