@@ -1,4 +1,4 @@
-"""After an exception: a crash file always, and a wait at the raising frame when asked for, on 3.11 and 3.12."""
+"""After an exception: a crash file always, and a wait at the raising frame when asked for, on 3.11, 3.12 and 3.13."""
 
 import json
 import sys
@@ -48,7 +48,11 @@ print("ENDED", flush=True)
 
 
 def _pythons():
-    return [pytest.param(None, id="this"), pytest.param("3.12", id="3.12")]
+    return [
+        pytest.param(None, id="this"),
+        pytest.param("3.12", id="3.12"),
+        pytest.param("3.13", id="3.13", marks=pytest.mark.soak),
+    ]
 
 
 @pytest.fixture(params=_pythons())
@@ -74,7 +78,9 @@ def test_it_waits_at_the_raising_frame_with_all_locals(job, python):
     assert "[IndexError] three" in answers["w"]["text"] and "RuntimeError: step failed" in answers["exc"]["text"]
     assert answers["p deepest"]["text"] == "[2, 4]" and answers["p [d + 1 for d in deepest]"]["text"] == "[3, 5]"
     assert answers["a"]["text"] == "values = [1, 2]"
-    # A client may leave and come back; the exception waits.
+    # A client may leave and come back, and a step is refused; the exception waits.
+    refused = job.rldbg("attach", "2", "-c", "n", check=False)
+    assert refused.returncode == 1 and "nothing steps" in refused.stdout
     assert job.stopped()
     job.client.request("continue", who="all")
     text = output(process)

@@ -359,3 +359,21 @@ def test_what_is_left_of_a_run_that_has_ended_is_named(job):
     assert done.returncode == 5 and "rldbg attach " in done.stderr and "/crashes/" in done.stderr
     assert "there is no such folder" in rldbg("ps", run=job.folder / "none", check=False).stderr
     assert "there is no crash file" in rldbg("attach", "none.json", check=False).stderr
+
+
+def test_one_line_is_enough_without_a_launcher(job):
+    script = job.write("plain.py", "import rldbg.auto\nhere = 7\nbreakpoint()\nprint('DONE', flush=True)\n")
+    # Neither PYTHONPATH nor hooks: only the name of the run.
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG_", "PYTHONPATH"))}
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=bare | {"RLDBG_RUN": str(job.run.path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    job.processes.append(process)
+    job.wait_stopped()
+    assert "\n7\n" in job.rldbg("attach", "plain", "-c", "p here", "-c", "c").stdout
+    assert "DONE" in output(process)

@@ -289,6 +289,9 @@ class PdbWords:
     # Going on.
 
     def _go(self, how: str, **arguments: Any) -> Answer:
+        facts = self.debuggee.facts
+        if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
+            return Answer("*** the exception has ended this code, nothing steps; c lets it go its way", ok=False)
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
         self.debuggee.resume(how, self.wait_s, **thread, **arguments)
         self.forget()
