@@ -189,7 +189,7 @@ def ratio(times, control, phase, *, steady):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("workload", choices=["loop", "step"])
+    parser.add_argument("workload", nargs="?", choices=["loop", "step"], default="loop")
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
     # A pass of the loop is like every other, and the fastest is its cost; a step is compared with the same step.
