@@ -18,19 +18,8 @@ from rldbg.launch.request import Request
 OLDEST_RAY = (2, 9, 1)
 OLDEST_DEBUGPY = (1, 8, 0)
 _DASHBOARD_PORT = 8265
-_ASK = """
-import json, os, sys
-found = {}
-for folder in sys.path:
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        part, _, rest = name.partition("-")
-        version = rest.rpartition(".")[0] if rest.endswith((".dist-info", ".egg-info")) else ""
-        found[part.lower()] = version or found.get(part.lower(), "")
-parts = ("aiohttp", "aiohttp_cors", "prometheus_client")
-print(json.dumps({"ray": found.get("ray", ""), "debugpy": found.get("debugpy", ""),
-    "python": list(sys.version_info[:2]), "dashboard": all(part in found for part in parts)}))
-"""
-"""Only lists folders, because it is asked before every run."""
+_ASK = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.path]))"
+_DASHBOARD_PARTS = ("aiohttp", "aiohttp_cors", "prometheus_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,7 @@ def preflight(explanation: Explanation, request: Request) -> Preflight:
 
 
 def ask_interpreter(command: Command) -> Interpreter | None:
-    """Asks the interpreter itself, in the environment it will have; None when it is not at hand."""
+    """What the interpreter of a training has installed; None when it is not at hand."""
     program = command.program.interpreter
     path = command.call.environment.get("PATH")
     place = any(peeled.launcher.place != "here" for peeled in command.program.launchers)
@@ -77,19 +66,40 @@ def ask_interpreter(command: Command) -> Interpreter | None:
     found = shutil.which(program, path=path)
     if found is None:
         return None
+    asked = _environment_of(Path(found)) or _asked(found, _existing(command.call.cwd))
+    return _installed(*asked) if asked else None
+
+
+def _environment_of(interpreter: Path) -> tuple[tuple[int, ...], list[Path]] | None:
+    """Version and packages of a virtual or conda environment, by its folders; None where only Python itself knows."""
+    prefix = interpreter.parent.parent
+    folders = list(prefix.glob("lib/python3.*/site-packages"))
+    shared = prefix / "pyvenv.cfg"
+    if len(folders) != 1 or (shared.is_file() and "system-site-packages = true" in shared.read_text()):
+        return None
+    return (3, int(folders[0].parent.name.removeprefix("python3."))), folders
+
+
+def _asked(interpreter: str, cwd: str) -> tuple[tuple[int, ...], list[Path]] | None:
     try:
         answer = subprocess.run(
-            [found, "-I", "-c", _ASK],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-            cwd=_existing(command.call.cwd),
+            [interpreter, "-I", "-c", _ASK], capture_output=True, text=True, timeout=10, check=True, cwd=cwd
         )
-        facts = json.loads(answer.stdout)
+        version, folders = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return Interpreter(tuple(facts["python"]), facts["ray"], facts["debugpy"], bool(facts["dashboard"]))
+    return tuple(version), [Path(folder) for folder in folders]
+
+
+def _installed(python: tuple[int, ...], folders: Sequence[Path]) -> Interpreter:
+    """What is there, from the names of the folders alone: this is looked at before every run."""
+    found: dict[str, str] = {}
+    for name in (file.name for folder in folders if folder.is_dir() for file in folder.iterdir()):
+        package, _, rest = name.partition("-")
+        version = rest.rpartition(".")[0] if rest.endswith((".dist-info", ".egg-info")) else ""
+        found[package.lower()] = version or found.get(package.lower(), "")
+    has_dashboard = all(part in found for part in _DASHBOARD_PARTS)
+    return Interpreter(python, found.get("ray", ""), found.get("debugpy", ""), has_dashboard)
 
 
 def _existing(cwd: str) -> str:

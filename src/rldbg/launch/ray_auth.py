@@ -5,10 +5,8 @@ join a cluster send it only in token mode: the job is refused with 401.
 """
 
 import json
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.error import URLError
 
 from rldbg.launch.recognition import Command
 
@@ -65,6 +63,10 @@ def _ask(address: str) -> str:
     """The cluster's own answer, which needs no token; empty when it does not give one."""
     if not address.startswith(("http://", "https://")):
         return ""
+    # Only a script that talks to a running cluster needs these, and they are slow to load.
+    import urllib.request
+    from urllib.error import URLError
+
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/api/authentication_mode", timeout=_PROBE_S) as answer:
             mode = json.load(answer).get("authentication_mode")

@@ -65,13 +65,15 @@ def execute(
         results = scratch / "results"
         (results / "calls").mkdir(parents=True)
         bin_folder = scratch / "bin"
-        _write_stand_ins(bin_folder, environment.get("PATH", os.defpath))
+        programs = _programs(environment.get("PATH", os.defpath))
+        _write_stand_ins(bin_folder, programs)
         return _execute(
             argv,
             scratch=scratch,
             cwd=cwd,
             script=script,
-            environment=_environment(environment, bin_folder, results) | ({f"{PREFIX}_INSIST": "1"} if insist else {}),
+            environment=_environment(environment, bin_folder, results, programs)
+            | ({f"{PREFIX}_INSIST": "1"} if insist else {}),
             limit_s=limit_s,
             methods=methods,
         )
@@ -184,7 +186,9 @@ def _is_waiting(results: Path) -> bool:
     return time.time() - newest > _QUIET_S
 
 
-def _environment(environment: Mapping[str, str], bin_folder: Path, results: Path) -> dict[str, str]:
+def _environment(
+    environment: Mapping[str, str], bin_folder: Path, results: Path, programs: Mapping[str, str]
+) -> dict[str, str]:
     more = {
         f"{PREFIX}_BIN": str(bin_folder),
         f"{PREFIX}_RESULTS": str(results),
@@ -192,7 +196,7 @@ def _environment(environment: Mapping[str, str], bin_folder: Path, results: Path
         f"{PREFIX}_PYTHON": sys.executable,
         f"{PREFIX}_PACKAGES": _PACKAGES,
         f"{PREFIX}_BASH_ENV": environment.get("BASH_ENV", ""),
-        f"{PREFIX}_NAMES": " ".join([*RECORDED, *_python_names(environment.get("PATH", ""))]),
+        f"{PREFIX}_NAMES": " ".join([*RECORDED, *_python_names(programs)]),
         f"{PREFIX}_ADDRESSES": _addresses(),
         "BASH_ENV": str(_PRELUDE),
         "PATH": f"{bin_folder}{os.pathsep}{environment.get('PATH', os.defpath)}",
@@ -212,25 +216,36 @@ def _addresses() -> str:
     return answer.stdout.strip() or "127.0.0.1"
 
 
-def _python_names(path: str) -> set[str]:
-    """python3.11, python3.12 ... as the machine has them."""
-    names: set[str] = set()
+def _programs(path: str) -> dict[str, str]:
+    """Every file on PATH by its name, where it is found first; each folder is read once."""
+    found: dict[str, str] = {}
     for folder in path.split(os.pathsep):
         try:
-            names.update(file.name for file in Path(folder).iterdir() if _VERSIONED_PYTHON.fullmatch(file.name))
+            with os.scandir(folder or ".") as files:
+                for file in files:
+                    found.setdefault(file.name, file.path)
         except OSError:
             continue  # PATH may name folders that are not there or not readable
-    return names
+    return found
 
 
-def _console_scripts(path: str) -> set[str]:
+def _python_names(programs: Mapping[str, str]) -> set[str]:
+    """python3.11, python3.12 ... as the machine has them."""
+    return {name for name in programs if _VERSIONED_PYTHON.fullmatch(name)}
+
+
+def _console_scripts(programs: Mapping[str, str]) -> set[str]:
     """Programs written in Python (`trl`, `rl`): they would start for real. System folders hold none that train."""
-    names: set[str] = set()
-    for folder in path.split(os.pathsep):
-        if folder in _SYSTEM_FOLDERS or not any(shutil.which(name, path=folder) for name in ("python", "python3")):
-            continue
-        names.update(file.name for file in Path(folder).iterdir() if _is_python_script(file))
-    return names
+    beside_python = {
+        folder
+        for folder in {os.path.dirname(file) for file in programs.values()} - set(_SYSTEM_FOLDERS)  # noqa: PTH120
+        if any(os.access(f"{folder}/{name}", os.X_OK) for name in ("python", "python3"))
+    }
+    return {
+        name
+        for name, file in programs.items()
+        if file.rpartition("/")[0] in beside_python and _is_python_script(Path(file))
+    }
 
 
 def _is_python_script(file: Path) -> bool:
@@ -244,22 +259,19 @@ def _is_python_script(file: Path) -> bool:
     return opening.startswith(b"#!") and (b"python" in opening.splitlines()[0] or b"exec' " in opening)
 
 
-def _write_stand_ins(folder: Path, path: str) -> None:
+def _write_stand_ins(folder: Path, programs: Mapping[str, str]) -> None:
     folder.mkdir()
-    bash = shutil.which("bash", path=path) or "/bin/bash"
+    bash = programs.get("bash", "/bin/bash")
     # -p keeps bash from reading the dry run's own prelude here.
     _write(folder / ".unknown", f"#!{bash} -p\n{_STAND_IN.read_text(encoding='utf-8')}")
-    for name in {*RECORDED, *_python_names(path), *_console_scripts(path)} - SILENT - LENIENT:
-        if name in ALWAYS or shutil.which(name, path=path):
+    for name in {*RECORDED, *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT:
+        if name in ALWAYS or name in programs:
             _link(folder / name, ".unknown")
     _write(folder / ".silent", "#!/bin/sh\nexit 0\n")
-    for name in SILENT:
-        if shutil.which(name, path=path):
-            _link(folder / name, ".silent")
-    for name in LENIENT:
-        real = shutil.which(name, path=path)
-        if real:
-            _write(folder / name, f'#!/bin/sh\n{quote(real)} "$@" 2>/dev/null\nexit 0\n')
+    for name in SILENT & programs.keys():
+        _link(folder / name, ".silent")
+    for name in LENIENT & programs.keys():
+        _write(folder / name, f'#!/bin/sh\n{quote(programs[name])} "$@" 2>/dev/null\nexit 0\n')
     _write(folder / "sh", f'#!{bash} -p\nexec {quote(bash)} "$@"\n')
     (folder / "sleep").unlink()
     _write(folder / "sleep", f"#!{bash} -p{_SLEEP}")
