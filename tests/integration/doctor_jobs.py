@@ -119,10 +119,16 @@ def thread_limit(_folder):
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + (96 << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
         stop = threading.Event()
-        for _ in range(2000):
-            threading.Thread(target=stop.wait, daemon=True).start()
+        try:
+            for _ in range(2000):
+                threading.Thread(target=stop.wait, daemon=True).start()
+        finally:
+            # Ray needs memory to tell of the failure.
+            stop.set()
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     ray.get(many_threads.remote())
 

@@ -75,7 +75,12 @@ def cluster():
 @pytest.fixture
 def diagnosed(cluster, index, tmp_path):
     def run(name, folder="-"):
-        output, _ = cluster.start(name, folder).communicate(timeout=90)
+        with cluster.start(name, folder) as job:
+            try:
+                output, _ = job.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                raise
         log = tmp_path / f"{name}.log"
         log.write_bytes(output)
         return diagnose([log], index=index)
