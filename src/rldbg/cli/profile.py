@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rldbg.profiling import Plan, Profiled, ProfileRequest
 
 _TOOLS = ("nsys", "torch", "pyspy", "memory", "phases")
+_WAIT_S = 300.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|)")
 
 
@@ -69,7 +70,7 @@ _READERS = {"timeline": timeline, "report": report}
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
-    default=300.0,
+    default=_WAIT_S,
     show_default=True,
     help="Seconds that the end waits for reports.",
 )
@@ -155,6 +156,22 @@ def _launch(
         print_json(profiled.to_dict())
     _say_outcome(profiled)
     return profiled.exit_code
+
+
+def asked_by_variables() -> bool:
+    """Whether NRL_NSYS_WORKER_PATTERNS asks for a profile of this command, which is not inside one yet."""
+    environment = Environment()
+    return bool(environment.names("NRL_NSYS_WORKER_PATTERNS")) and not environment.text("RLDBG_PROFILING")
+
+
+def profile_this_command(run_folder: Path | None) -> int:
+    """The command line that we are, once more and profiled: the documented variables need no other word."""
+    import sys
+
+    from rldbg.profiling import ProfileRequest
+
+    again = (sys.executable, "-m", "rldbg", *sys.argv[1:])
+    return _launch(again, ProfileRequest(), output=None, run_folder=run_folder, wait_s=_WAIT_S, as_json=False)
 
 
 def _say_plan(plan: "Plan") -> None:

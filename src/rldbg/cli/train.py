@@ -31,8 +31,12 @@ def command(
     The default recipe, recipes/arithmetic.yaml, teaches a tiny model one-digit arithmetic on two CPU cores in about
     a minute. To record what it does, add ++debug.enable_data_dump=true ++debug.dump_options.trajectory=true.
     """
+    from rldbg.cli.profile import asked_by_variables, profile_this_command
     from rldbg.core import Run
     from rldbg.trainer import Reporting, read_recipe, train
+
+    if asked_by_variables():
+        return profile_this_command(run_folder)
 
     loaded = read_recipe(recipe, _with_steps(overrides, steps), allow_partial=allow_partial)
     run = Run.create(name=loaded.recipe.name, path=run_folder)

@@ -11,7 +11,7 @@ from typing import IO, Any
 _CHUNK = 1 << 20
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
-_SEPARATORS = " \t\r\n,"
+_GAP = re.compile(r"[\s,]*")
 
 
 class ChromeTrace:
@@ -27,9 +27,9 @@ class ChromeTrace:
         with open_text(self._path) as file:
             text, at = self._skip_header(file)
             while True:
-                while at < len(text) and text[at] in _SEPARATORS:
-                    at += 1
-                if at < len(text) and text[at] == "]":
+                gap = _GAP.match(text, at)
+                at = gap.end() if gap else at
+                if text.startswith("]", at):
                     return
                 try:
                     event, at = decoder.raw_decode(text, at)
