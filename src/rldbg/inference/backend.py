@@ -45,6 +45,7 @@ class BackendStatus:
     forward_calls: int
     generated_tokens: int
     finished_requests: int
+    healthy: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,8 +68,8 @@ class Backend(Protocol):
     def submit(self, job: Job, *, streams: bool = False) -> Answer:
         """Starts a continuation; with `streams` its deltas come as they are made."""
 
-    def abort(self, job_id: str | None) -> None:
-        """Ends one continuation, or all; each is answered with what it had."""
+    def abort(self, job_id: str | None, *, with_samples: bool = False) -> None:
+        """Ends one continuation, with its request's further samples, or all; each is answered with what it had."""
 
     async def pause(self, mode: PauseMode) -> None:
         """No token is made after this returns. `abort` ends what is under way, the others keep it waiting."""

@@ -91,12 +91,17 @@ class Registry:
     ) -> Server:
         """Starts the processes, detached from this one; they are not yet ready when this returns."""
         folder = self.claim(name)
+        # Whatever is wrong with the last replica is known before the first one is started.
+        planned = [(command(number, folder / f"{number}.ready"), environment(number)) for number in range(count)]
         server = Server(name, backend, model, str(folder), time.time(), (), health)
-        for number in range(count):
-            arguments = command(number, folder / f"{number}.ready")
-            process = spawn(folder, number, arguments, environment(number))
-            server = replace(server, processes=(*server.processes, process))
-            _write(server)
+        try:
+            for number, (arguments, variables) in enumerate(planned):
+                process = spawn(folder, number, arguments, variables)
+                server = replace(server, processes=(*server.processes, process))
+                _write(server)
+        except OSError as error:
+            self.stop(server)
+            raise PrerequisiteError(f"{planned[0][0][0]} cannot be started: {error}", "see `rldbg serve ls`") from error
         return server
 
     def restart(self, server: Server, *, grace_s: float = _GRACE_S) -> Server:

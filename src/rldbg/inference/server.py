@@ -103,13 +103,10 @@ def _application(options: argparse.Namespace) -> "Starlette":
 def _backend(options: argparse.Namespace) -> "Backend":
     if options.backend == "recording":
         return _recorded(options)
-    import torch
-
-    from rldbg.inference.embedded.loading import load_backend
+    from rldbg.inference.embedded.loading import load_backend, tune_cpu
     from rldbg.inference.embedded.scheduler import Limits
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    tune_cpu(options.threads)
     limits = Limits(running=options.max_running)
     return load_backend(options.model, name=options.name, dtype=options.dtype, device=options.device, limits=limits)
 
@@ -143,7 +140,7 @@ def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; the port may be 0."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -60,8 +60,8 @@ class EmbeddedBackend:
         self._calls.put(lambda: self._scheduler.waiting.append(item))
         return answer
 
-    def abort(self, job_id: str | None) -> None:
-        self._calls.put(lambda: self._abort(job_id))
+    def abort(self, job_id: str | None, *, with_samples: bool = False) -> None:
+        self._calls.put(lambda: self._abort(job_id, with_samples))
 
     async def pause(self, mode: PauseMode) -> None:
         await self._call(lambda: self._pause(mode))
@@ -88,6 +88,7 @@ class EmbeddedBackend:
             forward_calls=self._passes.calls,
             generated_tokens=scheduler.generated_tokens,
             finished_requests=self._finished,
+            healthy=self._thread.is_alive(),
         )
 
     def summary(self) -> Mapping[str, Any]:
@@ -151,8 +152,14 @@ class EmbeddedBackend:
         except RuntimeError:
             _log.info("%d answers were not told: the server has ended", len(news))
 
-    def _abort(self, job_id: str | None) -> None:
-        self._tell(self._scheduler.abort(lambda item: job_id is None or item.job.id == job_id, "aborted"))
+    def _abort(self, job_id: str | None, with_samples: bool = False) -> None:
+        """`with_samples` means every sample of a request: they are named after it, name-1, name-2 ..."""
+
+        def matches(item: Sequence) -> bool:
+            name = item.job.id
+            return job_id is None or name == job_id or (with_samples and name.startswith(f"{job_id}-"))
+
+        self._tell(self._scheduler.abort(matches, "aborted"))
 
     def _pause(self, mode: PauseMode) -> None:
         self._paused = mode

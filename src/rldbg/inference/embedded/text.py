@@ -14,7 +14,7 @@ class PretrainedText:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text))
+        return self._encoded(text, add_special_tokens=True)
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special))
@@ -30,7 +30,14 @@ class PretrainedText:
             )
         except (TemplateError, TypeError, AttributeError, KeyError) as error:
             raise RequestError(f"the chat template does not take these messages: {error}") from error
-        return list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        return self._encoded(prompt, add_special_tokens=False)
+
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the text is no valid Unicode: {error.reason}") from error
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
 class NoText:

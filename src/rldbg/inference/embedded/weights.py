@@ -31,6 +31,13 @@ class WeightFiles:
     @classmethod
     def of_folder(cls, folder: Path) -> "WeightFiles":
         """A Hugging Face folder: one file, or several with an index."""
+        try:
+            return cls._listed(folder)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"no weights at {str(folder)[:200]!r}: {str(error)[:200]}") from error
+
+    @classmethod
+    def _listed(cls, folder: Path) -> "WeightFiles":
         index = folder / "model.safetensors.index.json"
         if index.is_file():
             try:

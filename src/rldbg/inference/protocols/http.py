@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Answer, Outcome, RequestError
+from rldbg.inference.generation import Answer, Job, Outcome, RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,19 @@ async def file_of(request: Request) -> AsyncIterator[Path]:
                     raise RequestError(f"the weights are larger than {WEIGHTS_LIMIT_BYTES >> 30} GiB", 413)
                 await asyncio.to_thread(output.write, chunk) if len(chunk) > 1 << 20 else output.write(chunk)
         yield file
+
+
+def submit_all(backend: Backend, jobs: Sequence[Job], *, streams: bool = False) -> list[Answer]:
+    """Starts all jobs of a request, or none: what was started before one is refused is aborted."""
+    answers: list[Answer] = []
+    try:
+        for job in jobs:
+            answers.append(backend.submit(job, streams=streams))
+    except RequestError:
+        for answer in answers:
+            backend.abort(answer.job.id)
+        raise
+    return answers
 
 
 async def outcomes(request: Request, backend: Backend, answers: Sequence[Answer]) -> list[Outcome]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Answer, Job, LogprobMode, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes
+from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.merging import merged
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
@@ -97,7 +97,7 @@ class OpenAi:
 
     async def _answer(self, request: Request, fields: Fields, jobs: list[Job], form: Form) -> Response:
         streams = fields.flag("stream")
-        answers = [self._backend.submit(job, streams=streams) for job in jobs]
+        answers = submit_all(self._backend, jobs, streams=streams)
         if streams:
             counted = jobs[:: _count(fields)] if fields.inner("stream_options").flag("include_usage") else []
             return events(_stream(self._backend, answers, form, counted), error_body)

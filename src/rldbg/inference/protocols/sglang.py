@@ -10,7 +10,7 @@ from starlette.responses import Response
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Answer, Delta, Finish, Job, LogprobMode, Outcome, RequestError, Top
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes
+from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 
 _DEFAULT_TOKENS = 128
@@ -45,7 +45,7 @@ class SglangGeneration:
             raise RequestError(f"{len(jobs)} samples in one request; at most {MAX_SAMPLES}")
         with_logprobs = fields.flag("return_logprob")
         form = _Form(self._backend, fields, with_logprobs=with_logprobs)
-        answers = [self._backend.submit(job, streams=streams) for job in jobs]
+        answers = submit_all(self._backend, jobs, streams=streams)
         if streams:
             return events(self._stream(answers[0], form, started), _event_error)
         done = await outcomes(request, self._backend, answers)

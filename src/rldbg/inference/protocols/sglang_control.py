@@ -48,7 +48,7 @@ class SglangControl:
         )
 
     async def health(self, _request: Request) -> Response:
-        return Response()
+        return Response(status_code=200 if self._backend.status().healthy else 503)
 
     async def health_generate(self, request: Request) -> Response:
         """Healthy is who makes a token; while paused nothing may be made, and that is told."""
@@ -115,7 +115,7 @@ class SglangControl:
         rid, everything = fields.optional_text("rid"), fields.flag("abort_all")
         if not rid and not everything:
             raise RequestError("say which request to abort: rid, or abort_all")
-        self._backend.abort(None if everything else rid)
+        self._backend.abort(None if everything else rid, with_samples=True)
         return Response()
 
     async def flush_cache(self, _request: Request) -> Response:

@@ -13,7 +13,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Job, Outcome, RequestError, SamplingSettings
 from rldbg.inference.protocols.control import Control
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
-from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 
 _DEFAULT_TOKENS = 16
@@ -77,7 +77,7 @@ class Trl:
             raise RequestError(f"{len(sequences)} sequences and {len(lengths)} prompt_lengths")
         settings = SamplingSettings(max_new_tokens=0, temperature=0)
         jobs = [Job(new_id("score-"), tuple(row), settings, seed=0, prompt_from=0) for row in sequences]
-        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         scored = list(zip(done, jobs, lengths, strict=True))
         return Json(
             {
@@ -115,7 +115,7 @@ class Trl:
             for row in rows
             for job in samples(Job(new_id("trl-"), row, settings, seed=0, top_logprobs=top), count, seed)
         ]
-        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         places = [[_place(item, index) for index in range(len(item.tokens))] for item in done]
         return Json(
             {

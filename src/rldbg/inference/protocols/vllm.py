@@ -7,7 +7,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Job, LogprobMode, RequestError
 from rldbg.inference.protocols.control import Control
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
-from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.version import __version__
 
@@ -80,7 +80,7 @@ class Vllm:
     async def abort(self, request: Request) -> Response:
         ids = Fields(await body_of(request)).texts("request_ids")
         for name in ids or (None,):
-            self._backend.abort(name)
+            self._backend.abort(name, with_samples=True)
         return Json({"status": "ok"})
 
     async def update_weights(self, request: Request) -> Response:
@@ -126,7 +126,7 @@ class Vllm:
         base = Job(name, fields.tokens("token_ids"), settings, seed=0, top_logprobs=top)
         count = sampling.integer("n", 1, least=1, most=MAX_SAMPLES)
         jobs = samples(base, count, seed_of(sampling, "seed"))
-        done = await outcomes(request, self._backend, [self._backend.submit(job) for job in jobs])
+        done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         choices = [
             {
                 "index": index,

@@ -126,7 +126,7 @@ class RecordedBackend:
         )
         return f"[{ids}]" + (f" {text[:200]!r}" if text else "")
 
-    def abort(self, job_id: str | None) -> None:
+    def abort(self, job_id: str | None, *, with_samples: bool = False) -> None:
         """Answers are whole as soon as they are asked for, except while paused."""
         held = self._paused or []
         for job, answer in held:

@@ -1,0 +1,86 @@
+"""The published clients against the embedded server: `openai`, `litellm`, and AReaL's own remote engines.
+
+Each is installed once into an environment of its own under .venvs/, which later runs use again. AReaL pins other
+versions of what is installed here, so it is installed alone, with the few packages it imports, beside ours.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "serve_clients"
+RLDBG = Path(sys.executable).with_name("rldbg")
+AREAL = ("areal==1.0.4", "colorlog", "tenacity", "torchdata", "lark", "numba", "llvmlite", "einops", "openai",
+         "sniffio", "jiter", "pybase64")  # fmt: skip
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def environment_with(name, packages, *, beside_ours=False):
+    """The interpreter of an environment that has the packages; made when it is not there yet."""
+    folder = ROOT / ".venvs" / name
+    python, done = folder / "bin" / "python", folder / ".installed"
+    if done.exists():
+        return python
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    made = subprocess.run(
+        [*install, *(["--no-deps"] if beside_ours else []), *packages], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
+    if beside_ours:
+        (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
+            sysconfig.get_path("purelib") + "\n"
+        )
+    done.touch()
+    return python
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    environment = os.environ | {"RLDBG_HOME": str(tmp_path_factory.mktemp("home"))}
+    command = [RLDBG, "serve", "up", "--model", "tiny", "--json"]
+    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150)
+    assert up.returncode == 0, up.stdout + up.stderr
+    yield json.loads(up.stdout)["server"]["addresses"][0], str(Path(environment["RLDBG_HOME"]) / "models" / "tiny")
+    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+
+
+def drive(python, script, *arguments):
+    ran = subprocess.run(
+        [str(python), str(SCRIPTS / script), *arguments], capture_output=True, text=True, timeout=300, cwd="/"
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_openai_and_litellm(server):
+    report = drive(environment_with("openai", ["openai", "litellm"]), "drive_openai.py", f"http://{server[0]}")
+    assert report["models"] == ["tiny"]
+    first, second = report["completion_ids"]
+    assert first == second == report["streamed_ids"] and len(first) == 6
+    assert len(report["completion_logprobs"]) == 6 and max(report["completion_logprobs"]) < 0
+    assert report["top_logprobs"] == [2] * 6 and report["streamed_text"] == report["whole_text"]
+    assert report["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
+    assert report["chat_top"] == [3] * 5 and len(report["chat_logprobs"]) == 5
+    assert report["chat_usage"] == 5 and report["finish"] == "length"
+    assert "temperature" in report["refused"]
+    assert report["chat"] == report["chat_streamed"] == report["litellm"] == report["litellm_streamed"]
+
+
+def test_areals_remote_engines(server):
+    python = environment_with("areal", AREAL, beside_ours=True)
+    report = drive(python, "drive_areal.py", *server)
+    for kind in ("sglang", "vllm"):
+        seen = report[kind]
+        assert len(seen["tokens"]) == 6 and seen["stop"] == "length" and seen["episodes"] == 4
+        assert seen["resumed"] == 300
+    assert report["sglang"]["tokens"] == report["vllm"]["tokens"]
+    assert report["sglang"]["logprobs"] == pytest.approx(report["vllm"]["logprobs"], abs=1e-5)
