@@ -63,9 +63,9 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: np.dtype[Any] | type | None = None) -> "Ragged":
-        arrays = [np.asarray(row, dtype=dtype) for row in rows]
+        arrays = [row if type(row) is np.ndarray and row.dtype == dtype else np.asarray(row, dtype) for row in rows]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
-        np.cumsum([len(array) for array in arrays], out=offsets[1:])
+        np.cumsum(list(map(len, arrays)), out=offsets[1:])
         if arrays:
             return cls(np.concatenate(arrays), offsets)
         return cls(np.empty(0, dtype=dtype or np.float32), offsets)

@@ -26,8 +26,10 @@ def to_json(value: Any) -> Any:
     exact = type(value)
     if exact in _SAME_IN_JSON:
         return value
-    if exact is dict and len(value) != 1 and all([type(key) is str for key in value]):
+    if exact is dict and len(value) != 1 and all(type(key) is str for key in value):
         return {key: item if type(item) in _SAME_IN_JSON else to_json(item) for key, item in value.items()}
+    if exact is float and math.isfinite(value):
+        return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.generic):

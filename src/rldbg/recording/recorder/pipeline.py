@@ -4,6 +4,7 @@ Everything between them and the training thread is a SimpleQueue, whose put() is
 All bookkeeping belongs to the one dispatching thread, so there is no lock a training thread could hold or wait for.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -19,9 +20,11 @@ from rldbg.recording.recorder.journal import Journal
 
 # Files smaller than this are written by the dispatching thread itself: passing them on would cost more than it saves.
 _SMALL_BYTES = 256 * 2**10
-# A trainer records in bursts. Waiting for the end of one keeps the interpreter to the trainer while it lasts.
+# What a step records in host memory is left alone until the step ends, something asks for it, so much has come, or so
+# long has passed: until then the interpreter belongs to the trainer. Copies from devices begin after a short burst.
+_PATIENCE_S = 0.5
+_PATIENCE_BYTES = 16 * 2**20
 _BURST_S = 0.001
-_LONGEST_BURST = 16
 
 
 class _EndStep(NamedTuple):
@@ -69,6 +72,9 @@ class Pipeline:
         self._stop = stop
         self._is_stopped = is_stopped
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._reasons_to_hurry: SimpleQueue[None] = SimpleQueue()
+        self._bytes_handed = 0  # counted by those who hand over, one at a time
+        self._bytes_seen = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._backlog: deque[_Message] = deque()
         self._unfinished: set[Batch] = set()
@@ -81,23 +87,31 @@ class Pipeline:
             thread.start()
 
     def hand_over(self, record: Handed) -> None:
+        """One thread at a time."""
         self._inbox.put(record)
+        self._bytes_handed += record.snapshot.memory.size
+        if record.snapshot.is_on_device or self._bytes_handed - self._bytes_seen > _PATIENCE_BYTES:
+            self._reasons_to_hurry.put(None)
 
     def end_step(self, step: int) -> None:
-        self._inbox.put(_EndStep(step))
+        self._ask(_EndStep(step))
 
     def relieve(self) -> None:
-        self._inbox.put(_Relieve())
+        self._ask(_Relieve())
+
+    def _ask(self, message: _Message) -> None:
+        self._inbox.put(message)
+        self._reasons_to_hurry.put(None)
 
     def flush(self, timeout_s: float | None) -> bool:
         """Waits until everything handed over so far is written or given up; False when that took too long."""
         flush = _Flush(threading.Event())
-        self._inbox.put(flush)
+        self._ask(flush)
         return flush.reached.wait(timeout_s)
 
     def close(self) -> None:
         """Lets the threads end; call flush first."""
-        self._inbox.put(_Close())
+        self._ask(_Close())
 
     def _dispatch(self) -> None:
         while True:
@@ -146,7 +160,7 @@ class Pipeline:
                 self._backlog.append(self._inbox.get(timeout=timeout))
             except Empty:
                 return None
-            self._await_end_of_burst()
+            self._be_patient()
             while not self._inbox.empty():
                 self._backlog.append(self._inbox.get())
             for message in self._backlog:
@@ -154,13 +168,14 @@ class Pipeline:
                     message.snapshot.begin_landing()
         return self._backlog.popleft()
 
-    def _await_end_of_burst(self) -> None:
-        waiting = -1
-        for _ in range(_LONGEST_BURST):
-            if self._inbox.qsize() == waiting:
-                return
-            waiting = self._inbox.qsize()
+    def _be_patient(self) -> None:
+        if isinstance(self._backlog[0], Handed):
+            with contextlib.suppress(Empty):
+                self._reasons_to_hurry.get(timeout=_PATIENCE_S)
             time.sleep(_BURST_S)
+        self._bytes_seen = self._bytes_handed
+        while not self._reasons_to_hurry.empty():
+            self._reasons_to_hurry.get()
 
     def _take_in(self, record: Handed) -> None:
         try:

@@ -58,6 +58,11 @@ class Snapshot:
         if self._landings:
             self._transfers = self._devices.send(self._landings)
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a field has still to be copied from a device."""
+        return bool(self._transfers)
+
     def begin_landing(self) -> None:
         for transfer in self._transfers:
             transfer.begin()
