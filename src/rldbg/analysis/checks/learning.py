@@ -15,6 +15,7 @@ from rldbg.recording import Record
 
 _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4
+_STILL = 1e-6
 
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
@@ -109,6 +110,56 @@ def _replicas_agree(view: StepView) -> Iterable[Violation]:
         raise NotApplicable("no parameter recorded by more than one rank")
 
 
+def _gradients_agree(view: StepView) -> Iterable[Violation]:
+    """After the reduction every data-parallel rank has the same gradient."""
+    seen = False
+    groups: dict[tuple[str, int, int], dict[int, Record]] = defaultdict(dict)
+    for record in view.side.records("gradient", view.step):
+        if "gradient" in record.fields and not record.coordinates.keys() & {"tp", "pp", "fsdp"}:
+            name = str(record.fields.get("param_name", ""))
+            groups[name, record.key.epoch, record.key.mini_batch][record.key.rank] = record
+    for (name, epoch, mini_batch), ranks in groups.items():
+        first, *others = (ranks[rank] for rank in sorted(ranks))
+        seen = seen or bool(others)
+        for other in others:
+            if not same_bytes(first.array("gradient"), other.array("gradient")):
+                where = f"step {view.step} epoch {epoch} mini-batch {mini_batch} rank {other.key.rank} {name}"
+                yield Violation(where, (f"its gradient is not that of rank {first.key.rank}",))
+    if not seen:
+        raise NotApplicable("no gradient recorded by more than one rank")
+
+
+def _policy_leaves(view: StepView) -> Iterable[Violation]:
+    """Over several optimizer steps the policy moves away from the old policy and from the reference."""
+    for kind, other, title in (
+        (
+            "is_loss_debug",
+            "old_log_probs",
+            "old log probs are those of the same pass in every pass: the ratio is always 1",
+        ),
+        ("forward_data", "ref_log_probs", "the reference's log probs are the policy's in every pass: it moves along"),
+    ):
+        gaps, updates = [], set()
+        for record in view.side.records(kind, view.step):
+            if "log_probs" in record.fields and other in record.fields:
+                updates.add((record.key.epoch, record.key.mini_batch))
+                mask = record.array("effective_valid" if kind == "is_loss_debug" else "response_mask") != 0
+                gaps.append(np.abs(record.array("log_probs") - record.array(other))[mask].max(initial=0.0))
+        if len(updates) > 1 and max(gaps) <= _STILL and _moved(view):
+            yield Violation(f"step {view.step}", (title,))
+
+
+def _moved(view: StepView) -> bool:
+    """Whether the log probs of a sample change from epoch to epoch."""
+    first: dict[tuple[int, int, int], np.ndarray] = {}
+    for record in view.side.records("forward_data", view.step):
+        key, values = record.key, record.array("log_probs")
+        known = first.setdefault((key.rank, key.micro, key.mini_batch), values)
+        if known.shape == values.shape and np.abs(known - values).max(initial=0.0) > 10 * _STILL:
+            return True
+    return False
+
+
 def _same_parameter(a: Record, b: Record) -> bool:
     if "hash" in a.fields and "hash" in b.fields:
         return bool(a.fields["hash"] == b.fields["hash"])
@@ -190,6 +241,20 @@ CHECKS = (
         "a NaN gradient destroys the parameters at the next optimizer step",
         ("find the first NaN upstream in the losses and log probs of this step",),
         _gradients_sound,
+    ),
+    Check(
+        "gradients-agree",
+        "data-parallel ranks step on the same gradient",
+        "the gradients of the ranks were not reduced, so each rank trains a model of its own",
+        ("check that every rank takes part in the all-reduce before the optimizer step",),
+        _gradients_agree,
+    ),
+    Check(
+        "policy-leaves-old-and-reference",
+        "the policy moves away from what it is compared with",
+        "old log probs or the reference follow the policy, so clip or KL never act",
+        ("compute old log probs once, before the first update, and keep the reference's own copy of the weights",),
+        _policy_leaves,
     ),
     Check(
         "replicas-agree",

@@ -150,10 +150,38 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
         rows = [row for row in _rows(evidence) if row[right][0] != 0]
         quotients = np.asarray([float(row[wrong][0] / row[right][0]) * len(row[0]) for row in rows])
         lengths = {len(row[0]) for row in rows}
-        if len(lengths) > 1 and largest(quotients - quotients.mean()) <= 1e-4 * largest(quotients):
+        if (
+            len(lengths) > 1
+            and largest(quotients) > 1e-6
+            and largest(quotients - quotients.mean()) <= 1e-4 * largest(quotients)
+        ):
             text = f"{label}'s advantages are divided by the length of their sample"
             facts = {"side": label, "factor": float(quotients.mean())}
             yield Explanation("divided-by-length", text, parameters=facts)
+
+
+def term_added(evidence: Evidence) -> Iterator[Explanation]:
+    """A multiple of a per-token quantity is in one side's advantages and not in the other's."""
+    for what, names in (
+        ("the KL to the reference", ("old_log_probs", "ref_log_probs")),
+        ("the entropy", ("entropy",)),
+        ("the log prob", ("old_log_probs",)),
+    ):
+        gaps, terms = [], []
+        for one, other in evidence.samples:
+            a, b = one.trained("advantages", *names), other.trained("advantages", *names)
+            if a is None or b is None or len(a[0]) != len(b[0]):
+                continue
+            gaps.append(b[0].astype(np.float64) - a[0])
+            terms.append(b[1].astype(np.float64) - (b[2] if len(names) > 1 else 0.0))
+        if not gaps:
+            continue
+        gap, term = np.concatenate(gaps), np.concatenate(terms)
+        factor = fit_factor(term, gap)
+        residual, noise = largest(gap - factor * term), 1e-4 * largest(gap)
+        if residual <= noise and abs(factor) > 1e-6 and len(np.unique(np.round(term, 6))) > 3:
+            text = f"B's advantages are A's plus {factor:.6g} times {what} of each token"
+            yield Explanation("term-in-advantage", text, residual, noise, {"factor": factor, "term": what})
 
 
 HYPOTHESES = {
@@ -166,5 +194,6 @@ HYPOTHESES = {
         clipped,
         discounted,
         by_length,
+        term_added,
     )
 }

@@ -212,16 +212,15 @@ def permuted(quantity: str) -> Hypothesis:
     return hypothesis
 
 
-def of_reference(quantity: str) -> Hypothesis:
-    """One side's values are what its reference model says."""
+def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
+    """One side's values are another quantity of its own, which they are not on the other side."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
-        same = [_same(side, quantity, "ref_log_probs", (0, 0)) for _, side in evidence.sides]
+        same = [_same(side, quantity, source, (0, 0)) for _, side in evidence.sides]
         for (label, side), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
             # As long as the policy is the reference, every log prob is the reference's.
             if mine and other is False and not _same(side, "log_probs", "ref_log_probs", (0, 0)):
-                text = f"{label}'s {quantity} are those of its reference model"
-                yield Explanation("of-reference", text, parameters={"side": label})
+                yield Explanation(id, f"{label}'s {quantity} are those of {text}", parameters={"side": label})
 
     return hypothesis
 
@@ -301,9 +300,15 @@ HYPOTHESES = {
         bounded("rollout_log_probs"),
         permuted("rollout_log_probs"),
     ),
-    "old_log_probs": (ratio_always_one, of_reference("old_log_probs"), *_all("old_log_probs")),
+    "old_log_probs": (
+        ratio_always_one,
+        taken_from("old_log_probs", "ref_log_probs", "of-reference", "its reference model"),
+        *_all("old_log_probs"),
+    ),
     "forward": (
         reference_is_policy,
+        taken_from("ref_log_probs", "old_log_probs", "reference-is-old-policy", "the policy before the step"),
+        taken_from("ref_log_probs", "rollout_log_probs", "reference-is-rollout", "the rollout"),
         *_all("log_probs"),
         *_all("ref_log_probs"),
         scaled("entropy"),

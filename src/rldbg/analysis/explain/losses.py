@@ -194,6 +194,42 @@ class _Clip:
         return bool((self._free[name] & self._untouched & beyond).any())
 
 
+def surrogate(evidence: Evidence) -> Iterator[Explanation]:
+    """What is multiplied with the advantage is not the ratio on one side."""
+    forms = [_form(side) for _, side in evidence.sides]
+    if forms[0] is not None and forms[1] is not None and forms[0] != forms[1]:
+        text = f"a token's loss is {forms[0]} in A and {forms[1]} in B"
+        yield Explanation("loss-form", text, 0.0, 1e-4, {"a": forms[0], "b": forms[1]})
+
+
+def _form(side: SideStep) -> str | None:
+    """The product that most tokens' losses are; clipped tokens are the exception to the first one."""
+    parts: list[list[np.ndarray]] = [[], [], [], []]
+    for item in side.micros:
+        names = ("elementwise_loss", "advantages", "prob_ratio", "log_probs")
+        arrays = [item.array("is_loss_debug", name) for name in names]
+        mask = mask_of(item)
+        if mask is None or any(array is None or array.shape != mask.shape for array in arrays):
+            continue
+        for part, array in zip(parts, arrays, strict=True):
+            assert array is not None
+            part.append(array[mask])
+    if not parts[0]:
+        return None
+    loss, advantage, ratio, log_prob = (np.concatenate(part) for part in parts)
+    told = np.abs(advantage) > 1e-6
+    for name, value in (
+        ("-ratio * advantage", -ratio * advantage),
+        ("+ratio * advantage", ratio * advantage),
+        ("-log prob * advantage", -log_prob * advantage),
+        ("-probability * advantage", -np.exp(log_prob) * advantage),
+        ("-advantage", -advantage),
+    ):
+        if told.any() and (np.abs(loss - value) <= 1e-4 * np.maximum(1.0, np.abs(value)))[told].mean() > 0.5:
+            return name
+    return None
+
+
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
     """Every loss is the other side's times one number."""
     numbers = []
@@ -212,5 +248,5 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         yield Explanation("loss-scaled", text, residual, noise, {"factor": factor}, 0.95)
 
 
-_RULES = (clipping, aggregation, coefficients, kl_estimator, entropy_aggregation)
+_RULES = (surrogate, clipping, aggregation, coefficients, kl_estimator, entropy_aggregation)
 HYPOTHESES = {"ratio": (clipping,), "loss": (*_RULES, scaled), "gradient": _RULES}

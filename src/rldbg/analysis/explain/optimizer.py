@@ -74,8 +74,10 @@ def _history(side: SideStep) -> _History | None:
 def identify(side: SideStep) -> Optimizer | None:
     """The optimizer that fits best, if it fits; of two that fit alike the plainer one."""
     history = _history(side)
-    if history is None:
-        return None
+    return None if history is None else _best(history)
+
+
+def _best(history: _History) -> Optimizer | None:
     found: Optimizer | None = None
     for clip in _CLIPS:
         if clip is not None and history.norms.max() <= clip:

@@ -5,6 +5,7 @@ All runs that share seed and precision start from the same warm-started weights,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -54,7 +55,7 @@ class ZooRunner:
             model.load_state_dict(state["weights"])
             return state["steps"], state["success"]
         steps, success = original(model, tokenizer, problems, settings, seed=seed)
-        made = kept.with_suffix(f".{id(model)}")
+        made = kept.with_suffix(f".{os.getpid()}")
         torch.save({"weights": model.state_dict(), "steps": steps, "success": success}, made)
         made.replace(kept)
         return steps, success
