@@ -153,10 +153,22 @@ def listen(host: str, port: int) -> socket.socket:
 def announce(file: Path, listener: socket.socket) -> None:
     """Says where this process listens; the file is never seen half written."""
     host, port = listener.getsockname()[:2]
+    host = own_address() if host in ("0.0.0.0", "::") else host
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     temporary.write_text(json.dumps({"pid": os.getpid(), "address": address}), encoding="utf-8")
     temporary.replace(file)
+
+
+def own_address() -> str:
+    """The address others reach this machine by; loopback when it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: connecting only makes the kernel choose the interface.
+            probe.connect(("10.255.255.255", 1))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 def announced(folder: Path) -> list[str]:

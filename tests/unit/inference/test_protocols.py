@@ -183,6 +183,25 @@ def test_control_of_weights_and_generation(talk, model):
     assert (seen - expected).abs().max() < 1e-5 and after["meta_info"]["weight_version"] == "7"
 
 
+def test_a_request_is_aborted_by_its_name_with_all_of_its_samples(talk):
+    async def scene(client):
+        long = GREEDY | {"max_new_tokens": 100, "n": 2}
+        other = asyncio.create_task(post(client, "/generate", input_ids=[7], rid="other", sampling_params=GREEDY))
+        await post(client, "/pause_generation", mode="in_place")
+        asked = asyncio.create_task(post(client, "/generate", input_ids=[5, 6], rid="mine", sampling_params=long))
+        while (await client.get("/v1/loads")).json()["loads"][0]["num_waiting_reqs"] < 2:
+            await asyncio.sleep(0.01)
+        await post(client, "/abort_request", rid="mine")
+        ended = await asked
+        await post(client, "/continue_generation")
+        return ended, await other
+
+    ended, other = talk(scene)
+    assert [item["meta_info"]["finish_reason"]["type"] for item in ended] == ["abort", "abort"]
+    assert ended[0]["meta_info"]["finish_reason"]["message"].startswith("Abort before prefill")
+    assert other["meta_info"]["finish_reason"]["type"] == "length"
+
+
 def test_slime_asks_its_router_and_its_workers(talk):
     async def scene(client):
         await post(client, "/workers", status=202, url="http://10.0.0.1:9", worker_type="regular")

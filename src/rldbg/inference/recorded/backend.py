@@ -32,7 +32,8 @@ class RecordedBackend:
         self._told = False
         self._paused: list[tuple[Job, Answer]] | None = None
         self._asked = 0
-        self._unknown: list[str] = []
+        self._unknown = 0
+        self._first_unknown: list[str] = []
         self._made_do = 0
         self._cut = 0
 
@@ -93,7 +94,9 @@ class RecordedBackend:
 
     def _missed(self, message: str, substitute: Generation) -> Generation:
         if not self._takes_nearest:
-            self._unknown.append(message)
+            self._unknown += 1
+            if len(self._first_unknown) < _SHOWN_FINDINGS:
+                self._first_unknown.append(message)
             raise RequestError(message, 404)
         self._made_do += 1
         return substitute
@@ -176,7 +179,7 @@ class RecordedBackend:
             "consumed": used,
             "not_consumed": len(self._generations.all) - used,
             "requests": self._asked,
-            "unknown_prompts": len(self._unknown),
+            "unknown_prompts": self._unknown,
             "answered_by_nearest": self._made_do,
             "cut_by_max_new_tokens": self._cut,
         }
@@ -198,8 +201,8 @@ class RecordedBackend:
                     "serve.unknown_prompt",
                     Severity.ERROR,
                     where,
-                    evidence=tuple(self._unknown[:_SHOWN_FINDINGS]),
-                    cause=f"{len(self._unknown)} requests asked for what was not recorded",
+                    evidence=tuple(self._first_unknown),
+                    cause=f"{self._unknown} requests asked for what was not recorded",
                     fix=("run the framework with the data, seed and chat template of the recorded run",),
                 )
             )
