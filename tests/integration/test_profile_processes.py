@@ -5,10 +5,14 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder
+
+from rldbg.agent.profiling_phases import HookedFunction
+from rldbg.integrations import profile_hooks
 
 TORCH_LOOP = """\
 import os, sys, time
@@ -229,3 +233,17 @@ def test_the_report_names_the_slow_rank(tmp_path):
     assert any("policy rank 2" in text for text in report["advice"])
     shown = profile(tmp_path, "report", "run")
     assert "where the time goes" in shown.stdout
+
+
+def test_a_hugging_face_trainer_says_its_steps(monkeypatch):
+    """TRL's trainers are transformers' trainers: their callback handler is where a step begins."""
+    callbacks = pytest.importorskip("transformers.trainer_callback")
+    (hook,) = [hook for hook in profile_hooks() if hook.module == "transformers.trainer_callback"]
+    handler = callbacks.CallbackHandler
+    monkeypatch.setattr(handler, "on_step_begin", handler.on_step_begin)
+    seen: list[int] = []
+    HookedFunction(hook, span=lambda _: nullcontext(), enter_step=seen.append, own=lambda: None).install(callbacks)
+    state = callbacks.TrainerState(global_step=4, stateful_callbacks=[])
+    control = callbacks.TrainerControl()
+    handler([], None, None, None, None).on_step_begin(None, state, control)
+    assert seen == [5]

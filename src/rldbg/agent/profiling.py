@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ from .profiling_broker import BrokerGone, Questions
 from .profiling_nsys import UnderNsys, choose_this_process, run_under_nsys
 from .profiling_phases import HookedFunction, Phases, nvtx_marks, torch_marks
 from .profiling_plan import PLAN_VARIABLE, Choice, Plan
+from .profiling_ticket import is_open_inside, read_tickets
 from .profiling_window import Window, leave_step_marks, torch_is_imported
 from .settings import Settings, say
 from .stacks import mark_as_ours
@@ -239,7 +241,10 @@ class Profile:
         return not identifier or getattr(getattr(worker, "actor_id", None), "hex", str)() == identifier
 
     def _finish_others(self, actor: str) -> None:
-        """Before Ray ends workers: they write what they have. Bounded, and silent when there is nobody to ask."""
+        """Before Ray ends workers: they write what they have. Bounded, and nobody is asked when nothing is open: a
+        worker that hangs cannot answer, and is often killed for that."""
+        if not any(is_open_inside(ticket) for ticket in read_tickets(Path(self.plan.books))):
+            return
         with contextlib.suppress(BrokerGone), Questions(self._settings) as broker:
             broker.ask("profile", {"action": "finish", "actor": actor}, timeout_s=_FINISH_S)
 

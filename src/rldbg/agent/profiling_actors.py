@@ -38,8 +38,10 @@ class ActorSelection:
 
         @functools.wraps(original)
         def _remote(actor: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-            with contextlib.suppress(AttributeError, TypeError, OSError):
+            try:
                 options = self.prepared(actor, options)
+            except Exception as error:  # noqa: BLE001 - border 3 of 3: the actor must be created whatever we break
+                self._once("prepared", f"an actor could not be chosen: {type(error).__name__}: {error}")
             return original(actor, args, kwargs, **options)
 
         actor_class._remote = _remote
@@ -47,7 +49,7 @@ class ActorSelection:
     def prepared(self, actor: Any, options: dict[str, Any]) -> dict[str, Any]:
         """The options of an actor's creation, with the worker's name in its environment when it is chosen."""
         name = str(options.get("name") or "")
-        class_name = snake_case(actor.__ray_metadata__.modified_class.__name__.removesuffix(")").rpartition("(")[2])
+        class_name = snake_case(actor.__ray_metadata__.modified_class.__name__)
         self._remember(name or class_name, class_name)
         choice = self._plan.choose_actor(name, class_name) or self._inherited(name or class_name)
         if choice is None:

@@ -77,7 +77,6 @@ class Minder:
         self._under = UnderNsys(mode, job["nsys"], session, output, str(notes), job["worker"])
 
     def run(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._ticket.update(minder=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
         process = subprocess.Popen(self._command(), env=os.environ | {VARIABLE: json.dumps(asdict(self._under))})
         while process.poll() is None:

@@ -48,6 +48,11 @@ class Ticket:
             return
 
 
+def is_open_inside(ticket: dict[str, Any]) -> bool:
+    """Whether the process itself still has something to write; under nsys a minder has."""
+    return ticket["state"] in OPEN_STATES and ticket["minder"] == ticket["pid"]
+
+
 def read_tickets(books: Path) -> list[dict[str, Any]]:
     """Every ticket, oldest file name first."""
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((books / FOLDER).glob("*.json"))]

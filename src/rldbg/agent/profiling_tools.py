@@ -66,8 +66,9 @@ class TorchTool:
         self._profile: Any = None
 
     def start(self) -> None:
-        if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
-            raise ToolError("torch is not installed in this worker")
+        if "torch" not in sys.modules:
+            # Not imported for its own sake: that takes seconds and memory that the worker did not ask for.
+            raise ToolError("this worker has not imported torch")
         profiler: Any = importlib.import_module("torch.profiler")
         activities = [profiler.ProfilerActivity.CPU]
         if sys.modules["torch"].cuda.is_available():
@@ -242,7 +243,9 @@ class NsysTool:
 
     def start(self) -> None:
         if self._under.mode == "cuda":
-            torch: Any = importlib.import_module("torch")
+            if "torch" not in sys.modules:
+                raise ToolError("a window of nsys needs a worker that has imported torch")
+            torch: Any = sys.modules["torch"]
             torch.cuda.cudart().cudaProfilerStart()
         elif self._under.mode == "session":
             output = str(report_path(self._under.output, os.getpid()))

@@ -65,7 +65,8 @@ class Window:
     def begin(self, *, torch_is_here: bool) -> None:
         """At the start of the process, or when torch has been imported: opens what is not bound to steps."""
         plan = self._plan
-        if self._state != "armed" or (plan.tool == "torch" and not torch_is_here):
+        needs_torch = plan.tool == "torch" or (self._under is not None and self._under.mode == "cuda")
+        if self._state != "armed" or (needs_torch and not torch_is_here):
             return
         if plan.steps is None and not plan.ranks and not plan.delay_s:
             if self._under is None or self._under.mode != "whole":

@@ -53,7 +53,7 @@ _TRL = (
     Hook("trl.trainer.grpo_trainer", "GRPOTrainer._get_per_token_logps_and_entropies", phase="log_probs"),
     Hook("trl.trainer.grpo_trainer", "GRPOTrainer._calculate_rewards", phase="reward"),
     Hook("trl.trainer.grpo_trainer", "GRPOTrainer._compute_loss", phase="loss"),
-    Hook("transformers.trainer", "Trainer.training_step", phase="step"),
+    Hook("transformers.trainer", "Trainer.training_step", phase="training_step"),
 )
 
 _VERL = (

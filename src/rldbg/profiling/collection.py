@@ -7,7 +7,7 @@ places where copies lie, and for what is missing the reason.
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -187,7 +187,3 @@ def _missing(entry: dict[str, Any]) -> Finding:
         f"there is no profile of it: {entry['reason']}",
         (),
     )
-
-
-def total_bytes(profiles: Sequence[dict[str, Any]]) -> int:
-    return sum(file["size_bytes"] for entry in profiles for file in entry["files"])

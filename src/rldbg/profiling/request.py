@@ -15,7 +15,6 @@ EXTRA_OPTIONS = "NRL_NSYS_EXTRA_OPTIONS"
 SYNC = "RAY_LOG_SYNC_FREQUENCY"
 BOOKS = "profiling"
 """The folder of a run in which its processes write down what became of their profiles."""
-TOOLS = ("nsys", "torch", "pyspy", "memory", "phases")
 
 
 @dataclass(frozen=True, slots=True)
