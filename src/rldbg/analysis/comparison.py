@@ -56,6 +56,8 @@ def compare(
     return comparison
 
 
+# A step larger than this is compared, but its causes are not looked for: that takes its tokens into memory.
+_EXPLAIN_UP_TO_BYTES = 1 << 29
 _LOG_PROB_STAGES = (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD)
 
 
@@ -66,6 +68,10 @@ def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
 
     first = comparison.first_difference
     assert first is not None
+    size = sum(side.size_bytes(kind, first.step) for side in (a, b) for kind in side.kinds())
+    if size > _EXPLAIN_UP_TO_BYTES:
+        comparison.findings.append(_too_large(first.step, size))
+        return
     try:
         comparison.explanations = explain(a, b, first.stage, *first.update)
         if any(stage.value in comparison.stage_names() for stage in _LOG_PROB_STAGES):
@@ -73,6 +79,17 @@ def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
     except IncompleteDataError:
         if not any(finding.id == "unreadable" for finding in comparison.findings):
             raise
+
+
+def _too_large(step: int, size: int) -> Finding:
+    return Finding(
+        "not-explained",
+        Severity.INFO,
+        f"step {step}",
+        (f"{size / 2**30:.1f} GiB in both recordings",),
+        "hypotheses need the whole step in memory, and this one is too large for that",
+        ("compare fewer ranks: --num_ranks", "compare fewer kinds: --kind"),
+    )
 
 
 def _nothing_compared(a: Side, b: Side, comparison: Comparison) -> IncompleteDataError:

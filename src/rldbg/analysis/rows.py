@@ -22,7 +22,7 @@ _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_
 # Padded whole sequences; the prompt may be padded on its left.
 _SEQUENCE_FIELDS = frozenset({"input_ids", "attention_mask", "position_ids", "loss_mask"})
 _MASKS = frozenset(_RESPONSE_MASKS.values())
-_ROWS_AT_ONCE_ELEMENTS = 1 << 20
+_ROWS_AT_ONCE_ELEMENTS = 1 << 21
 _MASKS_KEPT = 16
 
 
@@ -65,13 +65,20 @@ class Rows:
         if key not in self._valid:
             if len(self._valid) >= _MASKS_KEPT:
                 self._valid.clear()
-            mask_a, mask_b = _mask(self.a, self.rows_a[part], name), _mask(self.b, self.rows_b[part], name)
-            either = None if mask_a is None or mask_b is None else mask_a | mask_b
-            self._valid[key] = None if either is None or either.all() else either
+            self._valid[key] = self._either(name, part)
         valid = self._valid[key]
         if valid is None or valid.shape != shape[:2]:
             return None
         return np.broadcast_to(valid.reshape(valid.shape + (1,) * (len(shape) - valid.ndim)), shape)
+
+    def _either(self, name: str, part: slice) -> np.ndarray | None:
+        """Where one side or the other says that it counts; None when one of them says so everywhere."""
+        for record, rows in ((self.a, self.rows_a), (self.b, self.rows_b)):
+            mask = record.fields[str(_mask_name(record, name))]
+            if isinstance(mask, np.ndarray) and mask.size and np.asarray(_chosen(mask, rows[part])).min() > 0:
+                return None
+        mask_a, mask_b = _mask(self.a, self.rows_a[part], name), _mask(self.b, self.rows_b[part], name)
+        return None if mask_a is None or mask_b is None else mask_a | mask_b
 
 
 def compare_rows(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult | None:
