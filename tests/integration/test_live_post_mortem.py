@@ -118,6 +118,34 @@ def test_an_exception_in_a_thread_is_caught_too(job):
     assert "MAIN WENT ON" in output(process)
 
 
+TRACED = """
+import pathlib, sys, threading, time
+def stops_at_its_end(): breakpoint()
+def stops_before_its_end():
+    breakpoint()
+    return 1
+def traces():
+    monitoring = getattr(sys, "monitoring", None)
+    return [sys.gettrace(), threading._trace_hook, monitoring.get_tool(monitoring.DEBUGGER_ID) if monitoring else None]
+for number, stop in enumerate([stops_at_its_end, stops_before_its_end] * 2):
+    stop()
+    while not pathlib.Path(f"go_{number}").exists(): time.sleep(0.01)
+    limit = time.monotonic() + 30
+    while any(traces()) and time.monotonic() < limit: time.sleep(0.01)
+    print(traces(), flush=True)
+"""
+
+
+def test_after_a_detach_nothing_is_traced_any_more(job, python):
+    process = job.start(job.write("traced.py", TRACED), python=python)
+    for number in range(4):
+        job.wait_stopped()
+        job.client.request("continue", who="all")
+        until(lambda: not job.ps()[0]["debugged"], "the session to be closed")
+        job.write(f"go_{number}", "")
+    assert output(process).count("[None, None, None]") == 4
+
+
 def test_breakpoints_from_outside_on_this_python(job, python):
     script = job.write("loop.py", LOOP)
     process = job.start(script, python=python)

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,11 +19,12 @@ from typing import Any
 from .halt import is_last_statement, stand_here
 from .relay import Relay
 from .settings import Settings
+from .stacks import mark_as_ours
 from .tracing import thread_tracing
 from .wire import Connection
 
 _OLDEST = (1, 8, 0)
-_ATTACH_TIMEOUT_S = 20.0
+_SWEEPS_S = (0.01, 0.05, 0.2, 1.0)
 
 
 class NoDebugger(Exception):
@@ -74,10 +76,18 @@ class Debugger:
                 sys.modules["pydevd"].settrace(
                     suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=target
                 )
+            self._leave_no_trace()
 
         if is_last_statement(frame):
             return lambda: stand_here(suspend_at)
         return lambda: suspend_at(frame)
+
+    def _leave_no_trace(self) -> None:
+        """A thread that stood inside pydevd's settrace is traced again on its way out, when the session may be over."""
+        with self.lock:
+            if self._relay is None:
+                with _hooks_kept():
+                    sys.modules["pydevd"].stoptrace()
 
     def close(self) -> None:
         """Ends the session; every thread runs on, untraced."""
@@ -85,11 +95,25 @@ class Debugger:
             relay, self._relay = self._relay, None
             if relay is None:
                 return
+            debugger = _pydevd_instance()
+            if debugger is not None:
+                # A thread that is on its way out of this session would switch its tracing on again.
+                debugger.enable_tracing = lambda *_args, **_kwargs: None
             self._tracing.disarm()
             with _hooks_kept():
                 sys.modules["pydevd"].stoptrace()
             relay.close()
+        mark_as_ours(threading.Thread(target=self._sweep, name="rldbg-sweep", daemon=True)).start()
         self._ended()
+
+    def _sweep(self) -> None:
+        """On a busy host a thread leaves pydevd long after the session has ended, and traces itself on its way out."""
+        for delay_s in _SWEEPS_S:
+            time.sleep(delay_s)
+            with self.lock:
+                if self._relay is not None:
+                    return
+                self._tracing.disarm()
 
     def forget_in_child(self) -> None:
         """After a fork: the child has the parent's tracing but none of its threads; it starts clean."""
