@@ -58,7 +58,7 @@ def test_four_ranks_stop_answer_step_and_go_on(job):
     cast = json.loads(job.rldbg("cast", "all", "p loss", "--json").stdout)
     assert sorted(answer["value"] for answer in cast["answers"]) == [0.0, 0.5, 1.0, 1.5]
     assert len(cast["folded"]) == 4 and cast["spread"]["max"] == 1.5
-    assert "train/0-3: 1" in job.rldbg("cast", "all", "p 1").stdout
+    assert "train/0-3: 1" in job.rldbg("cast", "all", "p", "1").stdout
     # AND ranks step together
     text = job.rldbg("attach", "0:4", "-c", "n", "-c", "p after - loss").stdout
     assert "train/0-3: 1.0" in text

@@ -13,10 +13,12 @@ from rldbg.core import ExitCode
 
 @verb("cast", short_help="One command on many stopped ranks, the answers folded.")
 @click.argument("who")
-@click.argument("pdb_command", metavar="COMMAND")
+@click.argument("words", metavar="COMMAND", nargs=-1, required=True)
 @target_options
 @click.option("--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for ranks to stop again.")
-def command(who: str, pdb_command: str, run_dir: Path | None, ray_url: str | None, wait_s: float, as_json: bool) -> int:
+def command(
+    who: str, words: tuple[str, ...], run_dir: Path | None, ray_url: str | None, wait_s: float, as_json: bool
+) -> int:
     """One pdb COMMAND on every stopped process that WHO names.
 
     \b
@@ -26,7 +28,7 @@ def command(who: str, pdb_command: str, run_dir: Path | None, ray_url: str | Non
     from rldbg.live import cast
 
     with open_target(run_dir, ray_url) as client:
-        result = cast(client, who, pdb_command, wait_s=wait_s)
+        result = cast(client, who, " ".join(words), wait_s=wait_s)
     if as_json:
         print_json(result.to_dict())
     else:
