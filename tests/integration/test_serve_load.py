@@ -1,0 +1,266 @@
+"""Many clients at once, and bad ones: no answer is lost or mixed up, nobody harms the others, memory stays flat.
+
+The long versions (1,000 streams for 60 s, 10,000 fuzzed requests, 10,000 requests' memory) run in `make soak`.
+"""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+RLDBG = Path(sys.executable).with_name("rldbg")
+PROMPTS = [[5 + number % 40, 6, 7 + number % 3] for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    environment = os.environ | {"RLDBG_HOME": str(tmp_path_factory.mktemp("home"))}
+    up = subprocess.run(
+        [RLDBG, "serve", "up", "--model", "tiny", "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=150,
+    )
+    assert up.returncode == 0, up.stdout + up.stderr
+    yield json.loads(up.stdout)["server"]
+    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+
+
+async def exchange(address, head, content=b"", *, timeout_s=120.0):
+    """Sends raw bytes on a connection of its own; everything that came back."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(head + content)
+        return await asyncio.wait_for(reader.read(), timeout_s)
+    finally:
+        writer.close()
+
+
+def request(method, path, content, kind="application/json"):
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    ).encode()
+
+
+async def post(address, path, body, **more):
+    content = json.dumps(body).encode()
+    answer = await exchange(address, request("POST", path, content), content, **more)
+    assert b" 200 " in answer.partition(b"\r\n")[0], answer[:300]
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+def question(number, **more):
+    sampling = {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}
+    return {"input_ids": PROMPTS[number], "sampling_params": sampling} | more
+
+
+async def expected_answers(address):
+    return [
+        json.loads(await post(address, "/generate", question(number)))["output_ids"] for number in range(len(PROMPTS))
+    ]
+
+
+def streamed_events(answer):
+    """The events of a chunked body, put together from its chunks."""
+    body = b""
+    while answer:
+        size, _, answer = answer.partition(b"\r\n")
+        body, answer = body + answer[: int(size, 16)], answer[int(size, 16) + 2 :]
+    return [line[6:] for line in body.decode().split("\n\n") if line.startswith("data: ")]
+
+
+async def stream_for(address, client, until, expected):
+    """One client that asks again and again; how many answers it got, each of them its own."""
+    numbers, count = random.Random(client), 0
+    while count == 0 or time.monotonic() < until:
+        number, rid = numbers.randrange(len(PROMPTS)), f"{client}-{count}"
+        events = streamed_events(await post(address, "/generate", question(number, rid=rid, stream=True)))
+        last = json.loads(events[-2])
+        assert events[-1] == "[DONE]"
+        assert (last["meta_info"]["id"], last["output_ids"]) == (rid, expected[number])
+        count += 1
+    return count
+
+
+async def streams(address, clients, seconds):
+    expected = await expected_answers(address)
+    until = time.monotonic() + seconds
+    counts = await asyncio.gather(*(stream_for(address, client, until, expected) for client in range(clients)))
+    assert min(counts) >= 1
+    return sum(counts)
+
+
+def test_concurrent_streams_get_their_own_answers(server):
+    assert asyncio.run(streams(server["addresses"][0], 100, 2)) >= 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_thousand_streams_for_a_minute(server):
+    print("answers:", asyncio.run(streams(server["addresses"][0], 1000, 60)))
+
+
+BODIES = {
+    "/generate": {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 2, "stop": ["x"]}, "return_logprob": True},
+    "/v1/completions": {"prompt": [5, 6], "max_tokens": 2, "logprobs": 1, "n": 2, "echo": False, "seed": 3},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "1+1="}], "max_tokens": 2, "logprobs": True},
+    "/generate/": {"prompts": [[5, 6]], "n": 1, "max_tokens": 2},
+    "/get_sequence_logprobs/": {"sequences": [[5, 6, 7]], "prompt_lengths": [1]},
+    "/inference/v1/generate": {"token_ids": [5], "sampling_params": {"max_tokens": 1}},
+    "/update_weights_from_disk": {"model_path": "/nowhere", "weight_version": "3"},
+    "/update_weights_from_tensor": {"safetensors": "AAAA"},
+    "/workers": {"url": "http://127.0.0.1:1"},
+    "/tokenize": {"prompt": "1+1"},
+    "/detokenize": {"tokens": [5, 6]},
+}
+JUNK = [
+    None,
+    -1,
+    0,
+    1,
+    True,
+    2**70,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": []},
+    [[[5]]],
+    "9" * 999,
+]
+
+
+def mutated(numbers, body):
+    """One of a body's values, at any depth, replaced, removed or doubled."""
+    body = json.loads(json.dumps(body))
+    place = body
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return body
+        key = numbers.choice(keys)
+        if isinstance(place[key], dict | list) and numbers.random() < 0.5:
+            place = place[key]
+            continue
+        place[key] = numbers.choice(JUNK)
+        return body
+
+
+def fuzzed(numbers):
+    """(bytes of a request, how long its client stays)"""
+    path = numbers.choice(list(BODIES))
+    content = json.dumps(mutated(numbers, BODIES[path]) | ({"stream": True} if numbers.random() < 0.2 else {})).encode()
+    kind = numbers.random()
+    if kind < 0.1:
+        content = content[: numbers.randrange(len(content))]
+    elif kind < 0.15:
+        content = numbers.randbytes(50)
+    elif kind < 0.18:
+        content = b"[" * 100_000
+    head = request(numbers.choice(["POST"] * 9 + ["GET", "PUT"]), path, content)
+    if numbers.random() < 0.05:
+        head = numbers.randbytes(40) + b"\r\n\r\n"
+    if numbers.random() < 0.05:
+        # A client that promises more than it sends, and waits.
+        head, content = request("POST", path, content + b"more"), content
+    return head, content, numbers.choice([0.02, 0.5, 2.0])
+
+
+async def fuzz(address, count, seed=0):
+    expected = await expected_answers(address)
+    numbers, statuses = random.Random(seed), {}
+    gate = asyncio.Semaphore(64)
+
+    async def bad_client(head, content, stay_s):
+        async with gate:
+            try:
+                answer = await exchange(address, head, content, timeout_s=stay_s)
+            except (TimeoutError, ConnectionError):
+                answer = b"left"
+            status = answer.split(b" ", 2)[1].decode() if answer.startswith(b"HTTP") else "left"
+            statuses[status] = statuses.get(status, 0) + 1
+            assert status != "500", (content[:300], answer[-500:])
+
+    async def good_client(stop):
+        answered = 0
+        while not stop.is_set():
+            number = answered % len(PROMPTS)
+            assert json.loads(await post(address, "/generate", question(number)))["output_ids"] == expected[number]
+            answered += 1
+        return answered
+
+    stop = asyncio.Event()
+    good = asyncio.create_task(good_client(stop))
+    await asyncio.gather(*(bad_client(*fuzzed(numbers)) for _ in range(count)))
+    stop.set()
+    assert await good > 0
+    await settled(address)
+    return statuses
+
+
+async def settled(address, timeout_s=30):
+    """Whatever bad clients left behind is not computed any further."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = await exchange(address, request("GET", "/get_server_info", b""))
+        state = json.loads(answer.partition(b"\r\n\r\n")[2])["internal_states"][0]
+        if not state["running"] and not state["waiting"]:
+            return
+        assert time.monotonic() < deadline, state
+        await asyncio.sleep(0.05)
+
+
+def test_bad_clients_do_not_hurt_good_ones(server):
+    statuses = asyncio.run(fuzz(server["addresses"][0], 400))
+    assert statuses.get("200") and statuses.get("400") and statuses.get("left")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_ten_thousand_fuzzed_requests(server):
+    print("statuses:", asyncio.run(fuzz(server["addresses"][0], 10_000, seed=1)))
+
+
+async def ask_many(address, count):
+    gate = asyncio.Semaphore(64)
+
+    async def one(number):
+        async with gate:
+            await post(address, "/generate", question(number % len(PROMPTS)))
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+def memory_growth(server, warm, count):
+    process = psutil.Process(server["processes"][0]["pid"])
+    asyncio.run(ask_many(server["addresses"][0], warm))
+    before = process.memory_info().rss
+    asyncio.run(ask_many(server["addresses"][0], count))
+    growth = (process.memory_info().rss - before) / 2**20
+    print(f"{before / 2**20:.0f} MiB after {warm} requests, {growth:+.1f} MiB after {count} more")
+    return growth
+
+
+def test_memory_does_not_grow_with_requests(server):
+    assert memory_growth(server, 300, 600) < 24
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_memory_is_flat_over_ten_thousand_requests(server):
+    assert memory_growth(server, 2000, 10_000) < 24
