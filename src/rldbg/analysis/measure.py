@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rldbg.analysis.tolerances import Tolerance
-from rldbg.recording import EncodedArray
+from rldbg.recording import EncodedArray, Ragged
 
 _CHUNK = 1 << 17
 _CHUNKS_PER_RELEASE = 64
@@ -183,6 +184,19 @@ def _mapping(array: np.ndarray) -> tuple[mmap.mmap, int] | None:
     if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
         return None
     return base, array.ctypes.data - np.frombuffer(base, dtype=np.uint8, count=1).ctypes.data
+
+
+def give_back(values: Iterable[Any]) -> None:
+    """Lets go of all pages of the files that these arrays are views of; they are read again where needed again."""
+    mapped = {}
+    for value in values:
+        array = value.values if isinstance(value, Ragged) else value
+        array = array.bits if isinstance(array, EncodedArray) else array
+        found = _mapping(array) if isinstance(array, np.ndarray) and array.size else None
+        if found is not None:
+            mapped[id(found[0])] = found[0]
+    for one in mapped.values():
+        one.madvise(mmap.MADV_DONTNEED)
 
 
 def _count_equal(total: Measured, values: np.ndarray, mask: Any, start: int) -> None:

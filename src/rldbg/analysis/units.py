@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rldbg.analysis.fields import FieldDifference, Place, compare_block
-from rldbg.analysis.measure import Measured
+from rldbg.analysis.measure import Measured, give_back
 from rldbg.analysis.pairing import kinds_to_pair, pair_kind
 from rldbg.analysis.results import FieldResult
 from rldbg.analysis.samples import StepSamples
@@ -78,6 +78,8 @@ class UnitWorker:
             if block.a.key.rank == unit.rank:
                 for name, difference in compare_block(block, self._tolerances):
                     _field(result, pairing.kind, name).add(unit.step, block.a.key, difference)
+                for record in (block.a, block.b):
+                    give_back(record.fields.values())
         if unit.is_first:
             result.findings.extend(_pairing_findings(pairing))
             _note_presence(result, pairing)
