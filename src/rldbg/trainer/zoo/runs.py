@@ -5,6 +5,7 @@ All runs that share seed and precision start from the same warm-started weights,
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +35,13 @@ class ZooRunner:
         self._folder = folder
 
     def run(self, number: int, overrides: Sequence[str] = ()) -> ZooRun:
-        """One run; the number is its name."""
+        """One run; the number is its name. One that is there and ended well is not made again."""
         from rldbg.trainer.recipe import read_recipe
         from rldbg.trainer.training import train
 
         place, recording = self._folder / f"run-{number}", self._folder / "recordings" / f"{number}"
+        if _ended_well(place) and recording.is_dir():
+            return ZooRun(recording, parameter_hash(recording))
         loaded = read_recipe(self._recipe, [*overrides, f"++debug.dump_dir={recording}"])
         with replaced(WARM_START, self._remembered):
             train(loaded, Run.create(name="zoo", path=place))
@@ -48,8 +51,9 @@ class ZooRunner:
         """The same weights as the warm start gives, from the first time it ran."""
         import torch
 
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        kept = self._folder / f"start-{seed}-{dtype}.pt"
+        shapes = [(tuple(parameter.shape), str(parameter.dtype)) for parameter in model.parameters()]
+        key = sha256(repr((seed, settings, shapes)).encode()).hexdigest()[:12]
+        kept = self._folder / f"start-{key}.pt"
         if kept.is_file():
             state = torch.load(kept, weights_only=True)
             model.load_state_dict(state["weights"])
@@ -59,6 +63,11 @@ class ZooRunner:
         torch.save({"weights": model.state_dict(), "steps": steps, "success": success}, made)
         made.replace(kept)
         return steps, success
+
+
+def _ended_well(place: Path) -> bool:
+    file = place / "run.json"
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("exit_code") == 0
 
 
 def parameter_hash(recording: Path) -> str:
