@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rldbg.core import Environment, UsageError
+from rldbg.core import Environment, SampleId, UsageError
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
 from rldbg.recording.recorder.settings import RecorderSettings
 
@@ -86,6 +86,14 @@ class DebugBlock(Block):
     """Only these ranks record; all when absent."""
     roles: tuple[str, ...] | None = None
     """Only these roles record; all when absent."""
+    samples: tuple[str, ...] | None = None
+    """Only the rows of these samples, each `group_id/run_id`; all when absent."""
+    gather_shards: bool = False
+    """Record whole sharded parameters, gathered by a collective that all ranks take part in, not each rank's shard."""
+    gather_s: float = Field(10.0, ge=0)
+    """Micro-batches wait at most this long for others of their file."""
+    threads: int = Field(2, ge=1)
+    """Threads that write."""
     buffer_bytes: int = Field(512 * 2**20, ge=2**20)
     """Memory for what is not yet written."""
     device_buffer_bytes: int = Field(2**30, ge=0)
@@ -111,6 +119,13 @@ class DebugBlock(Block):
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from error
         return pattern
+
+    @field_validator("samples")
+    @classmethod
+    def _samples_are_named(cls, samples: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for sample in samples or ():
+            SampleId.parse(sample)
+        return samples
 
     def kinds(self) -> frozenset[str]:
         """Every kind that is switched on, in whichever mode."""
@@ -240,6 +255,10 @@ def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> Reco
         kinds=block.kinds(),
         ranks=block.ranks,
         roles=block.roles,
+        samples=block.samples,
+        gather_shards=block.gather_shards,
+        gather_s=block.gather_s,
+        threads=block.threads,
         parameter_patterns=(block.target_param_pattern,),
         parameter_mode=block.param_mode,
         buffer_bytes=block.buffer_bytes,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rldbg.core import Environment, UsageError, load_recipe
+from rldbg.core import Environment, SampleId, UsageError, load_recipe
 from rldbg.recording.configuration import (
     debug_block_from_environment,
     parse_debug_block,
@@ -155,3 +155,15 @@ def test_the_block_becomes_a_recorders_settings(tmp_path):
     assert not recorder_settings(elsewhere, tmp_path).enabled
     unchanged = debug_block_from_environment(Environment({}), block)
     assert recorder_settings(unchanged, tmp_path) == settings
+
+
+def test_what_a_recorder_is_told_by_keywords_the_block_says_too(tmp_path):
+    block = parse_debug_block({"samples": ["g0/3", "g1/0"], "gather_shards": True, "gather_s": 2, "threads": 1})
+    settings = recorder_settings(block, tmp_path)
+    assert settings.samples == {SampleId("g0", 3), SampleId("g1", 0)}
+    assert (settings.gather_shards, settings.gather_s, settings.threads) == (True, 2.0, 1)
+
+
+def test_a_sample_that_is_none_is_an_error_that_names_it():
+    with pytest.raises(UsageError, match="g0"):
+        parse_debug_block({"samples": ["g0"]})
