@@ -70,12 +70,13 @@ class Stage:
 class Cluster:
     """A Ray cluster that knows nothing of rldbg, started by an ordinary driver, with its dashboard."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, python: str = sys.executable):
         self.folder = folder
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.stage = Stage(
             plain_environment(),
+            python=python,
             include_dashboard=True,
             dashboard_port=port,
             _temp_dir=str(folder),
