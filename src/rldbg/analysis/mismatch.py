@@ -15,11 +15,14 @@ from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import read_tokens
 
+_KINDS = ("old_log_probs", "forward_data", "is_loss_debug", "prepared_trajectories", "datums")
 _QUANTITIES = ("rollout_log_probs", "old_log_probs", "log_probs")
 
 
 def log_prob_mismatch(a: Side, b: Side, step: int) -> dict[str, dict[str, float]]:
     """By quantity; only those that both sides have and that are not equal."""
+    if not (_names_samples(a, step) and _names_samples(b, step)):
+        return {}
     table_a, table_b = read_tokens(a, step), read_tokens(b, step)
     pairs = pair_samples(table_a, table_b, StepSamples(a, step), StepSamples(b, step)).to_b
     found = {}
@@ -34,6 +37,13 @@ def log_prob_mismatch(a: Side, b: Side, step: int) -> dict[str, dict[str, float]
             if not np.array_equal(log_a, log_b):
                 found[name] = _numbers(log_a, log_b)
     return found
+
+
+def _names_samples(side: Side, step: int) -> bool:
+    """Whether any log probs of a step say whose they are."""
+    if any("logprobs" in record.fields for record in side.records("trajectory", step)):
+        return True
+    return any(record.samples for kind in _KINDS for record in side.records(kind, step))
 
 
 def _numbers(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
