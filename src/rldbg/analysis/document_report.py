@@ -60,8 +60,8 @@ def _section_lines(section: Section, results: list[FieldResult]) -> Iterator[str
     yield from ("", f"{section.noun} differences across ranks/micros:")
     diffs = []
     for result in results:
-        for (_, rank, micro), (diff, _) in sorted(result.cells.items()):
-            kept = diff < LOSS_LIMIT if result.kind == "loss" else result.equal or diff == 0
+        for (_, rank, micro), (diff, beyond) in sorted(result.cells.items()):
+            kept = diff < LOSS_LIMIT if result.kind == "loss" and diff else beyond == 0
             diffs.append(diff)
             yield f"  rank{rank}_micro{micro} {result.field}: {'✓' if kept else '✗'} diff={diff:.6e}"
     yield from ("", "Diff statistics:")
