@@ -1,7 +1,9 @@
 """Jobs that are profiled, and how: the command line in a clean environment."""
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +104,9 @@ def profile(folder: Path, *words: str, **more: str) -> subprocess.CompletedProce
 def short_folder(folder: Path) -> Path:
     """Ray's sockets have short names only."""
     short = Path(f"/tmp/rldbg-p-{os.getpid()}-{abs(hash(str(folder))) % 10000}")
-    short.mkdir(exist_ok=True)
+    if not short.exists():
+        short.mkdir()
+        atexit.register(shutil.rmtree, short, ignore_errors=True)
     return short
 
 
