@@ -57,7 +57,7 @@ def test_no_single_line_of_a_log_makes_it_a_wrong_name(label, index, tmp_path):
     expected, log = read(label)
     lines = log.read_text(errors="replace").split("\n")
     told = [n for n, line in enumerate(lines) if line.strip()]
-    for number in told[:: max(1, len(told) // 12)]:
+    for number in told[:: max(1, len(told) // 5)]:
         (tmp_path / "rest.log").write_text("\n".join(lines[:number] + lines[number + 1 :]))
         found = diagnose([tmp_path / "rest.log"], index=index)
         assert {cause.id for cause in found.root_causes[:1]} <= set(expected["expected_root_cause"]), number
