@@ -14,7 +14,7 @@ import numpy as np
 from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.explain.passes import SideStep
 
-_CLIPS: tuple[float | None, ...] = (None, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
+_CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
 _BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
 _EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
 _KINDS = (

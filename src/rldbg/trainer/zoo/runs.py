@@ -71,12 +71,12 @@ def _ended_well(place: Path) -> bool:
 
 
 def parameter_hash(recording: Path) -> str:
-    """Of all parameters after the last optimizer step, in order of rank and name."""
+    """Of all parameters after the last optimizer step, in order of rank and name; of nothing where there are none."""
     from rldbg.recording import open as open_recording
 
     opened = open_recording(recording)
     digest = sha256()
-    last = max(opened.steps("param"))
+    last = max(opened.steps("param"), default=0)
     for record in sorted(opened.records("param", last), key=lambda item: (item.key, str(item.fields["param_name"]))):
         digest.update(record.array("param").tobytes())
     return digest.hexdigest()[:16]

@@ -9,14 +9,15 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rldbg.trainer.zoo.bug import Bug
-from rldbg.trainer.zoo.catalogue import find_bug
+from rldbg.trainer.zoo.catalogue import BUGS, find_bug
 from rldbg.trainer.zoo.judging import compared, failed_checks
-from rldbg.trainer.zoo.pairs import CleanPair, score_pair
+from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, score_pair
 from rldbg.trainer.zoo.report import BugScore, ZooReport
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 
-# Runs of pairs are numbered from here on, so that they never meet those of bugs.
-_PAIRS_FROM = 1000
+# Runs are numbered by their place in the catalogue, so that a folder always holds the same run under a number:
+# clean ones, then bugs, then (two numbers each) pairs.
+_BUGS_FROM, _PAIRS_FROM = 100, 500
 OnRow = Callable[[str], None]
 
 
@@ -60,17 +61,17 @@ def score(
     started = time.perf_counter()
     runner = ZooRunner(recipe, folder)
     clean: dict[tuple[str, ...], ZooRun] = {}
-    for overrides in dict.fromkeys(bug.overrides for bug in bugs) or [()]:
-        on_row(f"clean {' '.join(overrides)}".strip())
-        clean[overrides] = runner.run(len(clean), overrides)
+    for number, overrides in enumerate(dict.fromkeys(bug.overrides for bug in BUGS)):
+        if any(bug.overrides == overrides for bug in bugs):
+            on_row(f"clean {' '.join(overrides)}".strip())
+            clean[overrides] = runner.run(number, overrides)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         waiting_pairs = [
-            pool.submit(score_pair, pair.name, _PAIRS_FROM + number, recipe, folder)
-            for number, pair in enumerate(pairs)
+            pool.submit(score_pair, pair.name, _PAIRS_FROM + PAIRS.index(pair), recipe, folder) for pair in pairs
         ]
         waiting = [
-            pool.submit(score_bug, bug.name, len(clean) + number, clean[bug.overrides], recipe, folder)
-            for number, bug in enumerate(bugs)
+            pool.submit(score_bug, bug.name, _BUGS_FROM + BUGS.index(bug), clean[bug.overrides], recipe, folder)
+            for bug in bugs
         ]
         rows = []
         for bug, result in zip(bugs, waiting, strict=True):

@@ -1,0 +1,96 @@
+"""Rules told from one side's own numbers, each on numbers that were made by it."""
+
+import numpy as np
+import pytest
+
+from rldbg.analysis.explain import contexts, optimizer
+from rldbg.analysis.explain.aggregation import Totals, statistics
+from rldbg.analysis.explain.permuted import permutation, permuted_rows
+from rldbg.analysis.tokens import SampleTokens, Values
+from rldbg.core import SampleId
+from rldbg.recording import RecordKey
+
+
+def drawn(first_temperature, *, top_k=None):
+    """Samples of one prompt, with the log probs of two models that differ in one respect."""
+    rng = np.random.default_rng(0)
+    logits = {}
+    samples = []
+    for run in range(40):
+        tokens, pairs = [7], []
+        for _ in range(3):
+            row = logits.setdefault(tuple(tokens), 2 * rng.standard_normal(6))
+            plain = row - np.log(np.exp(row).sum())
+            scaled = row / first_temperature
+            kept = np.sort(scaled)[-(top_k or len(row))]
+            scaled = np.where(scaled >= kept, scaled, -np.inf)
+            other = scaled - np.log(np.exp(scaled).sum())
+            token = int(rng.choice(6, p=np.exp(other)))
+            tokens.append(token)
+            pairs.append((other[token], plain[token]))
+        first, second = np.asarray(pairs).T
+        key = RecordKey("trajectory", 0)
+        mask = np.asarray([0, 1, 1, 1])
+        quantities = {"first": Values(1, first, key), "second": Values(1, second, key)}
+        samples.append(SampleTokens(SampleId("g", run), np.asarray(tokens), mask, 0.0, quantities))
+    return samples
+
+
+def test_a_temperature_is_exact_in_shared_contexts():
+    fit = contexts.fit_temperature(contexts.within(drawn(0.5), "first", "second"))
+    assert fit.fits and fit.factor == pytest.approx(2.0, abs=1e-6)
+
+
+def test_a_filter_lifts_all_tokens_of_a_context_alike():
+    parts = list(contexts.offsets(contexts.within(drawn(1.0, top_k=3), "first", "second")))
+    assert max(float(part.max() - part.min()) for part in parts) < 1e-9
+    assert min(float(part.min()) for part in parts) > 0
+
+
+@pytest.mark.parametrize("values, how", [(np.arange(9.0), "rotated by 2"), (np.arange(9.0) ** 2, "reversed")])
+def test_orders_are_told(values, how):
+    moved = np.roll(values, 2) if how.startswith("rotated") else values[::-1]
+    assert permutation(values, moved, 1e-6) == how
+    assert permutation(values, values, 1e-6) is None
+    assert permutation(values, moved + 1, 1e-6) is None
+
+
+def test_rows_of_other_samples_are_counted():
+    rows = [np.arange(3.0), np.arange(4.0) + 10, np.arange(3.0) + 20]
+    assert permuted_rows(rows, [rows[2], rows[1], rows[0]], 1e-6) == 2
+    assert permuted_rows(rows, [rows[0] + 1, rows[1], rows[2]], 1e-6) == 0
+
+
+def test_statistics_of_a_pass():
+    values, mask = np.asarray([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0]]), np.asarray([[1, 1, 0], [1, 0, 0]]) != 0
+    found = dict(statistics(values, mask, Totals(10, 5, {0: 6.0}), 0))
+    assert found["the mean over the mini-batch's tokens"] == pytest.approx(0.7)
+    assert found["the mean over the mini-batch's sequences of their token means"] == pytest.approx(5.5 / 5)
+    assert found["the token mean of each micro-batch"] == pytest.approx(7 / 3)
+    assert found["the mean over all columns of each micro-batch, padding included"] == pytest.approx(7 / 6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr": 0.01}, {"lr": 0.001, "weight_decay": 0.1}, {"lr": 0.01, "betas": (0.9, 0.999)}]
+)
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(400, generator=generator))
+    options = {"betas": (0.9, 0.95), "weight_decay": 0.0} | settings
+    adam = torch.optim.AdamW([parameter], **options)
+    gradients, norms, parameters = [], [], []
+    for step in range(4):
+        # Norms from 0.4 to 4: a clip at 1 leaves the first gradient alone and shortens the others.
+        parameter.grad = torch.randn(400, generator=generator) * 0.02 * (1 + 3 * step)
+        gradients.append(parameter.grad.numpy().astype(np.float64))
+        norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
+        adam.step()
+        parameters.append(parameter.detach().numpy().astype(np.float64))
+    history = optimizer._History(np.stack(gradients), np.asarray(norms), np.stack(parameters))
+    found = optimizer._best(history)
+    assert found is not None and found.clip == clip and found.betas == options["betas"]
+    assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
+    assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)
