@@ -63,3 +63,49 @@ def test_padding_and_positions(tmp_path, attended, positions):
             position_ids=ids,
         )
     assert "padding-is-ignored" in failed(rldbg.open(tmp_path))
+
+
+def forward(recorder, data, log_probs, **place):
+    mask = place.pop("mask", np.ones(log_probs.shape, np.int64))
+    recorder.record(
+        "forward_data",
+        step=0,
+        samples=data["samples"],
+        log_probs=log_probs,
+        entropy=data["entropy"],
+        response_mask=mask,
+        **place,
+    )
+
+
+def test_a_mask_in_the_loss_that_is_not_the_trajectories(tmp_path):
+    data = step_data()
+    write(tmp_path, data)
+    mask = np.ones(data["new"].shape, np.int64)
+    mask[2, 5] = 0
+    with rldbg.Recorder(tmp_path, identity=rldbg.Identity(rank=2)) as recorder:
+        forward(recorder, data, data["new"], mask=mask)
+    assert "response-mask-follows" in failed(rldbg.open(tmp_path))
+
+
+def test_old_log_probs_that_follow_the_policy(tmp_path):
+    data = step_data()
+    write(tmp_path, data)
+    moved = data["new"] - 0.1
+    with rldbg.Recorder(tmp_path, identity=rldbg.Identity(rank=2)) as recorder:
+        for epoch, log_probs in enumerate((data["new"], moved)):
+            forward(recorder, data, log_probs, epoch=epoch)
+            recorder.record(
+                "is_loss_debug",
+                step=0,
+                epoch=epoch,
+                samples=data["samples"],
+                log_probs=log_probs,
+                old_log_probs=log_probs,
+                advantages=data["advantages"],
+                prob_ratio=np.ones_like(log_probs),
+                elementwise_loss=-data["advantages"],
+                effective_valid=np.ones(log_probs.shape, np.int64),
+                loss=0.0,
+            )
+    assert "policy-leaves-old-and-reference" in failed(rldbg.open(tmp_path))

@@ -1,0 +1,64 @@
+"""The zoo's bugs: each spoils a function that exists, and leaves it as it was."""
+
+import threading
+
+import pytest
+
+from rldbg.core import UsageError
+from rldbg.trainer.thread_ranks import ThreadMeeting
+from rldbg.trainer.zoo import BUGS, find_bug, injected
+from rldbg.trainer.zoo.bug import _owner
+
+
+def test_there_are_enough_bugs_and_a_third_came_after_the_hypotheses():
+    names = [item.name for item in BUGS]
+    assert len(names) == len(set(names)) >= 40
+    assert 3 * sum(item.late for item in BUGS) >= len(BUGS)
+    assert all(item.story.endswith(".") and item.causes and item.stage for item in BUGS)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda item: item.name)
+def test_a_bug_is_in_place_while_it_lasts_and_gone_afterwards(bug):
+    places = [_owner(at) for at in bug.at]
+    before = [vars(owner)[name] for owner, name in places]
+    with injected(bug.name):
+        assert all(vars(owner)[name] is not right for (owner, name), right in zip(places, before, strict=True))
+    assert [vars(owner)[name] for owner, name in places] == before
+
+
+def test_an_unknown_bug_is_answered_with_the_nearest():
+    with pytest.raises(UsageError) as caught:
+        find_bug("clip-hihg")
+    assert "clip-high" in caught.value.hint
+
+
+def test_thread_ranks_exchange_in_rank_order():
+    import torch
+
+    meeting = ThreadMeeting(3)
+    seats = [meeting.join(rank, None) for rank in range(3)]
+
+    def work(rank):
+        gathered = [int(part) for part in seats[rank].gather(torch.tensor(rank))]
+        total, first = torch.tensor(rank), torch.tensor(rank)
+        seats[rank].add_up(total)
+        seats[rank].take_from_first(first)
+        return gathered, int(total), int(first)
+
+    assert meeting.each([lambda rank=rank: work(rank) for rank in range(3)]) == [([0, 1, 2], 3, 0)] * 3
+
+
+def test_a_rank_that_fails_does_not_leave_the_others_waiting():
+    import torch
+
+    meeting = ThreadMeeting(2)
+
+    def waits():
+        meeting.join(0, None).gather(torch.zeros(1))
+
+    def fails():
+        raise RuntimeError("rank 1 broke")
+
+    with pytest.raises(RuntimeError, match="rank 1 broke"):
+        meeting.each([waits, fails])
+    assert threading.active_count() < 20
