@@ -24,7 +24,6 @@ _REMOTE_SHAPE = (
     "policy.mini_batches=1",
     "policy.epochs=1",
     "model.tiny.hidden_size=64",
-    "warm_start.max_steps=20",
 )
 _REMOTE = (
     "mode=remote_api",
