@@ -133,6 +133,8 @@ class InferenceSettings:
     """Limit of one answer."""
     temperature: float = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    addresses: tuple[str, ...] = ()
+    """Inference servers to ask (`rldbg serve up`), host:port each; empty starts servers of the run's own."""
 
 
 @dataclass(frozen=True, slots=True)

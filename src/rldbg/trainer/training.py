@@ -20,6 +20,7 @@ from rldbg.trainer.observer import Observer, RecordingPlan
 from rldbg.trainer.recipe import LoadedRecipe
 from rldbg.trainer.remote_api import RemoteLearner, check_remote
 from rldbg.trainer.replayed import ReplayedRollouts
+from rldbg.trainer.served_rollouts import served_rollouts
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import check_divisible
 from rldbg.trainer.tasks import load_problems
@@ -164,6 +165,8 @@ def _policy(recipe: Recipe, plan: RecordingPlan, cluster: Cluster | None) -> Ray
 
 
 def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
+    if recipe.inference.addresses:
+        return served_rollouts(recipe, cluster, reporting.on_note)
     if cluster is None:
         return InProcessRollouts(recipe)
     from rldbg.trainer.actors import RayRollouts
