@@ -11,7 +11,7 @@ from rldbg.trainer.zoo import BUGS, find_bug
 from rldbg.trainer.zoo.pairs import PAIRS
 from rldbg.trainer.zoo.score import score
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.soak]
+pytestmark = pytest.mark.timeout(900)
 RECIPE = Path("recipes/zoo.yaml")
 SAMPLE = ("clip-high", "old-log-probs-shifted", "gradients-not-reduced", "advantage-clipped", "optimizer-is-sgd")
 
@@ -55,6 +55,7 @@ def test_the_command_lists_and_runs(tmp_path):
     assert found["compare"]["explanations"][0]["parameters"] == pytest.approx({"a": 0.01, "b": -0.01}, rel=1e-3)
 
 
+@pytest.mark.soak
 def test_the_whole_zoo(tmp_path):
     report = judged(tmp_path, BUGS, PAIRS)
     totals = report.totals()["all"]
