@@ -67,14 +67,18 @@ class PolicyWorker:
         return distributed.free_port(host, self._recipe.policy.port)
 
     def start(self, meeting: distributed.Meeting, checkpoint: Path | None = None) -> dict[str, Any]:
-        """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's."""
+        """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's.
+
+        The reference of a KL term is what training began with, so a run that goes on warm-starts it again.
+        """
         facts: dict[str, Any] = {"process_threads": self._threads}
-        if self._rank == 0 and checkpoint is None:
+        needs_reference = self._recipe.algorithm.kl_coeff != 0
+        if self._rank == 0 and (checkpoint is None or needs_reference):
             facts["warm_start"] = self._warm_start()
         self._model.to(self._device)
         self._ranks = meeting.join(self._rank, self._device)
         distributed.broadcast_parameters(self._model, self._ranks)
-        if self._recipe.algorithm.kl_coeff:
+        if needs_reference:
             self._reference = copy.deepcopy(self._model).requires_grad_(False)
         if self._recipe.policy.fsdp:
             distributed.shard(self._model)
