@@ -13,7 +13,8 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"
-	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile -m "not soak"
+	# Real clusters on two shared cores: what fails once is tried again, and the report names it.
+	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile -m "not soak" --reruns 2 -r fEsR
 
 check: setup
 	$(BIN)/ruff check .
