@@ -1,12 +1,15 @@
 """Makes the modules of this folder importable by its tests (pytest's importlib mode leaves sys.path alone)."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+# A suite started in the background inherits an ignored Ctrl-C; the programs under test must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -104,14 +104,18 @@ def test_the_legacy_debugger_is_listed_and_attachable(cluster):
     assert cluster.stage.result("legacy_task") == 12
 
 
+def _says_what_is_open(folder):
+    logs = (path.read_text(errors="replace") for path in folder.rglob("worker-*.err"))
+    return any("without a token" in text and "Task paused, waiting for debugger" in text for text in logs)
+
+
 def test_ray_breakpoints_leaves_rays_own_path_and_says_what_is_open(cluster, tmp_path):
     with LiveJob(tmp_path, arming=Arming(ray_breakpoints=True)) as job:
         stage = Stage(job.environment | {"RAY_AUTH_MODE": "token"}, address=cluster.stage.gcs_address)
         stage.play("task")
         (paused,) = _wait(cluster.url, 1)
         assert paused["role"] == "reward" and not job.stopped()
-        logs = (path.read_text(errors="replace") for path in cluster.folder.rglob("worker-*.err"))
-        assert any("without a token" in text and "Task paused, waiting for debugger" in text for text in logs)
+        until(lambda: _says_what_is_open(cluster.folder), "the worker's log to say what is open")
         rldbg("continue", "all", "--ray", cluster.url)
         assert stage.result("task") == 10
         stage.end()
