@@ -113,6 +113,11 @@ def command(
             arguments, prog_name=f"rldbg profile {command[0]}", standalone_mode=False
         )
         return result
+    if not command:
+        raise UsageError(
+            "nothing to profile",
+            "rldbg profile --workers '*policy*' --tool torch -- COMMAND, or --attach WHO --for 20s",
+        )
     return _launch(command, wanted, output=output, run_folder=run_folder, wait_s=wait_s, as_json=as_json)
 
 

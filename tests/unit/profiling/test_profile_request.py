@@ -7,6 +7,7 @@ import pytest
 
 from rldbg.agent.profiling_nsys import nsys_options
 from rldbg.agent.profiling_plan import Plan, fresh_path
+from rldbg.cli.profile import command
 from rldbg.core import Environment, UsageError
 from rldbg.profiling import Hook, ProfileRequest, make_plan
 from rldbg.profiling.request import read_patterns, read_steps
@@ -112,3 +113,9 @@ def test_the_users_nsys_options_replace_ours_by_either_name(tmp_path):
     assert "--wait" in words
     assert words[words.index("-s") + 1] == "cpu"
     assert "--capture-range=cudaProfilerApi" in words
+
+
+def test_a_profile_of_nothing_says_how_to_profile_something():
+    with pytest.raises(UsageError, match="nothing to profile") as caught:
+        command.main([], standalone_mode=False)
+    assert "rldbg profile --workers" in caught.value.hint
