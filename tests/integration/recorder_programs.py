@@ -127,12 +127,12 @@ def _record_as_rank(directory: str, rank: int, together: threading.Barrier) -> N
 
 
 def train_on_a_full_disk(directory: str, limit: str) -> None:
-    """Files may not grow beyond the limit, if there is one; says how many steps it trained."""
+    """50 steps of 40 kB, more than the disk or the limit on files allows; says how many it trained."""
     if int(limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
     with Recorder(directory) as recorder:
         for step in range(50):
-            recorder.record("mine", step=step, x=np.zeros(100_000))
+            recorder.record("mine", step=step, x=np.zeros(5_000))
         recorder.flush()
         say("trained", 50, "stopped" if recorder.stopped else "complete")
 

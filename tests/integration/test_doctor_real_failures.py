@@ -189,30 +189,40 @@ def test_a_session_that_nobody_uses_is_stopped_when_asked(cluster, tmp_path):
     assert not [daemon for daemon in daemons if daemon.is_running() and daemon.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_memory_and_a_lost_head_in_a_cluster_of_their_own(index, tmp_path):
-    folder = Path(f"/tmp/rldbg-oom-{os.getpid()}")
-    cluster = Cluster(folder, RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="250", **FAST_LOSS)
-    try:
-        output, _ = cluster.start("hog").communicate(timeout=90)
-        (tmp_path / "hog.log").write_bytes(output)
-        found = diagnose([tmp_path / "hog.log"], index=index)
-        assert causes(found) == ["ray-host-oom-killed"]
-        session = diagnose([folder], index=index)
-        assert causes(session)[:1] == ["ray-host-oom-killed"]
+@pytest.fixture
+def own_cluster(request):
+    """A cluster with other settings than the shared one, or one that the test will break."""
+    folder = Path(f"/tmp/rldbg-own-{os.getpid()}")
+    found = Cluster(folder, **request.param)
+    yield found
+    found.stop()
+    shutil.rmtree(folder, ignore_errors=True)
 
-        job = cluster.start("lost_head", tmp_path)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "ready").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        for process in cluster.processes("gcs_server"):
-            process.send_signal(signal.SIGKILL)
-        output, _ = job.communicate(timeout=120)
-        (tmp_path / "head.log").write_bytes(output)
-        lost = diagnose([tmp_path / "head.log"], index=index)
-        assert (lost.verdict, causes(lost)) == ("unknown", [])
-        assert "ray-gcs-lost" in fallout(lost)
-        assert any("gcs_server.out" in step for step in lost.next)
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+NO_MEMORY_LEFT = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "250"}
+
+
+@pytest.mark.parametrize("own_cluster", [NO_MEMORY_LEFT], indirect=True)
+def test_a_task_that_ray_killed_for_memory_is_named(own_cluster, index, tmp_path):
+    output, _ = own_cluster.start("hog").communicate(timeout=90)
+    (tmp_path / "hog.log").write_bytes(output)
+    assert causes(diagnose([tmp_path / "hog.log"], index=index)) == ["ray-host-oom-killed"]
+    session = diagnose([own_cluster.folder], index=index)
+    assert causes(session)[:1] == ["ray-host-oom-killed"]
+
+
+@pytest.mark.parametrize("own_cluster", [FAST_LOSS], indirect=True)
+def test_a_lost_head_is_unknown_and_its_own_log_is_pointed_at(own_cluster, index, tmp_path):
+    job = own_cluster.start("lost_head", tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    for process in own_cluster.processes("gcs_server"):
+        process.send_signal(signal.SIGKILL)
+    output, _ = job.communicate(timeout=120)
+    (tmp_path / "head.log").write_bytes(output)
+    lost = diagnose([tmp_path / "head.log"], index=index)
+    assert (lost.verdict, causes(lost)) == ("unknown", [])
+    assert "ray-gcs-lost" in fallout(lost)
+    assert any("gcs_server.out" in step for step in lost.next)

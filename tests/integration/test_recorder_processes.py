@@ -174,7 +174,7 @@ def test_a_full_disk_stops_the_recording_and_not_training(small_disk: Path) -> N
 
 
 def test_a_limit_on_file_sizes_stops_the_recording_and_not_training(tmp_path: Path) -> None:
-    code, out, err = finish(start("train_on_a_full_disk", tmp_path / "dump", 500_000))
+    code, out, err = finish(start("train_on_a_full_disk", tmp_path / "dump", 30_000))
     assert (code, out) == (0, "trained 50 stopped\n"), err
     assert err.count("recording stopped") == 1
 
