@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rldbg.inference.engine import Generation, GenerationRequest, Sampler
     from rldbg.inference.engine_commands import EngineCommand, announce_engine
     from rldbg.inference.http_sampling import HttpSampling
+    from rldbg.inference.json_body import BodyError, parse_object
     from rldbg.inference.keyed_random import sample_key, uniform
     from rldbg.inference.registry import Registry, Server
     from rldbg.inference.replica_process import ServerProcess
@@ -33,6 +34,7 @@ _MODULES = {
     "engine_commands": ("EngineCommand", "announce_engine"),
     "engine": ("Generation", "GenerationRequest", "Sampler"),
     "http_sampling": ("HttpSampling",),
+    "json_body": ("BodyError", "parse_object"),
     "keyed_random": ("sample_key", "uniform"),
     "registry": ("Registry", "Server"),
     "replica_process": ("ServerProcess",),
@@ -44,6 +46,7 @@ __all__ = [
     "PROXY_HEALTH",
     "Allocation",
     "ArealConfiguration",
+    "BodyError",
     "EngineCommand",
     "Generation",
     "GenerationRequest",
@@ -56,6 +59,7 @@ __all__ = [
     "announce_engine",
     "devices_of",
     "parse_allocation",
+    "parse_object",
     "read_areal_configuration",
     "replica_command",
     "replica_count",

@@ -1,12 +1,13 @@
 """Request bodies: read within a limit, decompressed within the same limit, parsed off the event loop."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from rldbg.inference import BodyError
+from rldbg.inference import parse_object as json_object
 from rldbg.training_service.errors import RequestError, TooLargeError
 
 LIMIT_BYTES = 256 << 20
@@ -48,15 +49,10 @@ class Bodies:
 
 
 def parse_object(content: bytes) -> Mapping[str, Any]:
-    if not content.strip():
-        return {}
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RequestError("the body is no JSON object")
-    return body
+        return json_object(content)
+    except BodyError as error:
+        raise RequestError(str(error)) from error
 
 
 def decompress(content: bytes, limit_bytes: int) -> bytes:

@@ -230,9 +230,12 @@ def test_what_is_refused_is_told_in_the_protocols_form(talk):
             ("/v1/completions", {"prompt": [5], "top_p": 0}),
             ("/v1/chat/completions", {"messages": []}),
             ("/generate/", {"prompts": "x"}),
+            ("/generate", {"text": "\ud800"}),
+            ("/update_weights_from_tensor", {"safetensors": "\u00e9"}),
+            ("/update_weights_from_tensor", {"safetensors": "\ud800"}),
         )
         for path, body in wrong:
-            answer = await client.post(path, json=body)
+            answer = await client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
             assert answer.status_code == 400, (path, body, answer.text)
             assert any(key in answer.json() for key in ("error", "detail"))
         assert (await client.get("/nope")).status_code == 404

@@ -25,10 +25,10 @@ class Areal:
             ("POST", "/areal_continue_generation", self.resume),
             ("POST", "/areal_update_weights", self.update_weights),
             ("POST", "/areal_update_weights_lora", self.no_adapters),
-            ("POST", "/areal_init_weights_update_group", self.no_group),
-            ("POST", "/areal_set_update_weight_meta", self.no_group),
+            ("POST", "/areal_init_weights_update_group", self._control.no_group),
+            ("POST", "/areal_set_update_weight_meta", self._control.no_group),
             ("POST", "/areal_set_update_weight_meta_lora", self.no_adapters),
-            ("POST", "/areal_update_weights_xccl", self.no_group),
+            ("POST", "/areal_update_weights_xccl", self._control.no_group),
             ("POST", "/areal_update_weights_lora_xccl", self.no_adapters),
         )
 
@@ -48,11 +48,6 @@ class Areal:
         label = fields.optional_text("weight_version") or fields.optional_text("version")
         version = await self._control.from_disk(fields.text("model_path"), label)
         return Json({"success": True, "message": f"weight version is {version.label}"})
-
-    async def no_group(self, request: Request) -> Response:
-        await body_of(request)
-        self._control.refuse_group()
-        raise AssertionError
 
     async def no_adapters(self, request: Request) -> Response:
         await body_of(request)

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from rldbg.inference.backend import Backend, PauseMode, WeightVersion
 from rldbg.inference.generation import RequestError
-from rldbg.inference.protocols.http import file_of
+from rldbg.inference.protocols.http import Handler, Json, body_of, file_of
 
 _PICKLED = (
     "pickled tensors are not read: POST the tensors as one safetensors file to /update_weights_from_tensor with "
@@ -41,5 +42,17 @@ class Control:
     def refuse_pickle(self) -> None:
         raise RequestError(_PICKLED)
 
-    def refuse_group(self) -> None:
+    async def no_group(self, request: Request) -> Response:
+        """The route of anything that needs a process group."""
+        await body_of(request)
         raise RequestError(_NO_GROUP)
+
+
+def nothing_to_do(answer: Any) -> Handler:
+    """A route that clients call and that changes nothing here; it gives the answer they wait for."""
+
+    async def handler(request: Request) -> Response:
+        await body_of(request)
+        return Json(answer)
+
+    return handler

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Answer, Job, Outcome, RequestError
+from rldbg.inference.json_body import BodyError, parse_object
 
 _log = logging.getLogger(__name__)
 
@@ -66,15 +67,10 @@ async def body_of(request: Request, limit_bytes: int = JSON_LIMIT_BYTES) -> Mapp
         content += chunk
         if len(content) > limit_bytes:
             raise RequestError(f"the request is larger than {limit_bytes >> 20} MiB", 413)
-    if not content.strip():
-        return {}
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RequestError("the body is no JSON object")
-    return body
+        return parse_object(content)
+    except BodyError as error:
+        raise RequestError(str(error)) from error
 
 
 @asynccontextmanager

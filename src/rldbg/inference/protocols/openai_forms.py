@@ -2,12 +2,24 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.embedded.text import GrowingText
 from rldbg.inference.generation import Answer, Finish, Job, Outcome, Top
 from rldbg.inference.protocols.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of an answer, or all of it; the last piece of an answer says why it ended."""
+
+    text: str
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    top: Sequence[Top]
+    finish: Finish | None = None
 
 
 class Form:
@@ -57,22 +69,14 @@ class Form:
             sent += len(delta.tokens)
             held += growing.add(delta.tokens)
             ready, held = _without_stop_beginning(held, stops)
-            yield self._part(index, ready, delta.tokens, delta.logprobs, delta.top, None)
+            yield self._part(index, Piece(ready, delta.tokens, delta.logprobs, delta.top))
         outcome = await answer.outcome()
         left = outcome.tokens[sent:]
         held += growing.add(left) + growing.rest()
         text = self._cut(held, outcome.finish)
-        yield self._part(index, text, left, outcome.logprobs[sent:], outcome.top[sent:], outcome.finish)
+        yield self._part(index, Piece(text, left, outcome.logprobs[sent:], outcome.top[sent:], outcome.finish))
 
-    def _part(
-        self,
-        index: int,
-        text: str,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        top: Sequence[Top],
-        finish: Finish | None,
-    ) -> dict[str, Any]:
+    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
         raise NotImplementedError
 
     def _whole_text(self, outcome: Outcome) -> str:
@@ -115,7 +119,8 @@ class CompletionForm(Form):
         text = self._whole_text(outcome)
         if self._echo:
             text = self._text.decode(job.prompt, skip_special=self._skip_special) + text
-        choice = self._part(index, text, outcome.tokens, outcome.logprobs, outcome.top, outcome.finish)
+        whole = Piece(text, outcome.tokens, outcome.logprobs, outcome.top, outcome.finish)
+        choice = self._part(index, whole)
         if self._echo and self._with_logprobs:
             tokens = [*job.prompt, *outcome.tokens]
             scores = [*outcome.prompt_logprobs, *outcome.logprobs]
@@ -125,19 +130,12 @@ class CompletionForm(Form):
         choice["prompt_logprobs"] = self._prompt_logprobs(job, outcome)
         return choice
 
-    def _part(
-        self,
-        index: int,
-        text: str,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        top: Sequence[Top],
-        finish: Finish | None,
-    ) -> dict[str, Any]:
-        part: dict[str, Any] = {"index": index, "text": text} | finish_fields(finish)
-        part["logprobs"] = self._logprobs(tokens, logprobs, top) if self._with_logprobs else None
+    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
+        part: dict[str, Any] = {"index": index, "text": piece.text} | finish_fields(piece.finish)
+        scores = self._logprobs(piece.tokens, piece.logprobs, piece.top) if self._with_logprobs else None
+        part["logprobs"] = scores
         if self._with_ids:
-            part["token_ids"] = list(tokens)
+            part["token_ids"] = list(piece.tokens)
         return part
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Top]) -> dict[str, Any]:
@@ -181,19 +179,11 @@ class ChatForm(Form):
     def opening(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
 
-    def _part(
-        self,
-        index: int,
-        text: str,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        top: Sequence[Top],
-        finish: Finish | None,
-    ) -> dict[str, Any]:
-        part: dict[str, Any] = {"index": index, "delta": {"content": text}} | finish_fields(finish)
-        part["logprobs"] = self._logprobs(tokens, logprobs, top)
+    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
+        part: dict[str, Any] = {"index": index, "delta": {"content": piece.text}} | finish_fields(piece.finish)
+        part["logprobs"] = self._logprobs(piece.tokens, piece.logprobs, piece.top)
         if self._with_ids:
-            part["token_ids"] = list(tokens)
+            part["token_ids"] = list(piece.tokens)
         return part
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Top]) -> dict[str, Any] | None:

@@ -1,8 +1,6 @@
 """SGLang's control routes: health, descriptions, pause and continue, abort, weights."""
 
 import base64
-import binascii
-import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import Job, RequestError, SamplingSettings
-from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
 from rldbg.inference.protocols.jobs import new_id
 from rldbg.version import __version__
+
+_NO_GROUP = {"success": True, "message": "there is no process group"}
 
 
 class SglangControl:
@@ -40,11 +40,12 @@ class SglangControl:
             ("GET POST", "/flush_cache", self.flush_cache),
             ("POST", "/update_weights_from_disk", self.from_disk),
             ("POST", "/update_weights_from_tensor", self.from_tensor),
-            ("POST", "/init_weights_update_group", self.no_group),
-            ("POST", "/update_weights_from_distributed", self.no_group),
-            ("POST", "/destroy_weights_update_group", self.nothing_to_do),
-            ("POST", "/release_memory_occupation", self.nothing_held),
-            ("POST", "/resume_memory_occupation", self.nothing_held),
+            ("POST", "/init_weights_update_group", self._control.no_group),
+            ("POST", "/update_weights_from_distributed", self._control.no_group),
+            ("POST", "/destroy_weights_update_group", nothing_to_do(_NO_GROUP)),
+            # Memory stays where it is: the server has no other use for it.
+            ("POST", "/release_memory_occupation", nothing_to_do(None)),
+            ("POST", "/resume_memory_occupation", nothing_to_do(None)),
         )
 
     async def health(self, _request: Request) -> Response:
@@ -146,27 +147,13 @@ class SglangControl:
             self._control.refuse_pickle()
         try:
             content = base64.b64decode(fields.text("safetensors"), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise RequestError(f"safetensors is no base64: {error}") from error
         with tempfile.TemporaryDirectory(prefix="rldbg-weights-") as folder:
             file = Path(folder) / "weights.safetensors"
-            file.write_bytes(io.BytesIO(content).getbuffer())
+            file.write_bytes(content)
             version = await self._backend.load_file(file, fields.optional_text("weight_version"))
         return Json(_updated(version))
-
-    async def no_group(self, request: Request) -> Response:
-        await body_of(request)
-        self._control.refuse_group()
-        raise AssertionError
-
-    async def nothing_to_do(self, request: Request) -> Response:
-        await body_of(request)
-        return Json({"success": True, "message": "there is no process group"})
-
-    async def nothing_held(self, request: Request) -> Response:
-        """Memory stays where it is: the server has no other use for it."""
-        await body_of(request)
-        return Json(None)
 
 
 def _updated(version: WeightVersion) -> dict[str, Any]:

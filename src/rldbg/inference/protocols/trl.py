@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Job, Outcome, RequestError, SamplingSettings
-from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
@@ -36,11 +36,11 @@ class Trl:
             ("POST", "/generate/", self.generate),
             ("POST", "/chat/", self.chat),
             ("POST", "/get_sequence_logprobs/", self.sequence_logprobs),
-            ("POST", "/init_communicator/", self.no_group),
-            ("POST", "/update_named_param/", self.no_group),
-            ("POST", "/batch_update_named_params/", self.no_group),
-            ("POST", "/reset_prefix_cache/", self.nothing_to_do),
-            ("POST", "/close_communicator/", self.nothing_to_do),
+            ("POST", "/init_communicator/", self._control.no_group),
+            ("POST", "/update_named_param/", self._control.no_group),
+            ("POST", "/batch_update_named_params/", self._control.no_group),
+            ("POST", "/reset_prefix_cache/", nothing_to_do({"message": "ok"})),
+            ("POST", "/close_communicator/", nothing_to_do({"message": "ok"})),
         )
 
     async def health(self, _request: Request) -> Response:
@@ -85,15 +85,6 @@ class Trl:
                 "logprob_token_ids": [[[token] for token in job.prompt[start:]] for _, job, start in scored],
             }
         )
-
-    async def no_group(self, request: Request) -> Response:
-        await body_of(request)
-        self._control.refuse_group()
-        raise AssertionError
-
-    async def nothing_to_do(self, request: Request) -> Response:
-        await body_of(request)
-        return Json({"message": "ok"})
 
     async def _answer(self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]]) -> Response:
         for name in _UNSUPPORTED:
