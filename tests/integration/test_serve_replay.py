@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rldbg.core import Run
+from rldbg.core import Run, UnreachableError
 from rldbg.recording import open as open_recording
 
 ROOT = Path(__file__).parents[2]
 RLDBG = Path(sys.executable).with_name("rldbg")
+IN_PROCESS = "++cluster.in_process=true"
 
 
 class Shell:
@@ -128,34 +129,60 @@ def train(folder, *overrides):
     from rldbg.trainer import read_recipe
     from rldbg.trainer import train as run_training
 
-    settings = ["steps=3", "++cluster.in_process=true", "policy.ranks=1", "warm_start.max_steps=10"]
-    settings += ["data.prompts_per_step=4", "data.max_turns=2", "++debug.enable_data_dump=true"]
+    settings = ["steps=3", "policy.ranks=1", "warm_start.max_steps=10", "data.prompts_per_step=4", "data.max_turns=2"]
+    settings += ["++debug.enable_data_dump=true"]
     settings += [f"++debug.dump_options.{kind}=true" for kind in ("trajectory", "loss", "param")]
     run_training(
         read_recipe(ROOT / "recipes" / "arithmetic.yaml", [*settings, *overrides]), Run.create(name="t", path=folder)
     )
 
 
-def test_a_run_trained_against_its_recording_is_the_same_bit_for_bit(shell, tmp_path):
-    train(tmp_path / "original")
-    address = shell.up("--backend", "recording", tmp_path / "original", "--name", "r")
-    train(tmp_path / "again", f"++inference.addresses=['{address}']")
-    report = shell.run("down", "r")["reports"]["r"][0]
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A run with a sampler of its own."""
+    folder = tmp_path_factory.mktemp("original") / "run"
+    train(folder, IN_PROCESS)
+    return folder
+
+
+def assert_the_same_run(original, again):
+    """Every metric but the times, and every recorded parameter, bit for bit."""
+    for one, other in zip(untimed_metrics(original), untimed_metrics(again), strict=True):
+        assert one == other
+    parameters, repeated = recorded_parameters(original), recorded_parameters(again)
+    assert parameters and parameters.keys() == repeated.keys()
+    assert all(np.array_equal(value, repeated[name]) for name, value in parameters.items())
+
+
+def untimed_metrics(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "time" not in key} for line in lines]
+
+
+def recorded_parameters(run):
+    return {
+        str(record.key) + str(record.fields["param_name"]): record.array("param")
+        for record in open_recording(run).records("param")
+    }
+
+
+def assert_all_consumed(report):
     assert report["facts"]["consumed"] == report["facts"]["generations"] and not report["findings"]
-    metrics = [
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("original", "again")
-    ]
-    for one, other in zip(*metrics, strict=True):
-        assert {key: value for key, value in one.items() if "time" not in key} == {
-            key: value for key, value in other.items() if "time" not in key
-        }
-    parameters = [
-        {
-            str(record.key) + str(record.fields["param_name"]): record.array("param")
-            for record in open_recording(tmp_path / name).records("param")
-        }
-        for name in ("original", "again")
-    ]
-    assert parameters[0] and parameters[0].keys() == parameters[1].keys()
-    assert all(np.array_equal(value, parameters[1][name]) for name, value in parameters[0].items())
+
+
+def test_a_run_trained_against_its_recording_is_the_same_bit_for_bit(shell, original, tmp_path):
+    address = shell.up("--backend", "recording", original, "--name", "r")
+    served = f"++inference.addresses=['{address}']"
+    train(tmp_path / "again", IN_PROCESS, served)
+    assert_all_consumed(shell.run("down", "r")["reports"]["r"][0])
+    assert_the_same_run(original, tmp_path / "again")
+    with pytest.raises(UnreachableError, match=f"the inference server at {address} does not answer"):
+        train(tmp_path / "late", IN_PROCESS, served)
+
+
+def test_a_run_on_ray_against_a_recording_is_the_same_bit_for_bit(shell, original, tmp_path):
+    """Two rollout workers ask one server at once, in whatever order they come, and each gets its own samples."""
+    address = shell.up("--backend", "recording", original, "--name", "r")
+    train(tmp_path / "again", "rollout_worker.resource.num_workers=2", f"++inference.addresses=['{address}']")
+    assert_all_consumed(shell.run("down", "r")["reports"]["r"][0])
+    assert_the_same_run(original, tmp_path / "again")

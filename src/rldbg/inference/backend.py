@@ -1,11 +1,11 @@
 """The one interface between protocols and what generates: an embedded model, or a recording."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rldbg.inference.generation import Answer, Job, Text
+from rldbg.inference.generation import Answer, Job, RequestError, Text
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
@@ -21,6 +21,12 @@ class ModelCard:
     end_ids: frozenset[int]
     dtype: str
     text: Text
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuses what no vocabulary of this size has; tokenizers and models would fail on it."""
+        wrong = next((token for token in tokens if not 0 <= token < self.vocabulary_size), None)
+        if wrong is not None:
+            raise RequestError(f"there is no token {wrong}: the vocabulary has {self.vocabulary_size}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from rldbg.core import IncompleteDataError, UnreachableError
 from rldbg.inference.engine import Generation, GenerationRequest
+
+_CHECK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,10 @@ class HttpSampling:
     temperature: float
     eos_id: int
     timeout_s: float = 600.0
+
+    def check(self) -> None:
+        """An error if no server is there; said before anything else is started."""
+        self._ask("/health", None, {}, timeout_s=_CHECK_S)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """All requests in one, so that they arrive in their order."""
@@ -48,9 +55,12 @@ class HttpSampling:
         self._post(path, content, "application/octet-stream")
 
     def _post(self, path: str, content: bytes, kind: str) -> bytes:
-        request = urllib.request.Request(f"http://{self.address}{path}", content, {"Content-Type": kind}, method="POST")
+        return self._ask(path, content, {"Content-Type": kind}, timeout_s=self.timeout_s)
+
+    def _ask(self, path: str, content: bytes | None, headers: Mapping[str, str], *, timeout_s: float) -> bytes:
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+            request = urllib.request.Request(f"http://{self.address}{path}", content, dict(headers))
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 return bytes(response.read())
         except urllib.error.HTTPError as error:
             told = error.read(1 << 16).decode(errors="replace")
@@ -58,7 +68,7 @@ class HttpSampling:
                 f"the inference server at {self.address} refused {path.partition('?')[0]}: {told}",
                 "see `rldbg serve ls` and `rldbg serve logs NAME`",
             ) from error
-        except OSError as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise UnreachableError(
                 f"the inference server at {self.address} does not answer: {error}", "see `rldbg serve ls`"
             ) from error

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def served_rollouts(recipe: Recipe, cluster: Cluster | None, on_loss: Callable[[str], None]) -> Rollouts:
-    """Rollout workers of a cluster, or one in this process, that ask the recipe's servers."""
+    """Rollout workers of a cluster, or one in this process, that ask the recipe's servers, which must be there."""
+    for server in samplers(recipe):
+        server.check()
     if cluster is None:
         return InProcessServedRollouts(recipe)
     from rldbg.trainer.served_pool import ServedRolloutPool

@@ -231,6 +231,7 @@ def test_what_is_refused_is_told_in_the_protocols_form(talk):
             ("/v1/chat/completions", {"messages": []}),
             ("/generate/", {"prompts": "x"}),
             ("/generate", {"text": "\ud800"}),
+            ("/detokenize", {"tokens": [5, -1]}),
             ("/update_weights_from_tensor", {"safetensors": "\u00e9"}),
             ("/update_weights_from_tensor", {"safetensors": "\ud800"}),
         )

@@ -50,9 +50,7 @@ class EmbeddedBackend:
             raise RequestError(
                 f"the prompt has {len(job.prompt)} tokens, the model takes {self._card.max_length} with the answer"
             )
-        wrong = next((token for token in job.prompt if not 0 <= token < self._card.vocabulary_size), None)
-        if wrong is not None:
-            raise RequestError(f"there is no token {wrong}: the vocabulary has {self._card.vocabulary_size}")
+        self._card.check_tokens(job.prompt)
         ends = frozenset() if job.settings.ignore_eos else self._card.end_ids
         answer = Answer(job)
         stop_ids = job.settings.stop_token_ids | ends

@@ -33,10 +33,6 @@ class PretrainedText:
         return self._encoded(prompt, add_special_tokens=False)
 
     def _encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the text is no valid Unicode: {error.reason}") from error
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 

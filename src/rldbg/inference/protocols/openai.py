@@ -93,6 +93,7 @@ class OpenAi:
 
     async def detokenize(self, request: Request) -> Response:
         tokens = Fields(await body_of(request)).tokens("tokens")
+        self._backend.card.check_tokens(tokens)
         return Json({"prompt": self._backend.card.text.decode(tokens, skip_special=False)})
 
     async def _answer(self, request: Request, fields: Fields, jobs: list[Job], form: Form) -> Response:
