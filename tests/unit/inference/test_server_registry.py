@@ -121,6 +121,36 @@ def test_an_id_used_again_by_another_process_is_not_ours(registry, tmp_path):
         other.wait()
 
 
+def left_from_an_earlier_boot(home, name, pid, created, address):
+    """An entry as it lies there after the machine was started again; a service has the server's old address now."""
+    folder = home / "servers" / name
+    folder.mkdir(parents=True)
+    (folder / "0.ready").write_text(json.dumps({"pid": pid, "address": address}))
+    process = {"pid": pid, "created": created, "log": str(folder / "0.log"), "ready": str(folder / "0.ready")}
+    facts = {"name": name, "backend": "train", "model": "tiny", "folder": str(folder), "health": "/"}
+    facts |= {"started_at": psutil.boot_time() - 3600, "processes": [process]}
+    (folder / "server.json").write_text(json.dumps(facts))
+    return folder
+
+
+def test_what_an_earlier_boot_of_the_machine_left_is_removed_and_strangers_are_spared(registry, tmp_path):
+    running = start(registry)
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        old = psutil.boot_time() - 3500
+        reused = left_from_an_earlier_boot(tmp_path, "reused", stranger.pid, old, running.addresses[0])
+        gone = left_from_an_earlier_boot(tmp_path, "gone", 2**22 + 1, old, running.addresses[0])
+        assert registry.probe([registry.find("reused")]) == [["crashed"]], "somebody else answers at its address"
+        assert [server.name for server in registry.servers()] == ["one"]
+        assert not reused.exists() and not gone.exists()
+        left_from_an_earlier_boot(tmp_path, "again", stranger.pid, old, "127.0.0.1:1")
+        assert start(registry, "again").state == "running", "its name is free, without looking first"
+        assert stranger.poll() is None, "a stranger is not killed"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_a_damaged_entry_says_which_file(registry, tmp_path):
     folder = tmp_path / "servers" / "x"
     folder.mkdir(parents=True)
