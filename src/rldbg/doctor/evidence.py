@@ -1,6 +1,7 @@
 """What a scan brings home: places where an entry matches, failures nobody knows, and how each log ends."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -117,8 +118,16 @@ class Evidence:
         return all(is_aside(file) for file in self.files)
 
     def survived(self, place: Place) -> bool:
-        """Whether training went on for at least two steps after a place in its log."""
+        """Whether training went on for at least two steps after a place in its log, or began after it."""
         samples = self.progress.get(place.file, [])
         before = next((step for offset, step in reversed(samples) if offset < place.offset), None)
-        after = max((step for offset, step in samples if offset > place.offset), default=None)
-        return before is not None and after is not None and after >= before + 2
+        after = [step for offset, step in samples if offset > place.offset]
+        if before is None:
+            return _counts_on(after)
+        return max(after, default=before) >= before + 2
+
+
+def _counts_on(steps: Sequence[int]) -> bool:
+    """Whether three numbers in a row count on by one: settings that are printed have the word `steps` in them too."""
+    each = [step for number, step in enumerate(steps) if number == 0 or steps[number - 1] != step]
+    return any(each[at + 2] == each[at + 1] + 1 == each[at] + 2 for at in range(len(each) - 2))

@@ -1,8 +1,9 @@
 """Failures nobody has an entry for: tracebacks and the last words of crashed processes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from string import ascii_letters
 
 from rldbg.doctor.cleaning import Line, Speaker
 from rldbg.doctor.evidence import Failure, Place
@@ -30,50 +31,29 @@ CRASH_WORDS = (
     "Error executing job with overrides",
 )
 EXCEPTION_WORDS = (
-    "RuntimeError: ",
-    "ValueError: ",
+    *(f"{letter}Error: " for letter in ascii_letters),
+    "Exception: ",
     "AssertionError",
-    "TypeError: ",
-    "AttributeError: ",
-    "KeyError: ",
-    "IndexError: ",
-    "ImportError: ",
-    "ModuleNotFoundError: ",
-    "FileNotFoundError: ",
-    "PermissionError: ",
     "NotImplementedError",
-    "ConnectionError: ",
     "ConnectionRefusedError",
     "ConnectionResetError",
     "TimeoutError",
     "MemoryError",
-    "ZeroDivisionError: ",
-    "UnicodeDecodeError: ",
-    "RecursionError: ",
     "BrokenPipeError",
-    "EOFError: ",
-    "OSError: ",
-    "NameError: ",
-    "SyntaxError: ",
-    "SystemError: ",
-    "DecodeError: ",
-    "TemplateError: ",
-    "HTTPError: ",
-    "ConnectError: ",
-    "BackendError: ",
-    "AcceleratorError: ",
     "ArrowInvalid: ",
-    "Exception: ",
+    "OutOfResources: ",
     "RayTaskError",
     "RayActorError",
     "ActorDiedError",
 )
+"""How exceptions are printed: any name that ends in Error and has a message, and those that often have none."""
 RAY_HEADER = ", actor_id="
 ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
 
 _EXCEPTION = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
-    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*"
+    r"^(?P<type>(?:(?:[A-Za-z_]\w*\.)*(?:Exception|[A-Za-z_]\w*"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w+)"
     r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
 )
 _LEVELLED = re.compile(
@@ -120,7 +100,13 @@ def _lone_exception(window: Window, place: Place) -> Failure | None:
         if TRACEBACK in line.text or _RAY_TASK.search(line.text):
             return None
         break
-    return Failure(found[0], found[1], place)
+    return Failure(found[0], found[1] or _next_words(window.below(2)), place)
+
+
+def _next_words(lines: Iterable[Line]) -> str:
+    """The message of an exception that begins with a line break."""
+    words = next((line.text.strip() for line in lines if line.text.strip()), "")
+    return "" if TRACEBACK in words or _CHAIN.search(words) or _as_exception(words) else words[:300]
 
 
 def _as_exception(text: str) -> tuple[str, str] | None:
@@ -141,7 +127,8 @@ def _traceback(window: Window, place: Place) -> Failure | None:
             continue
         found = _as_exception(line.text)
         if found and frames and not _is_shown_code(lines, number):
-            return Failure(found[0], found[1], place, tuple(frames), number + 2, chained=_is_chained(window))
+            message = found[1] or _next_words(lines[number + 1 : number + 3])
+            return Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
         if TRACEBACK in line.text:
             break
     if frames:

@@ -98,10 +98,21 @@ def read_folder(folder: Path) -> list[Entry]:
     return [entry for file in files for entry in _read_file(file)]
 
 
+class _EachKeyOnce(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as the knowledge is written: a key given twice is an error, not the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _value in node.value]
+        twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is given twice", node.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
 def _read_file(file: Path) -> list[Entry]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+        raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(
             f"cannot read {file}: {error}", "mend the file; `rldbg doctor --new-entry LOG` drafts one"

@@ -24,6 +24,7 @@ from rldbg.doctor.run_evidence import crash_speaker, crash_text, is_crash_file
 
 CHUNK_BYTES = 4 << 20
 MARGIN_BYTES = 1 << 16
+_UNPACKED = 1 << 10
 _COUNTED = 1 << 18
 """Every place that is looked at has at least this much text on both sides, or the file's end."""
 
@@ -131,7 +132,7 @@ def chunks(stream: BinaryIO) -> Iterator[Chunk]:
     first_line = 1
     wide: str | None = None
     while True:
-        fresh = _fill(stream, buffer, filled)
+        fresh, damage = _fill(stream, buffer, filled)
         if offset == 0 and filled == 0:
             wide = _utf16(buffer)
         if wide:
@@ -139,9 +140,11 @@ def chunks(stream: BinaryIO) -> Iterator[Chunk]:
             return
         filled += fresh
         data = buffer if filled == len(buffer) else buffer[:filled]
-        is_last = filled < len(buffer)
+        is_last = filled < len(buffer) or damage is not None
         end = filled if is_last else filled - MARGIN_BYTES
         yield Chunk(data, offset, begin, end, first_line, is_last)
+        if damage is not None:
+            raise damage
         if is_last:
             return
         keep = end - MARGIN_BYTES
@@ -150,16 +153,24 @@ def chunks(stream: BinaryIO) -> Iterator[Chunk]:
         filled, offset, begin = filled - keep, offset + keep, end - keep
 
 
-def _fill(stream: BinaryIO, buffer: bytearray, start: int) -> int:
-    """Fills the rest of the buffer, or less only at the end: pipes deliver in small pieces."""
+def _fill(stream: BinaryIO, buffer: bytearray, start: int) -> tuple[int, Exception | None]:
+    """Fills the rest of the buffer, or less only at the end or where the log is damaged: pipes deliver in pieces.
+
+    A gzip is unpacked in small pieces, because the piece in which the damage lies is lost as a whole.
+    """
     view = memoryview(buffer)
     at = start
-    while at < len(buffer):
-        count = stream.readinto(view[at:])  # type: ignore[attr-defined]
-        if not count:
-            break
-        at += count
-    return at - start
+    reader: object = stream
+    piece = _UNPACKED if isinstance(reader, gzip.GzipFile) else len(buffer)
+    try:
+        while at < len(buffer):
+            count = stream.readinto(view[at : at + piece])  # type: ignore[attr-defined]
+            if not count:
+                break
+            at += count
+    except (OSError, EOFError, zlib.error) as error:
+        return at - start, error
+    return at - start, None
 
 
 def _narrowed(stream: BinaryIO, encoding: str, head: bytes) -> Iterator[Chunk]:

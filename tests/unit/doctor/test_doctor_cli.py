@@ -44,7 +44,7 @@ def test_healthy_is_exit_0_and_unknown_exit_1(doctor, tmp_path):
     (tmp_path / "empty.log").touch()
     code, out, _err = doctor(tmp_path / "empty.log")
     assert (code, "nothing was read" in out) == (4, True)
-    (tmp_path / "b.log").write_text("SomeOddError: x\nValueError: odd thing\n")
+    (tmp_path / "b.log").write_text("SomeOddException x\nValueError: odd thing\n")
     code, out, _err = doctor(tmp_path / "b.log")
     assert code == 1
     assert "no known failure: it began with ValueError: odd thing" in out

@@ -90,6 +90,11 @@ def test_gzip_is_read_and_a_damaged_one_is_a_finding(index, tmp_path):
     found = diagnose([tmp_path / "cut.log.gz"], index=index)
     assert [finding.id for finding in found.findings] == ["log-unreadable"]
     assert found.verdict == "healthy"
+    body = gzip.compress("\n".join([OOM, *(f"noise {n * 7919 % 100003}" for n in range(9000))]).encode())
+    (tmp_path / "cut.log.gz").write_bytes(body[: len(body) // 2])
+    found = diagnose([tmp_path / "cut.log.gz"], index=index)
+    assert found.root_causes[0].id == "torch-cuda-oom", "what was unpacked before the damage counts"
+    assert [finding.id for finding in found.findings] == ["log-unreadable"]
 
 
 def test_what_is_not_there_is_an_error_that_says_so(tmp_path):

@@ -215,6 +215,12 @@ def test_yaml_that_is_no_list_is_refused(tmp_path):
         read_folder(tmp_path / "nowhere")
 
 
+def test_a_key_given_twice_is_refused(tmp_path):
+    (tmp_path / "own.yaml").write_text("- id: x\n  cause: one\n  cause: two\n")
+    with pytest.raises(UsageError, match="'cause' is given twice"):
+        read_folder(tmp_path)
+
+
 def test_an_unknown_id_names_its_neighbours(library):
     with pytest.raises(UsageError) as raised:
         library["torch-cuda-oon"]

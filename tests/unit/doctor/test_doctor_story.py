@@ -168,6 +168,31 @@ def test_what_training_survived_is_not_the_cause(verdict):
     assert [note.id for note in found.notes] == ["torch-cuda-oom"]
 
 
+def test_what_came_before_the_first_step_was_survived_too(verdict):
+    taken = "OSError: [Errno 98] Address already in use"
+    steps = [f"step:{step} - loss:0.1" for step in range(1, 5)]
+    settings = ["save_steps: 500", "logging_steps: 10", "max_steps: 1000"]
+    assert ids(verdict([taken, *steps, OOM])) == ["torch-cuda-oom"]
+    assert ids(verdict([taken, *settings])) == ["port-in-use"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "headline"),
+    [
+        (["Exception: the bare one"], "Exception: the bare one"),
+        (["some.package.OddlyNamedError: why"], "some.package.OddlyNamedError: why"),
+        (["RuntimeError: ", "   on the next line"], "RuntimeError: on the next line"),
+        (
+            ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "    g()", "lib.errors.NoSuffix: x"],
+            "lib.errors.NoSuffix: x",
+        ),
+    ],
+)
+def test_an_exception_without_an_entry_is_shown_however_it_is_named(verdict, lines, headline):
+    found = verdict(["step:1", *lines])
+    assert (found.verdict, found.first_error.headline) == ("unknown", headline)
+
+
 @pytest.mark.parametrize(
     ("line", "context", "expected"),
     [
