@@ -84,3 +84,23 @@ def test_areals_remote_engines(server):
         assert seen["resumed"] == 300
     assert report["sglang"]["tokens"] == report["vllm"]["tokens"]
     assert report["sglang"]["logprobs"] == pytest.approx(report["vllm"]["logprobs"], abs=1e-5)
+
+
+def test_trls_client(server):
+    python = environment_with("trl", ["trl", "accelerate", "datasets"], beside_ours=True)
+    report = drive(python, "drive_trl.py", f"http://{server[0]}")
+    assert (report["model"], report["world_size"]) == ("tiny", 1)
+    made, scored = report["generated"], report["scored"]
+    assert made["prompt_ids"] == [[5, 12, 6, 16], [7, 8]] and [len(row) for row in made["completion_ids"]] == [6] * 4
+    assert made["completion_ids"][::2] == made["completion_ids"][1::2] == scored_tokens(scored)
+    drawn = [[place[0] for place in row] for row in made["logprobs"][::2]]
+    for row, again in zip(drawn, scored["actual_logprobs"], strict=True):
+        assert row == pytest.approx([place[0] for place in again], abs=1e-5)
+    assert [[len(place) for place in row] for row in report["likeliest"]["logprobs"]] == [[3] * 6] * 2
+    assert len(report["texts"]["prompt_ids"][0]) == 4
+    assert len(report["chat"]["prompt_ids"]) == 2 and len(report["chat"]["completion_ids"]) == 4
+    assert "no weight-transfer engine" in report["no weights"]
+
+
+def scored_tokens(scored):
+    return [[place[0] for place in row] for row in scored["actual_token_ids"]]

@@ -10,12 +10,14 @@ Temperature 0 takes the likeliest token; its log prob is the raw one in every mo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 LogprobMode = Literal["temperature", "raw", "sampled"]
 LOGPROB_MODES: tuple[LogprobMode, ...] = ("temperature", "raw", "sampled")
+# What a request gives a chat template beside messages and tools.
+Options = Mapping[str, Any] | None
 FinishKind = Literal["stop", "length", "abort"]
 
 
@@ -85,7 +87,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished continuation. `versions` says which weights made each token."""
+    """A finished continuation. `versions` says which weights made each token, `prompt_ranks` the place of each prompt
+    token among all by likelihood, 1 for the likeliest."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -96,6 +99,7 @@ class Outcome:
     top: list[Top] = field(default_factory=list)
     prompt_logprobs: list[float | None] = field(default_factory=list)
     prompt_top: list[Top] = field(default_factory=list)
+    prompt_ranks: list[int | None] = field(default_factory=list)
     text: str | None = None
 
 
@@ -140,5 +144,5 @@ class Text(Protocol):
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
-    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
-        """The prompt of a conversation, ready for the assistant's turn."""
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None, options: Options = None) -> list[int]:
+        """The prompt of a conversation, ready for the assistant's turn; `options` are for its template."""

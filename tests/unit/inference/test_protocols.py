@@ -14,6 +14,7 @@ from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.text import NoText
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 
+CHAT = {"messages": [{"role": "user", "content": "1+1="}]}
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
@@ -29,7 +30,7 @@ class Characters(NoText):
     def decode(self, tokens, *, skip_special=True):
         return self._tokenizer.decode(list(tokens))
 
-    def chat(self, messages, tools):
+    def chat(self, messages, tools, options=None):
         return self.encode(" ".join(message["content"] for message in messages))
 
 
@@ -108,6 +109,8 @@ def test_one_answer_over_every_protocol(talk):
     inputs = meta["input_token_logprobs"]
     assert inputs[0][0] is None and [entry[1] for entry in inputs] == [5, 12, 6]
     assert openai["prompt_logprobs"][1]["12"]["logprob"] == inputs[1][0]
+    ranks = [entry["rank"] for place in openai["prompt_logprobs"][1:] for entry in place.values()]
+    assert all(isinstance(rank, int) and rank >= 1 for rank in ranks) and max(ranks) > 1, "also of unlikely tokens"
     assert [len(place) for place in meta["output_top_logprobs"]] == [2] * 5
     assert meta["weight_version"] == "0" and meta["logprobs_mode"] == "raw"
 
@@ -229,6 +232,10 @@ def test_what_is_refused_is_told_in_the_protocols_form(talk):
             ("/v1/completions", {"prompt": [5], "temperature": -1}),
             ("/v1/completions", {"prompt": [5], "top_p": 0}),
             ("/v1/chat/completions", {"messages": []}),
+            ("/v1/chat/completions", CHAT | {"chat_template": "{{ messages }}"}),
+            ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}),
+            ("/v1/chat/completions", CHAT | {"tool_choice": "required"}),
+            ("/v1/chat/completions", CHAT | {"chat_template_kwargs": 1}),
             ("/generate/", {"prompts": "x"}),
             ("/generate", {"text": "\ud800"}),
             ("/detokenize", {"tokens": [5, -1]}),

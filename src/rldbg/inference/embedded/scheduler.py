@@ -126,12 +126,14 @@ class Scheduler:
 
 
 def _score_prompt(item: Sequence, logits_tv: Any) -> None:
-    """The log prob of each prompt token under the model itself, None for the first; those before `prompt_from` too."""
+    """Log prob and rank of each prompt token under the model, None for the first; of those before `prompt_from` too."""
     import torch
 
     prompt = torch.tensor(item.job.prompt, device=logits_tv.device)
     log_probs_tv = torch.log_softmax(logits_tv[: len(prompt) - 1].float(), dim=-1)
-    scores = log_probs_tv.gather(-1, prompt[1:, None])[:, 0].tolist()
+    own_t1 = log_probs_tv.gather(-1, prompt[1:, None])
+    scores = own_t1[:, 0].tolist()
     item.prompt_logprobs = [None, *scores]
+    item.prompt_ranks = [None, *((log_probs_tv > own_t1).sum(-1) + 1).tolist()]
     if item.job.top_logprobs:
         item.prompt_top = [[], *top_tokens(log_probs_tv, [item.job.top_logprobs] * len(scores))]

@@ -23,6 +23,7 @@ class Sequence:
     top: list[Top] = field(default_factory=list)
     prompt_logprobs: list[float | None] = field(default_factory=list)
     prompt_top: list[Top] = field(default_factory=list)
+    prompt_ranks: list[int | None] = field(default_factory=list)
     finish: Finish | None = None
     sent: int = 0
 
@@ -73,4 +74,5 @@ class Sequence:
             top=self.top,
             prompt_logprobs=self.prompt_logprobs,
             prompt_top=self.prompt_top,
+            prompt_ranks=self.prompt_ranks,
         )

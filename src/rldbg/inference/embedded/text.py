@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rldbg.inference.generation import RequestError, Text
+from rldbg.inference.generation import Options, RequestError, Text
+
+_CHAT = {"add_generation_prompt": True, "tokenize": False, "chat_template": None}
 
 
 class PretrainedText:
@@ -19,16 +21,16 @@ class PretrainedText:
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special))
 
-    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None, options: Options = None) -> list[int]:
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
             raise RequestError("the model's tokenizer has no chat template; use completions")
         try:
             prompt = self._tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) if tools else None, add_generation_prompt=True, tokenize=False
+                list(messages), **{**(options or {}), "tools": list(tools) if tools else None, **_CHAT}
             )
-        except (TemplateError, TypeError, AttributeError, KeyError) as error:
+        except (TemplateError, TypeError, AttributeError, KeyError, ValueError) as error:
             raise RequestError(f"the chat template does not take these messages: {error}") from error
         return self._encoded(prompt, add_special_tokens=False)
 
@@ -45,7 +47,7 @@ class NoText:
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         return ""
 
-    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None, options: Options = None) -> list[int]:
         raise RequestError("the model has no tokenizer: send token ids")
 
 
@@ -55,7 +57,7 @@ class UnreadText(NoText):
     def encode(self, text: str) -> list[int]:
         return []
 
-    def chat(self, messages: Sequence[object], tools: Sequence[object] | None) -> list[int]:
+    def chat(self, messages: Sequence[object], tools: Sequence[object] | None, options: Options = None) -> list[int]:
         return []
 
 

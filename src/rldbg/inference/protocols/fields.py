@@ -82,13 +82,22 @@ class Fields:
             raise self._wrong(name, "a list of token ids")
         return tuple(value)
 
-    def inner(self, name: str) -> "Fields":
+    def object(self, name: str) -> Mapping[str, Any]:
         value = self._body.get(name)
         if value is None:
-            return Fields({}, f"{self._place}{name}.")
+            return {}
         if not isinstance(value, dict):
             raise self._wrong(name, "an object")
-        return Fields(value, f"{self._place}{name}.")
+        return value
+
+    def inner(self, name: str) -> "Fields":
+        return Fields(self.object(name), f"{self._place}{name}.")
+
+    def unsupported(self, *names: str) -> None:
+        """Refuses fields that ask for what is not computed here; ignoring them would answer another question."""
+        for name in names:
+            if self._body.get(name):
+                raise RequestError(f"{self._place}{name} is not supported by this server")
 
     def neutral(self, **values: float) -> None:
         """Refuses fields that would change the distribution in a way that is not computed here."""

@@ -18,7 +18,10 @@ from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, For
 from rldbg.inference.proxy.exchange import conversation_text
 
 _DEFAULT_TOKENS = 16
-_UNSUPPORTED = ("suffix", "guided_json", "guided_regex", "structured_outputs", "logit_bias", "use_beam_search")
+_UNSUPPORTED = (
+    "suffix", "guided_json", "guided_regex", "structured_outputs", "logit_bias", "use_beam_search", "chat_template",
+    "continue_final_message", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
+)  # fmt: skip
 _Prompt = tuple[tuple[int, ...], str | None]
 
 
@@ -75,7 +78,10 @@ class OpenAi:
         tools = fields.raw("tools")
         if tools is not None and not isinstance(tools, list):
             raise RequestError("tools must be a list")
-        prompt = tuple(self._backend.card.text.chat([_plain(item) for item in messages], tools))
+        if fields.raw("tool_choice") not in (None, "none", "auto"):
+            raise RequestError("tool_choice must be auto or none: a tool call is whatever the model writes")
+        options = fields.object("chat_template_kwargs")
+        prompt = tuple(self._backend.card.text.chat([_plain(item) for item in messages], tools, options))
         room = max(1, self._backend.card.max_length - len(prompt))
         limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", room))
         count = top_count(fields, "top_logprobs")
@@ -128,9 +134,9 @@ class OpenAi:
         raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
 
     def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[Job]:
-        for name in _UNSUPPORTED:
-            if fields.raw(name):
-                raise RequestError(f"{name} is not supported by this server")
+        fields.unsupported(*_UNSUPPORTED)
+        if fields.inner("response_format").text("type", "text") != "text":
+            raise RequestError("response_format is not supported by this server: every answer is free text")
         settings = settings_of(fields, max_new_tokens=limit, stop_texts=fields.texts("stop"), mode=self._mode)
         count = _count(fields)
         if count * len(prompts) > MAX_SAMPLES:

@@ -107,7 +107,7 @@ class Form:
                 str(other): {"logprob": value, "rank": rank, "decoded_token": self._token(other)}
                 for rank, (other, value) in enumerate(likeliest, start=1)
             }
-            own = {"logprob": score, "rank": None, "decoded_token": self._token(token)}
+            own = {"logprob": score, "rank": outcome.prompt_ranks[place], "decoded_token": self._token(token)}
             places.append({str(token): own} | entry if str(token) not in entry else entry)
         return places
 

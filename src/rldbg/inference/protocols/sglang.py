@@ -54,9 +54,7 @@ class SglangGeneration:
 
     def _prompts(self, fields: Fields) -> list[tuple[tuple[int, ...], str | None]]:
         """Token ids of each prompt, and its text where that is what was sent."""
-        for name in _UNSUPPORTED:
-            if fields.raw(name):
-                raise RequestError(f"{name} is not supported by this server")
+        fields.unsupported(*_UNSUPPORTED)
         ids, text = fields.raw("input_ids"), fields.raw("text")
         if (ids is None) == (text is None):
             raise RequestError("send either input_ids or text")
@@ -72,9 +70,7 @@ class SglangGeneration:
 
     def _jobs(self, fields: Fields, prompt: tuple[tuple[int, ...], str | None], number: int) -> list[Job]:
         sampling = _sampling(fields, number)
-        for name in _UNSUPPORTED_SAMPLING:
-            if sampling.raw(name):
-                raise RequestError(f"sampling_params.{name} is not supported by this server")
+        sampling.unsupported(*_UNSUPPORTED_SAMPLING)
         settings = settings_of(
             sampling,
             max_new_tokens=sampling.integer("max_new_tokens", _DEFAULT_TOKENS),

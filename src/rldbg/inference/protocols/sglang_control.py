@@ -74,6 +74,8 @@ class SglangControl:
                 "disaggregation_mode": "null",
                 "enable_memory_saver": False,
                 "version": f"rldbg {__version__}",
+                # vLLM's answer by the same path: TRL's client reads here whether weights can go through NCCL.
+                "vllm_config": {"weight_transfer_config": None},
                 "internal_states": [dict(self._backend.summary())],
             }
         )

@@ -17,7 +17,7 @@ from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submi
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 
 _DEFAULT_TOKENS = 16
-_UNSUPPORTED = ("images", "structured_outputs_regex", "guided_decoding_regex")
+_UNSUPPORTED = ("images", "structured_outputs_regex", "guided_decoding_regex", "chat_template")
 
 
 def trl_error(error: RequestError) -> Response:
@@ -64,7 +64,8 @@ class Trl:
             raise RequestError("messages must be a list of conversations")
         tools = fields.raw("tools")
         chat = self._backend.card.text.chat
-        rows = [tuple(chat(item, tools if isinstance(tools, list) else None)) for item in conversations]
+        options = fields.object("chat_template_kwargs")
+        rows = [tuple(chat(item, tools if isinstance(tools, list) else None, options)) for item in conversations]
         return await self._answer(request, fields, rows)
 
     async def sequence_logprobs(self, request: Request) -> Response:
@@ -87,9 +88,7 @@ class Trl:
         )
 
     async def _answer(self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]]) -> Response:
-        for name in _UNSUPPORTED:
-            if fields.raw(name):
-                raise RequestError(f"{name} is not supported by this server")
+        fields.unsupported(*_UNSUPPORTED)
         settings = settings_of(
             fields,
             max_new_tokens=fields.integer("max_tokens", _DEFAULT_TOKENS),

@@ -5,7 +5,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Job, LogprobMode, RequestError
-from rldbg.inference.protocols.control import Control
+from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
@@ -37,7 +37,7 @@ class Vllm:
             ("POST", "/update_weight_version", self.update_weight_version),
             ("GET", "/weight_info", self.weight_info),
             ("GET", "/get_world_size", self.world_size),
-            ("POST", "/reset_prefix_cache", self.nothing_cached),
+            ("POST", "/reset_prefix_cache", nothing_to_do({"success": True})),
             ("POST", "/inference/v1/generate", self.generate),
         )
 
@@ -106,9 +106,6 @@ class Vllm:
 
     async def world_size(self, _request: Request) -> Response:
         return Json({"world_size": 1})
-
-    async def nothing_cached(self, _request: Request) -> Response:
-        return Json({"status": "ok"})
 
     async def generate(self, request: Request) -> Response:
         fields = Fields(await body_of(request))
