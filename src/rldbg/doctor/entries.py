@@ -80,7 +80,8 @@ class Signature(_Model):
     not_near: Regex | None = None
     last_before: Slug | None = None
     """The line counts only when it is the last thing that happened before that entry's trouble began."""
-    when: Comparison | None = None
+    when: list[Comparison] = []
+    """Numbers of the match that must all compare so."""
     anchors: list[Annotated[str, AfterValidator(long_enough)]] = []
     """Literal texts, one of which is in every matching line; derived from `match` when not given."""
     in_code: bool = False

@@ -12,6 +12,7 @@ from rldbg.doctor.window import Window
 TRACEBACK = "Traceback (most recent call last)"
 CRASH_WORDS = (
     "Segmentation fault",
+    "Failed: Cuda error ",
     "Fatal Python error",
     "terminate called after throwing",
     "core dumped",

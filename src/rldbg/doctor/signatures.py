@@ -43,7 +43,7 @@ def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
         return None
     if not signature.as_advice and _is_advice(text, found.start()):
         return None
-    if signature.when is not None and not _holds(signature.when, found):
+    if not all(_holds(condition, found) for condition in signature.when):
         return None
     if not _neighbourhood_fits(pattern, window):
         return None
