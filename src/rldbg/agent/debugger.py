@@ -1,10 +1,12 @@
 """pydevd on demand: nothing is imported, traced or opened until somebody wants to stop this process.
 
 `open` connects pydevd to the broker, `suspension` halts the calling thread in a frame, `close` leaves the process as
-fast as it was before. All three may be called again and again, from any thread.
+fast as it was before. All three may be called again and again, from any thread. Sessions are numbered: what is said
+about one may arrive at the broker when the next is already open.
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -20,7 +22,7 @@ from .halt import is_last_statement, stand_here
 from .relay import Relay
 from .settings import Settings
 from .stacks import mark_as_ours
-from .tracing import thread_tracing
+from .tracing import Monitoring, PerThreadTracing, thread_tracing
 from .wire import Connection
 
 _OLDEST = (1, 8, 0)
@@ -34,25 +36,31 @@ class NoDebugger(Exception):
 class Debugger:
     """The debug session of this process, if there is one. `lock` orders opening, stopping and closing."""
 
-    def __init__(self, settings: Settings, *, dial: Callable[[], Connection], ended: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, *, dial: Callable[[int], Connection], ended: Callable[[int], None]) -> None:
         self._settings = settings
         self._dial = dial
         self._ended = ended
         self._relay: Relay | None = None
-        self._tracing = thread_tracing()
+        self._last_number = 0
         self.lock = threading.RLock()
 
-    @property
-    def is_open(self) -> bool:
-        return self._relay is not None
+    @functools.cached_property
+    def _tracing(self) -> PerThreadTracing | Monitoring:
+        return thread_tracing()
 
-    def open(self) -> None:
-        """Returns when the broker has attached. Raises NoDebugger or link.NoBroker."""
+    def new_number(self) -> int:
+        with self.lock:
+            self._last_number += 1
+            return self._last_number
+
+    def open(self) -> int:
+        """The session's number, when the broker has attached. Raises NoDebugger or link.NoBroker."""
         with self.lock:
             if self._relay is not None:
-                return
+                return self._relay.number
             debugpy = load_debugpy(self._settings.debugpy)
-            relay = Relay(self._dial(), ended=lambda: self._lost(relay))
+            number = self.new_number()
+            relay = Relay(self._dial(number), number=number, ended=lambda: self._lost(relay))
             self._relay = relay
             relay.start()
             try:
@@ -64,6 +72,7 @@ class Debugger:
                 relay.close()
                 raise NoDebugger(f"debugpy could not connect: {error}") from error
             self._tracing.arm(_trace_this_thread)
+            return number
 
     def suspension(self, frame: FrameType) -> Callable[[], None]:
         """What halts the calling thread when it next executes a line of `frame`, or where it is when there is none."""
@@ -89,12 +98,13 @@ class Debugger:
                 with _hooks_kept():
                     sys.modules["pydevd"].stoptrace()
 
-    def close(self) -> None:
-        """Ends the session; every thread runs on, untraced."""
+    def close(self, only: Relay | None = None) -> None:
+        """Ends the session, or none when it is no longer the one of `only`; every thread runs on, untraced."""
         with self.lock:
-            relay, self._relay = self._relay, None
-            if relay is None:
+            relay = self._relay
+            if relay is None or only not in (None, relay):
                 return
+            self._relay = None
             debugger = _pydevd_instance()
             if debugger is not None:
                 # A thread that is on its way out of this session would switch its tracing on again.
@@ -104,7 +114,7 @@ class Debugger:
                 sys.modules["pydevd"].stoptrace()
             relay.close()
         mark_as_ours(threading.Thread(target=self._sweep, name="rldbg-sweep", daemon=True)).start()
-        self._ended()
+        self._ended(relay.number)
 
     def _sweep(self) -> None:
         """On a busy host a thread leaves pydevd long after the session has ended, and traces itself on its way out."""
@@ -136,7 +146,7 @@ class Debugger:
         if debugger is not None:
             # pydevd waits for its configuration without a time limit; a broker that died meanwhile sends none.
             debugger.ready_to_run = True
-        self.close()
+        self.close(relay)
 
 
 def load_debugpy(fallback: str) -> Any:

@@ -102,13 +102,14 @@ class Link:
         with contextlib.suppress(NoBroker):
             self._send({"type": "event", "event": event, "body": body})
 
-    def dial_debug_channel(self) -> Connection:
+    def dial_debug_channel(self, session: int) -> Connection:
         """A second connection, for one debug session of this process."""
         address = BrokerAddress.read(self._settings.run)
         if address is None:
             raise NoBroker("this run has no broker")
         try:
-            return dial((address.host, address.port), kind="debug", token=address.token, about=self._about())
+            about = self._about() | {"session": session}
+            return dial((address.host, address.port), kind="debug", token=address.token, about=about)
         except (OSError, WireError) as error:
             raise NoBroker(str(error)) from error
 

@@ -7,8 +7,6 @@ said once on stderr and never reaches the user's program.
 import contextlib
 import importlib
 import os
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -92,7 +90,7 @@ class Agent:
         try:
             answer = self._link.request("stopping", facts, timeout_s=_PATIENCE_S)
             with self._debugger.lock:
-                self._open_debugger()
+                self._open_debugger(stop=number)
                 suspend = self._debugger.suspension(frame)
             say(f"{answer.get('who')} stopped at {where}: Task paused, waiting for debugger to attach...")
             # Without the lock: the thread may stand inside this call, and somebody else must be able to let it go.
@@ -143,10 +141,13 @@ class Agent:
         facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception", "timeout_s": limit}
         try:
             self._link.request("stopping", facts | {"identity": self.identity()}, timeout_s=_PATIENCE_S)
-            channel = self._dial()
+            session = self._debugger.new_number()
+            channel = self._dial(session)
         except NoBroker as problem:
+            self._link.tell("stop_failed", {"stop": number, "reason": str(problem)})
             say(f"nobody can look at this exception: {problem}")
             return
+        self._link.tell("debug_ready", {"session": session, "stop": number})
         adapter = DeadFrames(error)
         say(f"waiting up to {limit:g} s at the exception: Task paused, waiting for debugger to attach...")
         try:
@@ -198,10 +199,11 @@ class Agent:
         except (NoBroker, NoDebugger) as error:
             self._link.tell("debug_failed", {"reason": str(error)})
 
-    def _open_debugger(self) -> None:
-        """Opened means that every thread sees breakpoints; only then may the broker say that they are set."""
-        self._debugger.open()
-        self._link.tell("debug_ready", {})
+    def _open_debugger(self, stop: int | None = None) -> None:
+        """Opened means that every thread sees breakpoints; only then may the broker say that they are set, and know
+        in which session an announced stop will come."""
+        session = self._debugger.open()
+        self._link.tell("debug_ready", {"session": session, "stop": stop})
 
     def _close_session(self, stops: int) -> dict[str, Any]:
         """Only when the broker has seen every stop of this process; else one is on its way and needs the session."""
@@ -211,14 +213,14 @@ class Agent:
             self._debugger.close()
         return {"closed": True}
 
-    def _dial(self) -> Any:
-        return self._link.dial_debug_channel()
+    def _dial(self, session: int) -> Any:
+        return self._link.dial_debug_channel(session)
 
     def _new_link(self) -> Link:
         return Link(self.settings, about=self.identity, handle=self._handle, lost=lambda: None)
 
-    def _session_ended(self) -> None:
-        self._link.tell("debug_closed", {})
+    def _session_ended(self, session: int) -> None:
+        self._link.tell("debug_closed", {"session": session})
 
     # Forking.
 
@@ -245,6 +247,10 @@ class Agent:
 
 def spy_on(pid: int, options: list[str]) -> dict[str, Any]:
     """What py-spy sees of another process of this host, for a broker on another one."""
+    # Only here, and not in every process that starts.
+    import shutil
+    import subprocess
+
     tool = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if tool is None:
         return {"reason": "py-spy is not installed on that host"}

@@ -18,7 +18,10 @@ from .wire import Connection, Decoder, WireError, encode, nonce, proves
 class Relay:
     """Pumps bytes between the broker and pydevd until either side ends, then calls `ended` once."""
 
-    def __init__(self, channel: Connection, *, ended: Callable[[], None], timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, channel: Connection, *, number: int, ended: Callable[[], None], timeout_s: float = 120.0
+    ) -> None:
+        self.number = number
         self.secret = nonce()
         self._channel = channel
         self._ended = ended

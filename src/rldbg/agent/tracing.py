@@ -6,7 +6,6 @@ pydevd's native helper for other threads exists for x86-64 only; here the interp
 `_PyEval_SetTrace` puts a callback into each thread that runs at its next event and lets the thread set its own trace.
 """
 
-import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,10 @@ class PerThreadTracing:
     """Python 3.11: `arm` makes every other thread call `enable` itself, `disarm` makes them run untraced again."""
 
     def __init__(self) -> None:
+        # Loaded when first needed: most processes are never debugged.
+        import ctypes
+
+        self._ctypes = ctypes
         self._api = ctypes.pythonapi
         for name in ("PyInterpreterState_Get", "PyInterpreterState_ThreadHead", "PyThreadState_Next"):
             getattr(self._api, name).restype = ctypes.c_void_p
@@ -30,23 +33,24 @@ class PerThreadTracing:
             enable()
             return 0
 
-        pointer = ctypes.c_void_p
-        callback = ctypes.PYFUNCTYPE(ctypes.c_int, pointer, pointer, ctypes.c_int, pointer)(at_next_event)
+        pointer, number = self._ctypes.c_void_p, self._ctypes.c_int
+        callback = self._ctypes.PYFUNCTYPE(number, pointer, pointer, number, pointer)(at_next_event)
         self._callbacks.append(callback)
         for state in self._other_threads():
             self._api._PyEval_SetTrace(pointer(state), callback, None)
 
     def disarm(self) -> None:
         for state in self._other_threads():
-            self._api._PyEval_SetTrace(ctypes.c_void_p(state), None, None)
+            self._api._PyEval_SetTrace(self._ctypes.c_void_p(state), None, None)
 
     def _other_threads(self) -> Iterator[int]:
         mine = self._api.PyThreadState_Get()
-        head = self._api.PyInterpreterState_ThreadHead(ctypes.c_void_p(self._api.PyInterpreterState_Get()))
+        pointer = self._ctypes.c_void_p
+        head = self._api.PyInterpreterState_ThreadHead(pointer(self._api.PyInterpreterState_Get()))
         states = []
         while head:
             states.append(head)
-            head = self._api.PyThreadState_Next(ctypes.c_void_p(head))
+            head = self._api.PyThreadState_Next(pointer(head))
         return (state for state in states if state != mine)
 
 

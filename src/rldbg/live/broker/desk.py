@@ -135,15 +135,12 @@ class Desk:
     async def _attach(self, body: Message) -> Message:
         """Joins a session, opened if need be; with `stop` a running process is paused."""
         process = self._one(body)
-        await self._broker.sessions.of(process)
+        await self._broker.sessions.settled(process)
         if process not in self._attached:
             self._attached.add(process)
             process.attached[self._name] += 1
         if body.get("stop") and process.stop is None:
             await self._broker.sessions.pause(process)
-        if process.session is not None:
-            session = process.session
-            await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), 10.0)
         return process.to_dict()
 
     async def _detach(self, body: Message) -> Message:
@@ -154,10 +151,7 @@ class Desk:
 
     async def _dap(self, body: Message) -> Message:
         process = self._one(body)
-        session = await self._broker.sessions.of(process)
-        await process.wait_until(
-            lambda: session.stop is not None or session.ended.is_set() or not process.declared, 10.0
-        )
+        session = await self._broker.sessions.settled(process)
         arguments = dict(body.get("arguments") or {})
         if arguments.get("threadId") == "stopped":
             arguments["threadId"] = session.stop.thread_id if session.stop else 0
@@ -170,7 +164,7 @@ class Desk:
         process, how = self._one(body), str(body["how"])
         if how not in _STEPS:
             raise UsageError(f"{how!r} is no way to go on")
-        session = await self._broker.sessions.of(process)
+        session = await self._broker.sessions.settled(process)
         stops = session.stops
         await self._broker.sessions.resume(process, how, **dict(body.get("arguments") or {}))
         if body.get("wait_s"):
@@ -183,7 +177,7 @@ class Desk:
     async def _wait_stopped(self, body: Message) -> Message:
         process = self._one(body)
         await process.wait_until(
-            lambda: not process.is_alive or (process.session is not None and process.session.stop is not None),
+            lambda: not process.is_alive or process.is_standing,
             float(body.get("wait_s") or 30.0),
         )
         return process.to_dict()

@@ -32,7 +32,9 @@ class Process:
     failure: str = ""
     ended_at: float | None = None
     said_goodbye: bool = False
-    is_armed: bool = False
+    # Numbers of debug sessions: those whose process sees all breakpoints, and those that are over.
+    armed: set[int] = field(default_factory=set)
+    over: set[int] = field(default_factory=set)
     asked_at: float = 0.0
     attached: Counter[str] = field(default_factory=Counter)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -43,6 +45,11 @@ class Process:
         if self.session is not None and self.session.stop is not None:
             return self.session.stop
         return self.declared
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether it is stopped in a session, and can be looked at there."""
+        return self.session is not None and self.session.stop is not None
 
     @property
     def state(self) -> State:
@@ -93,9 +100,9 @@ class Process:
         """Whether waiting for a usable session is over: there is one, there will be none, or the process is gone."""
         if self.failure or not self.is_alive:
             return True
-        if self.session is None:
+        if self.session is None or self.session.ended.is_set():
             return False
-        return self.is_armed or self.agent is None or self.session.stop is not None
+        return self.session.number in self.armed or self.agent is None or self.session.stop is not None
 
     def to_dict(self) -> dict[str, Any]:
         stop = self.stop

@@ -97,12 +97,16 @@ class Broker:
         elif event == "bye":
             process.said_goodbye = True
         elif event == "debug_ready":
-            process.is_armed = True
+            _session_is_ready(process, int(body.get("session") or 0), body.get("stop"))
         elif event in ("stop_failed", "debug_failed"):
             process.failure = str(body.get("reason"))
-            process.declared = None
-        elif event == "debug_closed" and process.session is not None:
-            process.session.close()
+            if body.get("stop") == process.stops_seen:
+                process.declared = None
+        elif event == "debug_closed":
+            # Said on another connection than the session's own: by now the next one may be there.
+            session = process.session
+            if session is not None and session.number == int(body.get("session") or 0):
+                session.close()
         process.touch()
 
     def learn(self, process: Process, facts: dict[str, Any]) -> None:
@@ -161,7 +165,7 @@ class Broker:
         # Stepping never enters the agent's own code, except for the file in which a thread may be standing.
         folder = str(about.get("agent_folder") or "")
         rules = [{"path": folder, "include": False}, {"path": f"{folder}/halt.py", "include": True}] if folder else []
-        await self.sessions.hold(process, stream, rules=rules)
+        await self.sessions.hold(process, stream, number=int(about.get("session") or 0), rules=rules)
 
     async def _serve_client(self, stream: Stream, about: Message) -> None:
         desk = Desk(self, str(about.get("name") or "client"))
@@ -212,6 +216,14 @@ class Broker:
             await asyncio.sleep(1.0)
             if len(self.sessions.breaks):
                 await self.refresh(timeout_s=0.5)
+
+
+def _session_is_ready(process: Process, session: int, stop: int | None) -> None:
+    process.armed.add(session)
+    if process.declared is not None and stop == process.stops_seen:
+        process.declared.session = session
+        if session in process.over:
+            process.declared = None
 
 
 async def _ask_agent_for_session(process: Process) -> None:

@@ -62,6 +62,8 @@ class Stop:
     notes: list[str] = field(default_factory=list)
     frame_id: int | None = None
     counted: bool = False
+    # The debug session in which an announced stop will come; None until its agent has said so.
+    session: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -86,7 +88,8 @@ class Translation(Protocol):
 class DebugSession:
     """`on_change` is called after every stop, resume and end; `on_event` sees each event as it came."""
 
-    def __init__(self, stream: Messages, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, stream: Messages, *, number: int = 0, on_change: Callable[[], None]) -> None:
+        self.number = number
         self._stream = stream
         self._on_change = on_change
         self.on_output: Callable[[str], None] = lambda _text: None
@@ -119,6 +122,11 @@ class DebugSession:
             return
         finally:
             self._end()
+
+    @property
+    def is_halting(self) -> bool:
+        """Whether a thread stands, even if it is not yet known where."""
+        return self._halt is not None
 
     async def attach(self, configure: Callable[["DebugSession"], Any], **arguments: Any) -> None:
         """The sequence every debuggee accepts; `configure` sends the breakpoints at its proper moment."""
@@ -248,6 +256,8 @@ class DebugSession:
     def _end(self) -> None:
         self.stop = self._halt = None
         self.ended.set()
+        # Whoever is in the middle of the handshake shall hear of the end, not wait for the beginning.
+        self._initialized.set()
         self._stream.close()
         for waiting in self._waiting.values():
             if not waiting.done():

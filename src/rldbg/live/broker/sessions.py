@@ -36,6 +36,8 @@ class Sessions:
         """The process's session, opened if need be. Raises UnreachableError."""
         # One at a time: a debuggee takes one debugger, and a second would wait for an answer that never comes.
         async with process.opening:
+            # One that has just ended is still there for a moment.
+            await process.wait_until(lambda: process.session is None or not process.session.ended.is_set(), _OPEN_S)
             # An agent that declared a stop is opening the session by itself.
             comes_by_itself = process.agent is not None and process.declared is not None
             if process.session is None and process.open_session is not None and not comes_by_itself:
@@ -50,12 +52,27 @@ class Sessions:
             raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` shows what is left")
         return process.session
 
+    async def settled(self, process: Process) -> DebugSession:
+        """The process's session, after an announced stop has come. One session may end and the next begin meanwhile:
+        the stop is waited for in whichever it comes."""
+        session = await self.of(process)
+        await process.wait_until(
+            lambda: process.declared is None or process.is_standing or not process.is_alive, _OPEN_S
+        )
+        return session if process.session in (None, session) else await self.of(process)
+
     async def hold(
-        self, process: Process, stream: Messages, *, prepare_stop: PrepareStop | None = None, **attach: Any
+        self,
+        process: Process,
+        stream: Messages,
+        *,
+        number: int = 0,
+        prepare_stop: PrepareStop | None = None,
+        **attach: Any,
     ) -> None:
         """Attaches to a debuggee and keeps the session until it ends; `prepare_stop` runs at each stop, before any
         client hears of it."""
-        session = DebugSession(stream, on_change=lambda: self._changed(process, session))
+        session = DebugSession(stream, number=number, on_change=lambda: self._changed(process, session))
         session.prepare_stop = prepare_stop
         session.on_output = lambda text: self.log_points.add(process.who, text)
         before = process.session
@@ -72,8 +89,10 @@ class Sessions:
             await reading
             if process.session is session:
                 process.session = before if before is not None and not before.ended.is_set() else None
-            process.is_armed = process.is_armed and process.session is not None
-            process.declared = None
+            process.over.add(number)
+            if process.declared is not None and process.declared.session == number:
+                # It was to come here; one announced since then belongs to the next session.
+                process.declared = None
             process.touch()
 
     def _changed(self, process: Process, session: DebugSession) -> None:
@@ -104,7 +123,10 @@ class Sessions:
 
     async def pause(self, process: Process) -> None:
         """Stops a running process at its next line of Python."""
-        session = await self.of(process)
+        session = await self.settled(process)
+        if session.is_halting:
+            await process.wait_until(lambda: not session.is_halting or session.stop is not None, _STOP_S)
+            return
         threads = (await session.request("threads", {})).get("threads") or []
         main = next((each for each in threads if each.get("name") == "MainThread"), threads[0] if threads else None)
         if main is None:
@@ -118,34 +140,41 @@ class Sessions:
 
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
         """Lets a stopped process go on, by `continue` or one kind of step."""
-        session = await self.of(process)
-        # A stop that was announced is waited for; one that nobody announced will not come.
-        await process.wait_until(
-            lambda: session.stop is not None or session.ended.is_set() or process.declared is None, _STOP_S
-        )
-        stop = session.stop
-        if stop is None:
+        session = await self.settled(process) if process.stop is not None else None
+        stop = session.stop if session is not None else None
+        if session is None or stop is None:
             raise UsageError(f"{process.who} is not stopped", "`rldbg ps` shows what is")
-        process.declared = None
         await session.request(how, {"threadId": stop.thread_id} | arguments)
         if how == "continue":
             await self.release(process)
 
     async def release(self, process: Process) -> None:
         """Ends a session that nobody needs any more, so that the process runs at its own speed again."""
-        session = process.session
-        if session is None or session.stop or process.declared or process.attached or self.breaks.concerns(process):
+        if process.opening.locked():
+            # Somebody is about to need it, or is releasing it already.
             return
+        # Until it is gone nobody may be given it.
+        async with process.opening:
+            session = process.session
+            if session is None or process.declared or process.attached or self.breaks.concerns(process):
+                return
+            if not session.is_halting and await self._close(process, session):
+                await process.wait_until(lambda: process.session is not session, _STOP_S)
+
+    async def _close(self, process: Process, session: DebugSession) -> bool:
+        """Whether the session is ending; an agent refuses while a stop is on its way to it."""
         if process.agent is None:
             # Some sessions end by themselves when their process goes on.
             with contextlib.suppress(UnreachableError):
                 await session.request("disconnect", {})
             session.close()
-            return
+            return True
         try:
-            await process.agent.request("close_debug", {"stops": process.stops_seen}, timeout_s=5.0)
+            answer = await process.agent.request("close_debug", {"stops": process.stops_seen}, timeout_s=5.0)
         except (WireError, TimeoutError) as error:
             _log.info("%s kept its debug session: %s", process.who, error)
+            return False
+        return bool(answer.get("closed"))
 
     def spawn(self, work: Awaitable[Any]) -> None:
         """Runs something in the background; its failure is logged."""

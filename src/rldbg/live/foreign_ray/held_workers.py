@@ -70,7 +70,7 @@ class HeldWorkers:
             process = self._by_worker[key] = self._processes.add(facts, open_session=opener)
         process.facts = facts
         if process.session is None and process.declared is None:
-            process.declared = Stop(reason="breakpoint")
+            process.declared = Stop(reason="breakpoint", session=0)
         self._processes.rename()
         return process
 
