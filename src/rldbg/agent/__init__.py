@@ -1,30 +1,35 @@
 """What runs inside the user's processes. Standard library only, and nothing of rldbg outside this directory.
 
 The directory is loaded either as `rldbg.agent` or, where rldbg is not installed, by path as `rldbg_agent` (see
-`startup/`); all imports in it are relative for that reason.
+`startup/`); all imports in it are relative for that reason. Names are loaded when first used: clients need its wire
+format and none of the rest.
 """
 
-from .collectives import PATIENCE_S
-from .hooks import find_agent, start, stop_without_a_run
-from .process import Agent
-from .ray_process import snake_case
-from .selection import Selection, SelectionError, Subject, parse_selection
-from .settings import BrokerAddress, Settings
-from .wire import (
-    PEER_LIMIT_BYTES,
-    PROTOCOL,
-    STRANGER_LIMIT_BYTES,
-    Connection,
-    Decoder,
-    Message,
-    Refused,
-    WireError,
-    dial,
-    encode,
-    nonce,
-    proof,
-    proves,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collectives import PATIENCE_S
+    from .hooks import find_agent, start, stop_without_a_run
+    from .process import Agent
+    from .ray_process import snake_case
+    from .selection import Selection, SelectionError, Subject, parse_selection
+    from .settings import BrokerAddress, Settings
+    from .wire import (
+        PEER_LIMIT_BYTES,
+        PROTOCOL,
+        STRANGER_LIMIT_BYTES,
+        Connection,
+        Decoder,
+        Message,
+        Refused,
+        WireError,
+        dial,
+        encode,
+        nonce,
+        proof,
+        proves,
+    )
 
 __all__ = [
     "PATIENCE_S",
@@ -53,3 +58,19 @@ __all__ = [
     "start",
     "stop_without_a_run",
 ]
+
+_MODULES = {
+    "collectives": ("PATIENCE_S",),
+    "hooks": ("find_agent", "start", "stop_without_a_run"),
+    "process": ("Agent",),
+    "ray_process": ("snake_case",),
+    "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
+    "settings": ("BrokerAddress", "Settings"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = next((module for module, names in _MODULES.items() if name in names), "wire")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

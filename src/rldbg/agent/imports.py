@@ -1,9 +1,8 @@
 """Does something to a module when the user's program imports it, and never makes the program import anything."""
 
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +11,11 @@ from .settings import say
 AfterImport = Callable[[ModuleType], None]
 
 
-class AfterImports(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself: it lets the others find a watched module and acts after it has run."""
+class AfterImports:
+    """A finder that finds nothing itself: it lets the others find a watched module and acts after it has run.
+
+    No subclass of importlib.abc's: loading that takes as long as loading the whole agent.
+    """
 
     def __init__(self, actions: dict[str, AfterImport]) -> None:
         self._actions = dict(actions)
@@ -22,11 +24,11 @@ class AfterImports(importlib.abc.MetaPathFinder):
         for name in list(self._actions):
             if name in sys.modules:
                 _act(self._actions.pop(name), sys.modules[name])
-        sys.meta_path.insert(0, self)
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         action = self._actions.pop(fullname, None)
         if action is None:
             return None
@@ -36,12 +38,12 @@ class AfterImports(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, action)
+                    spec.loader = _Loader(spec.loader, action)  # type: ignore[assignment]
                 return spec
         return None
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """The module's own loader, with one action more at the end."""
 
     def __init__(self, loader: Any, action: AfterImport) -> None:
@@ -51,7 +53,7 @@ class _Loader(importlib.abc.Loader):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 

@@ -17,7 +17,7 @@ a `debug` connection carries plain debug adapter messages instead.
 import contextlib
 import hmac
 import json
-import secrets
+import os
 import socket
 from typing import Any
 
@@ -100,7 +100,7 @@ def _parse(body: bytes) -> Message:
 
 
 def nonce() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def proof(token: str, side: str, peer_nonce: str, broker_nonce: str) -> str:

@@ -14,19 +14,12 @@ if TYPE_CHECKING:
     from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
     from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
     from rldbg.live.ide import EditorPort, launch_configuration, write_launch_configuration
-    from rldbg.live.launcher import (
-        Arming,
-        armed_environment,
-        connect_target,
-        find_run,
-        is_alive,
-        start_broker,
-        stop_broker,
-    )
+    from rldbg.live.launcher import Arming, armed_environment, start_broker, stop_broker
     from rldbg.live.pdb_words import Answer, PdbWords, break_text
     from rldbg.live.prompt import Prompt
     from rldbg.live.source_file import lines_with_code
     from rldbg.live.stack_groups import StackGroup, diagnose_stacks, group_stacks
+    from rldbg.live.target import connect_target, find_run, is_alive
 
 __all__ = [
     "Answer",
@@ -91,9 +84,9 @@ __getattr__, __dir__ = lazy_names(
         "fold": "folding",
         "Arming": "launcher",
         "armed_environment": "launcher",
-        "connect_target": "launcher",
-        "find_run": "launcher",
-        "is_alive": "launcher",
+        "connect_target": "target",
+        "find_run": "target",
+        "is_alive": "target",
         "start_broker": "launcher",
         "stop_broker": "launcher",
         "Answer": "pdb_words",

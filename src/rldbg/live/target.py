@@ -1,0 +1,81 @@
+"""Which broker a live verb means: that of a run of ours, or the one that holds a foreign Ray cluster's workers."""
+
+import os
+import re
+from pathlib import Path
+
+from rldbg.core import Environment, PrerequisiteError, UnreachableError
+from rldbg.live.client import BrokerClient
+
+
+def is_alive(folder: Path) -> bool:
+    try:
+        with BrokerClient(folder):
+            return True
+    except (UnreachableError, PrerequisiteError):
+        return False
+
+
+def find_run(path: Path | None, environment: Environment | None = None) -> Path:
+    """The run a live verb means: the one given, the one we are inside of, else the newest with a live broker."""
+    environment = environment or Environment()
+    if path is not None:
+        return path
+    if joined := environment.text("RLDBG_RUN"):
+        return Path(joined)
+    runs = Path(environment.text("RLDBG_HOME")) / "runs"
+    candidates = sorted(runs.glob("*/broker.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in candidates:
+        if is_alive(file.parent):
+            return file.parent
+    raise UnreachableError(
+        f"no run under {runs} has a live broker",
+        "give --run DIR, or --ray http://HOST:8265 for a Ray cluster that rldbg did not start",
+    )
+
+
+def connect_target(run_dir: Path | None, ray_url: str | None) -> BrokerClient:
+    """The broker a live verb means: that of a run, or the one that holds a foreign Ray cluster's paused workers."""
+    if ray_url is None and run_dir is None:
+        try:
+            return BrokerClient(find_run(None))
+        except UnreachableError:
+            ray_url = _address_of_ray(Environment().text("RAY_ADDRESS"))
+            if not ray_url:
+                raise
+    return BrokerClient(find_run(run_dir)) if ray_url is None else _client_for_ray(ray_url)
+
+
+def _client_for_ray(url: str) -> BrokerClient:
+    """One broker a user and cluster: whoever looks at the same cluster from another terminal shares the sessions."""
+    # Not needed, and not loaded, where a run of ours is meant.
+    from rldbg.core import Run
+    from rldbg.live.foreign_ray.dashboard import Dashboard
+    from rldbg.live.launcher import start_broker
+
+    dashboard = Dashboard(url)
+    folder = _runtime_folder() / f"ray-{re.sub(r'[^A-Za-z0-9.]+', '-', dashboard.url.partition('://')[2])}"
+    if not is_alive(folder):
+        # Checked here, where the user can read the error, and not in the background.
+        dashboard.version()
+        start_broker(Run.create(name="ray", path=folder), ray_url=dashboard.url)
+    return BrokerClient(folder)
+
+
+def _address_of_ray(address: str) -> str:
+    """The dashboard behind RAY_ADDRESS, which names either it or the cluster's own port."""
+    if not address or address == "auto" or address.startswith("ray://"):
+        return ""
+    return address if address.startswith("http") else f"http://{address.partition(':')[0]}:8265"
+
+
+def _runtime_folder() -> Path:
+    """A folder of this user's alone, outside any project."""
+    from tempfile import gettempdir
+
+    folder = Path(gettempdir()) / f"rldbg-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if facts.st_uid != os.getuid() or not folder.is_dir() or facts.st_mode & 0o077:
+        raise PrerequisiteError(f"{folder} is not a private folder of yours", f"remove it: rm -r {folder}")
+    return folder
