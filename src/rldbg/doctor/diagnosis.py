@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
 from rldbg.doctor.cascade import is_wrapper
-from rldbg.doctor.evidence import Failure, Hit
+from rldbg.doctor.evidence import Failure, Hit, excerpt
 from rldbg.doctor.flight_recorder import FlightReport
 
 Verdict = Literal["found", "unknown", "healthy"]
@@ -26,7 +26,7 @@ class Quote:
     @classmethod
     def of(cls, hit: Hit) -> "Quote":
         stamp = hit.place.stamp
-        text = redact_text(hit.text[:600])
+        text = redact_text(excerpt(hit.text, hit.matched, 600))
         return cls(hit.place.file, hit.place.line, text, str(hit.place.speaker), str(stamp) if stamp else "")
 
     def to_dict(self) -> dict[str, Any]:

@@ -60,6 +60,15 @@ class Hit:
         return self.place.stamp.minus(self.timeout_s)
 
 
+def excerpt(text: str, matched: str, length: int) -> str:
+    """A long line cut to a length, so that the words that matter are in it."""
+    at = text.find(matched)
+    if at < 0 or at + len(matched) <= length:
+        return text[:length]
+    begin = max(0, at - length // 4)
+    return "… " + text[begin : begin + length]
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A traceback or another sign of a crash, known or not."""

@@ -20,9 +20,8 @@ _SILENT_S = 120.0
 
 def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[FlightReport] = ()) -> Iterator[str]:
     """Steps in the order in which they are worth trying."""
-    for report in flights:
-        for rank in report.culprits:
-            yield f"read the log of rank {rank}: by the flight recorder it held the others up"
+    for rank in sorted({rank for report in flights for rank in report.culprits}):
+        yield f"read the log of rank {rank}: by the flight recorder it held the others up"
     if judgement.first_error is not None:
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""

@@ -1,6 +1,7 @@
 """What is known of the job whose logs are read: the variables it ran with, and whether it ran on this machine."""
 
 import json
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ def job_facts(paths: Sequence[str | Path]) -> JobFacts:
                 socket.gethostname() in hosts,
                 run.get("ended_at") is not None,
             )
-    sessions = Path(Environment().text("RAY_TMPDIR") or "/tmp/ray").resolve()
-    local = any(sessions in Path(path).resolve().parents for path in paths if str(path) != "-")
+    sessions = Path(os.path.realpath(Environment().text("RAY_TMPDIR") or "/tmp/ray"))
+    local = any(sessions in Path(os.path.realpath(path)).parents for path in paths if str(path) != "-")
     return JobFacts(is_local=local)
 
 

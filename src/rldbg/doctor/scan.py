@@ -16,7 +16,7 @@ from itertools import chain, islice
 from rldbg.core import Finding, Severity
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_year
-from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place
+from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
 from rldbg.doctor.failures import failure_at, skeleton
 from rldbg.doctor.folds import FOLDED_UP_TO_BYTES, straddling
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
@@ -211,7 +211,7 @@ class LogReader:
         hit = Hit(
             pattern.entry.id,
             self._place(window),
-            match.text[:2000],
+            excerpt(match.text, match.matched, 2000),
             match.matched,
             last_before=pattern.signature.last_before or "",
             timeout_s=_seconds(timeout) if timeout else None,

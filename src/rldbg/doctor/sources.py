@@ -221,7 +221,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
             for part in (match, *_ray_logs_of(match)):
                 _collect(part, sources, dumps, findings)
             stacks += sorted(match.glob("stacks/*.json")) if _is_run(match) else []
-    unique = {(source.path.resolve() if source.path else None): source for source in sources}
+    unique = {(os.path.realpath(source.path) if source.path else None): source for source in sources}
     if not unique and not dumps and not findings:
         raise IncompleteDataError(
             f"no log files under {', '.join(map(str, paths))}", "name the files themselves: rldbg doctor FILE..."

@@ -97,6 +97,19 @@ def test_gzip_is_read_and_a_damaged_one_is_a_finding(index, tmp_path):
     assert [finding.id for finding in found.findings] == ["log-unreadable"]
 
 
+def test_a_link_to_itself_is_a_finding(index, tmp_path):
+    (tmp_path / "loop.log").symlink_to("loop.log")
+    found = diagnose([tmp_path / "loop.log"], index=index)
+    assert [finding.id for finding in found.findings] == ["log-unreadable"]
+
+
+def test_the_words_that_matter_are_shown_of_a_huge_line(index, tmp_path):
+    (tmp_path / "a.log").write_text("x" * 3000 + " OSError: [Errno 98] Address already in use " + "y" * 3000)
+    (quote,) = diagnose([tmp_path / "a.log"], index=index).root_causes[0].evidence
+    assert "Address already in use" in quote.text
+    assert len(quote.text) < 700
+
+
 def test_what_is_not_there_is_an_error_that_says_so(tmp_path):
     with pytest.raises(IncompleteDataError, match="does not exist"):
         find_sources([tmp_path / "nothing.log"])

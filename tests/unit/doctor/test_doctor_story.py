@@ -235,8 +235,10 @@ def test_memory_is_called_fragmented_only_when_the_numbers_say_so(verdict):
     )
     assert ids(verdict([line.format(1, "12.1 GiB")])) == ["cuda-fragmentation"]
     assert ids(verdict([line.format(8, "700 MiB")])) == ["torch-cuda-oom"]
-    free = "Tried to allocate 2 GiB. GPU 0 has 79 GiB of which {} is free, 9 GiB is reserved by PyTorch but unallocated."
-    free = "CUDA out of memory. " + free
+    free = (
+        "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has 79 GiB of which {} is free, "
+        "and 9 GiB is reserved by PyTorch but unallocated."
+    )
     assert ids(verdict([free.format("1 GiB")])) == ["cuda-fragmentation"]
     assert ids(verdict([free.format("60 GiB")])) == ["torch-cuda-oom"]
 
