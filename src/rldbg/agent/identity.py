@@ -4,6 +4,7 @@ only when an actor moves in, and a rank exists only after torch.distributed was 
 Nothing is imported here that the process has not imported itself.
 """
 
+import functools
 import os
 import re
 import socket
@@ -35,7 +36,7 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
         "coordinates": _coordinates(settings.coordinates),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "ancestors": _ancestors(),
+        "ancestors": list(_ancestors(os.getppid())),
         "python": ".".join(map(str, sys.version_info[:3])),
         "program": _program(),
         "cwd": _cwd(),
@@ -47,9 +48,11 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
     return found | {name: value for name, value in chosen.items() if value is not None}
 
 
-def _ancestors() -> list[int]:
-    """Process ids above this one, nearest first; only the parent where the system does not show more."""
-    found = [os.getppid()]
+@functools.lru_cache(maxsize=4)
+def _ancestors(parent: int) -> tuple[int, ...]:
+    """Process ids above this one, nearest first; only the parent where the system does not show more. Who is above the
+    parent is read once: this is asked of hundreds of processes at a time."""
+    found = [parent]
     while found[-1] > 1 and len(found) < 12:
         try:
             # The name, in parentheses, may itself hold spaces and parentheses; the parent is the second word after it.
@@ -57,7 +60,7 @@ def _ancestors() -> list[int]:
             found.append(int(words[1]))
         except (OSError, ValueError, IndexError):
             break
-    return found
+    return tuple(found)
 
 
 def _rank(ray: RayFacts) -> tuple[int | None, int | None]:
