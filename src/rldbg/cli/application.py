@@ -3,7 +3,6 @@
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -30,6 +29,8 @@ class LazyVerbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and not any(verb.name == name for verb in VERBS):
+            from difflib import get_close_matches
+
             near = get_close_matches(name, [verb.name for verb in VERBS], n=1)
             hint = f" Did you mean `rldbg {near[0]}`?" if near else " `rldbg --help` lists the verbs."
             raise click.UsageError(f"No verb {name!r}.{hint}", ctx)

@@ -6,7 +6,6 @@ The project file is the nearest `rldbg.toml` upwards of the working directory (o
     layout = "slime"
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,8 @@ def project_settings() -> dict[str, Any]:
     file = project_file()
     if file is None:
         return {}
+    import tomllib  # most projects have no such file
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

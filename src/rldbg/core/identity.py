@@ -1,7 +1,6 @@
 """Who made a record and which samples its rows are: the keys by which data is aligned, never file order."""
 
 import os
-import socket
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -27,6 +26,12 @@ class SampleId(NamedTuple):
         return cls(group_id, int(run_id))
 
 
+def _host_name() -> str:
+    import socket  # readers of recordings never ask
+
+    return socket.gethostname()
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """One process of a job: its role, rank, place in each parallel dimension, and host."""
@@ -35,7 +40,7 @@ class Identity:
     rank: int = 0
     world_size: int = 1
     coordinates: dict[str, int] = field(default_factory=dict)
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=_host_name)
     pid: int = field(default_factory=os.getpid)
 
     def to_dict(self) -> dict[str, Any]:

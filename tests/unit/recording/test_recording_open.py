@@ -11,7 +11,7 @@ from handmade import Writer, key
 import rldbg
 from rldbg.core import IncompleteDataError, SampleId, UsageError
 from rldbg.recording import RecordKey
-from rldbg.recording.layouts import LAYOUTS
+from rldbg.recording.layouts import layouts
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_an_unknown_layout_lists_what_was_looked_for(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(IncompleteDataError) as error:
         rldbg.open(tmp_path)
-    for layout in LAYOUTS:
+    for layout in layouts():
         assert layout.name in error.value.message
     assert "notes.txt" in error.value.message
     assert "--layout" in error.value.hint

@@ -1,31 +1,30 @@
-"""Every layout rldbg opens, one file a framework; asked in this order whether a path is theirs."""
+"""Every layout rldbg opens, one file a framework; asked in this order whether a path is theirs.
+
+A layout's module is loaded when its turn comes: opening our own recordings costs no import of the others.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
 
 from rldbg.core import IncompleteDataError, UsageError
-from rldbg.recording.layouts.areal import ArealLayout
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
-from rldbg.recording.layouts.nemo_rl import NemoRlLayout
-from rldbg.recording.layouts.nexrl import NexrlLayout
-from rldbg.recording.layouts.prime_rl import PrimeRlLayout
-from rldbg.recording.layouts.rldbg import RldbgLayout
-from rldbg.recording.layouts.sglang import SglangLayout
-from rldbg.recording.layouts.slime import SlimeLayout
-from rldbg.recording.layouts.trl import TrlLayout
-from rldbg.recording.layouts.verl import VerlLayout
 from rldbg.recording.tree import LocalTree, Tree
 
-__all__ = ["IDS_FROM", "LAYOUTS", "UNCOUNTED", "VALIDATION", "Entry", "Layout", "Listing", "detect", "named"]
+__all__ = ["IDS_FROM", "UNCOUNTED", "VALIDATION", "Entry", "Layout", "Listing", "detect", "layouts", "named"]
 
-LAYOUTS: tuple[Layout, ...] = (
-    RldbgLayout(),
-    NexrlLayout(),
-    SglangLayout(),
-    SlimeLayout(),
-    VerlLayout(),
-    NemoRlLayout(),
-    PrimeRlLayout(),
-    ArealLayout(),
-    TrlLayout(),
-)
+# Each in a module of its name, as a class of its name in camel case.
+_NAMES = ("rldbg", "nexrl", "sglang", "slime", "verl", "nemo_rl", "prime_rl", "areal", "trl")
+
+
+def layouts() -> Iterator[Layout]:
+    """One of each, in the order in which they are asked."""
+    return map(_layout, _NAMES)
+
+
+def _layout(name: str) -> Layout:
+    module = import_module(f"{__name__}.{name}")
+    found: Layout = getattr(module, "".join(part.capitalize() for part in name.split("_")) + "Layout")()
+    return found
 
 
 _SHOWN = 5
@@ -40,7 +39,7 @@ def _recordings_below(tree: Tree) -> list[str]:
     for folder in sorted(tree.scan.folders)[:_LOOKED_INTO]:
         if not any(folder.startswith(outer) for outer in found):
             inner = LocalTree(tree.root / folder)
-            if any(layout.recognises(inner) for layout in LAYOUTS):
+            if any(layout.recognises(inner) for layout in layouts()):
                 found.append(folder)
     return [tree.place(folder.rstrip("/")) for folder in found]
 
@@ -48,21 +47,19 @@ def _recordings_below(tree: Tree) -> list[str]:
 def named(name: str) -> Layout:
     """The layout of this name; dashes and underscores are one."""
     wanted = name.replace("-", "_").lower()
-    for layout in LAYOUTS:
-        if layout.name == wanted:
-            return layout
-    names = ", ".join(layout.name for layout in LAYOUTS)
-    raise UsageError(f"there is no layout {name!r}", f"layouts: {names}")
+    if wanted not in _NAMES:
+        raise UsageError(f"there is no layout {name!r}", f"layouts: {', '.join(_NAMES)}")
+    return _layout(wanted)
 
 
 def detect(tree: Tree) -> Layout:
     """The first layout that recognises the files. Raises when none does, with what was looked for."""
     if not tree.files:
         raise IncompleteDataError(f"{tree.title} holds no files", "give the folder that the dumps were written to")
-    for layout in LAYOUTS:
+    for layout in layouts():
         if layout.recognises(tree):
             return layout
-    looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in LAYOUTS)
+    looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in layouts())
     examples = ", ".join(fact.name for fact in tree.files[:3])
     inner = _recordings_below(tree)
     if inner:

@@ -15,8 +15,6 @@ from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of
 from rldbg.recording.layouts.bookkeeping import cheap_findings, checksum_findings, unjournaled
 from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.layouts.journal import Done, read_journals
-from rldbg.recording.layouts.nexrl import content_record, load_content
-from rldbg.recording.layouts.table_files import TableFile, read_table_file
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree, head
 
@@ -60,11 +58,21 @@ class RldbgLayout(Layout):
     def load(self, tree: Tree, file: str) -> Any:
         if file.endswith(".safetensors"):
             return native.decode(tree.local(file))
-        return read_table_file(tree.local(file)) if file.endswith(".parquet") else load_content(tree, file)
+        # Our default format needs none of the readers of the others.
+        if file.endswith(".parquet"):
+            from rldbg.recording.layouts.table_files import read_table_file
+
+            return read_table_file(tree.local(file))
+        from rldbg.recording.layouts.nexrl import load_content
+
+        return load_content(tree, file)
 
     def record(self, content: Any, entry: Entry) -> Record:
         if isinstance(content, native.NativeFile):
             return replace(content.read(_place_in(content.keys, entry)), source=entry.file)
+        from rldbg.recording.layouts.nexrl import content_record
+        from rldbg.recording.layouts.table_files import TableFile
+
         if isinstance(content, TableFile):
             return replace(content.read(), source=entry.file)
         return content_record(content, entry)
