@@ -27,13 +27,14 @@ def compare(
     num_ranks: int | None = None,
     num_micros: int | None = None,
     shift: int = 0,
-    jobs: int | None = None,
+    jobs: int | None = 1,
     on_ray: str | None = None,
 ) -> Comparison:
     """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare.
 
-    `shift` is added to the steps of B. `jobs` processes share the work, by default as many as it is worth; `on_ray`
-    names a Ray cluster that does it instead ("auto" for this machine's).
+    `shift` is added to the steps of B. `jobs` processes share the work, None for as many as it is worth: they start
+    the caller's program anew, so more than one needs a main module that is guarded. `on_ray` names a Ray cluster that
+    does it instead ("auto" for this machine's).
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.leaves import ABSENT, IDENTITY_KEYS, compare_leaf, is_array, is_time, leaf_pairs
-from rldbg.analysis.measure import Measured, measure
+from rldbg.analysis.measure import measure
+from rldbg.analysis.measured import Measured
 from rldbg.analysis.pairing import row_count
 from rldbg.analysis.row_places import RowPlace
 from rldbg.analysis.rows import Rows, compare_rows

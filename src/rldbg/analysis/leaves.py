@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.measure import Measured, measure
+from rldbg.analysis.measure import measure
+from rldbg.analysis.measured import Measured
 from rldbg.analysis.tolerances import Tolerance
 from rldbg.recording import EncodedArray, Ragged
 

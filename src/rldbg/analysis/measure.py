@@ -2,20 +2,22 @@
 
 NaN equals NaN and an infinity equals itself; a NaN against a number is beyond any tolerance. Chunks fit the cache, and
 bytes that were mapped from a file are given back to the system once they have been read.
+
+Exact always: equality, which elements are beyond tolerance and how many, the first and the worst of them, the largest
+and the mean |a - b|, NaNs and infinities. Sampled where most of a chunk is beyond: relative size, cosine, percentiles
+and ULPs.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from rldbg.analysis.flat_arrays import Array, FlatArray
+from rldbg.analysis.measured import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.tolerances import Tolerance
-from rldbg.recording import EncodedArray, Ragged
 
 _CHUNK = 1 << 17
 _CHUNKS_PER_RELEASE = 64
@@ -25,82 +27,28 @@ _COUNT_INFINITIES_UP_TO = 1 << 19
 _SAMPLED = 512
 # ... and only in one of so many chunks, where most elements of each are beyond.
 _CROWDED_EVERY = 16
-# The histogram of |a - b| has one bin a power of two, from 2**-64 (bin 0) on.
-BINS = 128
-LOWEST_EXPONENT = -64
-
-Array = np.ndarray | EncodedArray
-
-
-@dataclass(slots=True)
-class Measured:
-    """What was found over all elements seen so far. Adding two gives what both saw."""
-
-    compared: int = 0
-    beyond: int = 0
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    max_ulp: float = 0.0
-    sum_abs: float = 0.0
-    dot_ab: float = 0.0
-    dot_aa: float = 0.0
-    dot_bb: float = 0.0
-    nan_a: int = 0
-    nan_b: int = 0
-    inf_a: int = 0
-    inf_b: int = 0
-    # Flat indices: the first element beyond tolerance, the one furthest beyond, the first NaN or infinity.
-    first: int | None = field(default=None)
-    worst: int | None = field(default=None)
-    worst_excess: float = -math.inf
-    odd: int | None = field(default=None)
-    histogram: np.ndarray | None = None
-
-    @property
-    def mean_abs(self) -> float:
-        return self.sum_abs / self.compared if self.compared else 0.0
-
-    @property
-    def cosine(self) -> float:
-        norm = math.sqrt(self.dot_aa) * math.sqrt(self.dot_bb)
-        return self.dot_ab / norm if norm > 0 else 1.0
-
-    def add(self, other: Measured) -> None:
-        """Totals of both; places stay the caller's affair."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in _MAXIMA:
-            setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        if other.histogram is not None:
-            self.histogram = other.histogram if self.histogram is None else self.histogram + other.histogram
-
-    def percentile(self, share: float) -> float | None:
-        """|a - b| below which this share of the elements beyond tolerance lies, to a factor of two."""
-        if self.histogram is None or not self.histogram.any():
-            return None
-        total = np.cumsum(self.histogram)
-        number = int(np.searchsorted(total, share * total[-1]))
-        return min(2.0 ** (number + LOWEST_EXPONENT + 1), self.max_abs)
-
-
-_SUMS = ("compared", "beyond", "sum_abs", "dot_ab", "dot_aa", "dot_bb", "nan_a", "nan_b", "inf_a", "inf_b")
-_MAXIMA = ("max_abs", "max_rel", "max_ulp")
+# Where most of a chunk is beyond, one part of so many of one chunk of so many tells direction and relative size.
+_LIKENESS_PART = 8
+_LIKENESS_EVERY = 4
 
 
 def measure(a: Array, b: Array, tolerance: Tolerance, valid: np.ndarray | None = None) -> Measured:
     """Every element where `valid` is set (all when None). Places are flat indices into the arrays."""
-    flat_a, flat_b = _Flat(a), _Flat(b)
+    flat_a, flat_b = FlatArray(a), FlatArray(b)
     flat_valid = None if valid is None else valid.reshape(-1)
     total = Measured(compared=flat_a.size if flat_valid is None else int(np.count_nonzero(flat_valid)))
     same_type = flat_a.raw.dtype == flat_b.raw.dtype and flat_a.encoding == flat_b.encoding
     is_float = flat_a.is_float or flat_b.is_float
     atol: float | None = None if tolerance.scale else tolerance.atol
     scratch = _Scratch()
+    was_equal = True
     for start in range(0, flat_a.size, _CHUNK):
         stop = start + _CHUNK
         mask = None if flat_valid is None else flat_valid[start:stop]
         raw_a, raw_b = flat_a.raw[start:stop], flat_b.raw[start:stop]
-        if same_type and _equal_numbers(raw_a, raw_b, scratch):
+        is_equal = same_type and _equal_numbers(raw_a, raw_b, scratch, probe=not was_equal)
+        was_equal = is_equal
+        if is_equal:
             if is_float and (flat_a.encoding or flat_a.size <= _COUNT_INFINITIES_UP_TO):
                 _count_equal(total, flat_a.values(start, stop), mask, start)
         elif same_type and same_bytes(raw_a, raw_b):
@@ -121,11 +69,13 @@ def measure(a: Array, b: Array, tolerance: Tolerance, valid: np.ndarray | None =
 _PROBE = 64
 
 
-def _equal_numbers(a: np.ndarray, b: np.ndarray, scratch: _Scratch) -> bool:
-    """All equal as numbers, which also says that there is no NaN; chunks that differ at once end at once."""
-    if not (a[:_PROBE] == b[:_PROBE]).all():
+def _equal_numbers(a: np.ndarray, b: np.ndarray, scratch: _Scratch, *, probe: bool) -> bool:
+    """All equal as numbers, which also says that there is no NaN; with `probe` a chunk that differs at once ends at
+    once, as the next one after a difference often does."""
+    if probe and a[:_PROBE].tobytes() != b[:_PROBE].tobytes():
         return False
-    return bool(np.equal(a, b, out=scratch.get("equal", np.bool_, len(a))).all())
+    equal = np.equal(a, b, out=scratch.get("equal", np.bool_, len(a)))
+    return int(np.count_nonzero(equal)) == len(a)
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
@@ -144,59 +94,6 @@ def _bits(flat: np.ndarray) -> np.ndarray:
     if flat.nbytes % 8 == 0 and flat.ctypes.data % 8 == 0:
         return flat.view(np.uint64)
     return flat.view(np.uint8)
-
-
-class _Flat:
-    """An array as one run of elements; those of a type that numpy lacks are decoded chunk by chunk."""
-
-    def __init__(self, array: Array) -> None:
-        self.encoding = array.dtype if isinstance(array, EncodedArray) else ""
-        raw = array.bits if isinstance(array, EncodedArray) else array
-        self.raw = np.ascontiguousarray(raw).reshape(-1)
-        self.size = self.raw.size
-        self.is_float = bool(self.encoding) or self.raw.dtype.kind in "fc"
-        self._map = _mapping(self.raw)
-        self._released = 0
-
-    def values(self, start: int, stop: int) -> np.ndarray:
-        part: np.ndarray = self.raw[start:stop]
-        return EncodedArray(part, self.encoding).decode() if self.encoding else part
-
-    def release(self, stop: int) -> None:
-        """Pages read so far leave the process, not the page cache: memory stays bounded however large the file is."""
-        if self._map is None:
-            return
-        mapped, offset = self._map
-        start = -(-(offset + self._released * self.raw.itemsize) // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (offset + min(stop, self.size) * self.raw.itemsize) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > start:
-            mapped.madvise(mmap.MADV_DONTNEED, start, end - start)
-        self._released = stop
-
-
-def _mapping(array: np.ndarray) -> tuple[mmap.mmap, int] | None:
-    """The file mapping an array is a view of, and where in it the array begins."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return None
-    return base, array.ctypes.data - np.frombuffer(base, dtype=np.uint8, count=1).ctypes.data
-
-
-def give_back(values: Iterable[Any]) -> None:
-    """Lets go of all pages of the files that these arrays are views of; they are read again where needed again."""
-    mapped = {}
-    for value in values:
-        array = value.values if isinstance(value, Ragged) else value
-        array = array.bits if isinstance(array, EncodedArray) else array
-        found = _mapping(array) if isinstance(array, np.ndarray) and array.size else None
-        if found is not None:
-            mapped[id(found[0])] = found[0]
-    for one in mapped.values():
-        one.madvise(mmap.MADV_DONTNEED)
 
 
 def _count_equal(total: Measured, values: np.ndarray, mask: Any, start: int) -> None:
@@ -246,7 +143,7 @@ def _measure_chunk(
         use = mask != 0
         wide_a, wide_b = np.where(use, wide_a, 0), np.where(use, wide_b, 0)
         exact = None if exact is None else exact & use
-    gap, size, other = (scratch.get(name, kind, len(a)) for name in ("gap", "size", "other"))
+    gap = scratch.get("gap", kind, len(a))
     with np.errstate(all="ignore"):
         np.abs(np.subtract(wide_a, wide_b, out=gap), out=gap)
         largest = float(gap.max(initial=0.0))
@@ -257,23 +154,49 @@ def _measure_chunk(
         wide_a, wide_b = np.where(plain, wide_a, 0), np.where(plain, wide_b, 0)
         gap = np.abs(wide_a.astype(np.float64) - wide_b.astype(np.float64))
         largest = float(gap.max(initial=0.0))
-    np.maximum(np.abs(wide_a, out=size), np.abs(wide_b, out=other), out=size)
     total.max_abs = max(total.max_abs, largest)
     total.sum_abs += _sum(gap)
-    beyond = exact
-    if beyond is None:
-        np.add(np.multiply(size, kind(rtol), out=other), kind(atol), out=other)
-        beyond = np.greater(gap, other, out=scratch.get("beyond", np.bool_, len(a)))
+    beyond, count = _beyond(wide_a, wide_b, gap, largest, atol, rtol, scratch) if exact is None else (exact, -1)
     if clash is not None:
-        beyond = beyond | clash
-    count = int(np.count_nonzero(beyond))
-    # Where most of a chunk differs, a quarter of it tells how alike both sides are.
-    part = slice(None) if count * 8 <= len(a) else slice(0, -(-len(a) // 4))
-    _note_likeness(total, wide_a[part], wide_b[part], gap[part], size[part], len(a))
+        beyond, count = beyond | clash, -1
+    count = int(np.count_nonzero(beyond)) if count < 0 else count
+    is_crowded = count * 8 > len(a)
+    if not is_crowded:
+        _note_likeness(total, wide_a, wide_b, gap, len(a))
+    elif (start // _CHUNK) % _LIKENESS_EVERY == 0:
+        part = slice(0, -(-len(a) // _LIKENESS_PART))
+        _note_likeness(total, wide_a[part], wide_b[part], gap[part], len(a) * _LIKENESS_EVERY)
     if clash is not None and clash.any():
         gap[clash] = largest = math.inf
     if count:
         _note_beyond(total, a, b, gap, beyond, count, start, largest)
+
+
+def _beyond(
+    a: np.ndarray, b: np.ndarray, gap: np.ndarray, largest: float, atol: float, rtol: float, scratch: _Scratch
+) -> tuple[np.ndarray, int]:
+    """Where gap > atol + rtol * max(|a|, |b|), and how often.
+
+    A gap above the tolerance of a number larger than any here is beyond, and one up to atol is within: the tolerance
+    of an element is only worked out where neither is so.
+    """
+    kind = gap.dtype.type
+    found = scratch.get("beyond", np.bool_, len(gap))
+    if largest <= atol:
+        found[:] = False
+        return found, 0
+    # No number is larger than the root of the sum of all squares, here with a margin for its rounding.
+    with np.errstate(over="ignore"):
+        bound = atol + rtol * (1.01 * math.sqrt(float(np.einsum("i,i", a, a))) + largest) if rtol else atol
+    np.greater(gap, kind(bound), out=found)
+    count = int(np.count_nonzero(found))
+    if rtol and count < len(gap):
+        maybe = ~found if count * 8 > len(gap) * 7 else (gap > kind(atol)) & ~found
+        unsure = np.flatnonzero(maybe)
+        sizes = np.maximum(np.abs(a[unsure]), np.abs(b[unsure]))
+        found[unsure] = gap[unsure] > kind(atol) + sizes * kind(rtol)
+        count += int(np.count_nonzero(found[unsure]))
+    return found, count
 
 
 def _sum(values: np.ndarray) -> float:
@@ -286,19 +209,19 @@ def _sum(values: np.ndarray) -> float:
 _COLUMNS = 512
 
 
-def _note_likeness(
-    total: Measured, a: np.ndarray, b: np.ndarray, gap: np.ndarray, size: np.ndarray, stands_for: int
-) -> None:
+def _note_likeness(total: Measured, a: np.ndarray, b: np.ndarray, gap: np.ndarray, stands_for: int) -> None:
     """Relative size and direction of the difference."""
     weight = stands_for / len(a)
     total.dot_ab += float(np.einsum("i,i", a, b)) * weight
     total.dot_aa += float(np.einsum("i,i", a, a)) * weight
     total.dot_bb += float(np.einsum("i,i", b, b)) * weight
+    size = np.maximum(np.abs(a), np.abs(b))
     np.maximum(size, _TINY[size.dtype.type], out=size)
     total.max_rel = max(total.max_rel, float((gap / size).max(initial=0.0)))
 
 
-_TINY: dict[Any, Any] = {kind: np.finfo(kind).tiny for kind in (np.float32, np.float64)}
+# The smallest normal numbers; asking numpy for them takes longer than comparing a megabyte.
+_TINY: dict[Any, Any] = {np.float32: np.float32(2.0**-126), np.float64: np.float64(2.0**-1022)}
 
 
 def _real(array: np.ndarray, kind: Any) -> np.ndarray:
@@ -335,7 +258,9 @@ def _note_beyond(
     if total.first is None:
         total.first = start + int(np.argmax(beyond))
     if largest > total.worst_excess:
-        worst = int(np.argmax(gap)) if count == len(gap) else int(np.argmax(np.where(beyond, gap, -1)))
+        worst = int(np.argmax(gap))
+        if not beyond[worst]:
+            worst = int(np.argmax(np.where(beyond, gap, -1)))
         if float(gap[worst]) > total.worst_excess:
             total.worst, total.worst_excess = start + worst, float(gap[worst])
     is_crowded = count > len(beyond) // 8
@@ -355,7 +280,7 @@ def _note_beyond(
         total.max_ulp = max(total.max_ulp, float((gap[sampled] / spacing).max(initial=0.0)))
 
 
-def _largest(*arrays: _Flat) -> float:
+def _largest(*arrays: FlatArray) -> float:
     """The largest finite magnitude in any of the arrays."""
     best = 0.0
     for array in arrays:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rldbg.analysis.measure import Measured, same_bytes
+from rldbg.analysis.measure import same_bytes
+from rldbg.analysis.measured import Measured
 from rldbg.analysis.row_places import RowPlace, RowsResult
 from rldbg.recording import Ragged, Record
 

@@ -5,10 +5,8 @@ Other processes open the recordings themselves and get nothing but names: what t
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -63,6 +61,10 @@ def _tasks(a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, *, p
 
 
 def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[UnitResult]:
+    # Only large comparisons are worth what loading these costs.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for results in pool.map(run_task, tasks):
             yield from results

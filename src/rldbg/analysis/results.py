@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.analysis.configuration import ConfigurationDifference
 from rldbg.analysis.fields import FieldDifference, Place
-from rldbg.analysis.measure import BINS, LOWEST_EXPONENT, Measured
+from rldbg.analysis.measured import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.stages import Stage
 from rldbg.core import Finding, Severity, worst
 from rldbg.recording import RecordKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rldbg.analysis.measure import Measured
+from rldbg.analysis.measured import Measured
 
 
 @dataclass(frozen=True, slots=True)

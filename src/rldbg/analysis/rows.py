@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rldbg.analysis.measure import Array, Measured, measure
+from rldbg.analysis.flat_arrays import Array
+from rldbg.analysis.measure import measure
+from rldbg.analysis.measured import Measured
 from rldbg.analysis.padded_ids import compare_padded_ids
 from rldbg.analysis.row_places import RowPlace, RowsResult
 from rldbg.analysis.tolerances import Tolerance

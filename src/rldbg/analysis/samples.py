@@ -53,8 +53,15 @@ class StepSamples:
 
     @cached_property
     def made_up_ids(self) -> bool:
-        """Ids that a layout made from the order of a file say nothing about another file."""
-        return any(IDS_FROM in record.extra for record, _ in self._records())
+        """Ids that a layout made from the order of a file say nothing about another file.
+
+        It makes all ids of a kind in one way: one record tells.
+        """
+        for kind, _ in _TOKEN_SOURCES:
+            first = next((record for record in self._side.records(kind, self._step) if record.samples), None)
+            if first is not None:
+                return IDS_FROM in first.extra
+        return False
 
     @cached_property
     def tokens(self) -> dict[SampleId, np.ndarray]:

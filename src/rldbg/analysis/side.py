@@ -13,6 +13,8 @@ from rldbg.recording import open as open_recording
 _FOR_RERUN = frozenset({"capsule", "capsule_result"})
 # Kinds that tell which tokens a sample has: asked for again and again while a step is compared.
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
+# Small files stay at hand too: hypotheses look at all of a step many times.
+_KEPT_UP_TO_BYTES = 1 << 27
 
 
 class Source(NamedTuple):
@@ -78,10 +80,14 @@ class Side:
     def ranks(self, kind: str, step: int) -> list[int]:
         return sorted({entry.rank for entry in self._entries.get((kind, step), ())})
 
+    def updates(self, kind: str, step: int) -> set[tuple[int, int]]:
+        """The optimizer steps, as (epoch, mini-batch), that have records of a kind."""
+        return {(entry.epoch, entry.mini_batch) for entry in self._entries.get((kind, step), ())}
+
     def records(self, kind: str, step: int) -> Iterator[Record]:
-        """In the order of their keys, each read when its turn comes; those of the last step are kept for some kinds."""
+        """In the order of their keys, each read when its turn comes; those of the last step are kept if few enough."""
         entries = self._entries.get((kind, step), ())
-        if kind not in _KEPT:
+        if kind not in _KEPT and self.size_bytes(kind, step) > _KEPT_UP_TO_BYTES:
             return (self.recording.read_entry(entry) for entry in entries)
         if kind not in self._kept or self._kept[kind][0] != step:
             self._kept[kind] = (step, [self.recording.read_entry(entry) for entry in entries])

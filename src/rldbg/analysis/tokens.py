@@ -16,7 +16,7 @@ from rldbg.core import SampleId
 from rldbg.recording import Ragged, Record, RecordKey
 
 _SEQUENCE_KINDS = ("trajectory", "prepared_trajectories")
-_RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
+RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,9 @@ class SampleTokens:
 
     def trained(self, *names: str) -> tuple[np.ndarray, ...] | None:
         """The named quantities where a token is trained on and all of them cover it, then those positions."""
-        found = [self.quantities.get(name) for name in names]
-        if any(item is None for item in found):
+        held = [found for name in names if (found := self.quantities.get(name)) is not None]
+        if len(held) < len(names):
             return None
-        held = [item for item in found if item is not None]
         start = max(item.start for item in held)
         end = min([len(self.tokens), *(item.start + len(item.values) for item in held)])
         positions = np.flatnonzero(self.loss_mask[:end])
@@ -67,7 +66,7 @@ def read_tokens(side: Side, step: int, update: tuple[int, int] | None = None) ->
             _add_sequences(table, record)
     for record in side.records("datums", step):
         _add_datums(table, record)
-    for kind in _RESPONSE_KINDS:
+    for kind in RESPONSE_KINDS:
         for record in side.records(kind, step):
             if update is None or kind == "old_log_probs" or (record.key.epoch, record.key.mini_batch) == update:
                 _add_responses(table, record)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rldbg.analysis.fields import FieldDifference, Place, compare_block
-from rldbg.analysis.measure import Measured, give_back
+from rldbg.analysis.flat_arrays import give_back
+from rldbg.analysis.measured import Measured
 from rldbg.analysis.pairing import kinds_to_pair, pair_kind
 from rldbg.analysis.results import FieldResult
 from rldbg.analysis.samples import StepSamples

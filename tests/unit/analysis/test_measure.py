@@ -66,3 +66,22 @@ def test_tolerance_file(tmp_path):
         file.write_text(bad)
         with pytest.raises(UsageError):
             Tolerances.from_file(file)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_count_beyond_tolerance_is_exact_whatever_the_sizes(seed):
+    """The short cut over whole chunks decides as the plain formula does, element by element."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 300_000))
+    a = (rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)).astype(np.float32)
+    noise = rng.standard_normal(size) * 10.0 ** rng.integers(-9, 2) * (rng.random(size) < rng.random())
+    b = (a * (1 + noise)).astype(np.float32)
+    tolerance = Tolerance(float(rng.choice([0.0, 1e-5, 1e-2])), float(rng.choice([0.0, 1e-6, 1e-3])))
+    gap, largest = np.abs(a - b), np.maximum(np.abs(a), np.abs(b))
+    beyond = gap > np.float32(tolerance.atol) + np.float32(tolerance.rtol) * largest
+    found = measure(a, b, tolerance)
+    assert found.beyond == np.count_nonzero(beyond)
+    assert found.max_abs == gap.max()
+    assert found.first == (int(np.argmax(beyond)) if beyond.any() else None)
+    if beyond.any():
+        assert gap[found.worst] == gap[beyond].max()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
-from rldbg.analysis.checks.normalisation import normalisations
 from rldbg.analysis.measure import same_bytes
+from rldbg.analysis.normalisation import normalisations
 from rldbg.recording import Record
 
 _ADVANTAGE_SLACK = 1e-3

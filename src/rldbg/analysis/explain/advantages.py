@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.checks.normalisation import normalisations
 from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
+from rldbg.analysis.normalisation import normalisations
 
 _SLACK = 1e-3
 _NOISE = 1e-5

@@ -120,7 +120,7 @@ def _mask_faults(side: SideStep) -> Counter[str]:
     """How many samples are masked otherwise than their trajectories, by the way they are."""
     counted: Counter[str] = Counter()
     rows = _inputs(side, "forward_data", None)
-    for sample in side.samples.values():
+    for sample in side.samples.values() if rows else ():
         mask = rows.get(sample.sample, {}).get("response_mask")
         if mask is None:
             continue

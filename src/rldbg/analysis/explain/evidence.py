@@ -53,6 +53,7 @@ class Evidence:
         self.step = step
         self.update = (epoch, mini_batch)
         self.a, self.b = SideStep(a, step), SideStep(b, step)
+        self._tokens: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
 
     @property
     def sides(self) -> tuple[tuple[str, SideStep], tuple[str, SideStep]]:
@@ -80,18 +81,22 @@ class Evidence:
         a, b = self.a.samples_at(self.update), self.b.samples_at(self.update)
         return [(a[one], b[other]) for one, other in self._partners]
 
+    @cached_property
+    def with_equal_tokens(self) -> list[Pair]:
+        """Of those now trained on, the samples whose tokens are the same on both sides."""
+        return [(one, other) for one, other in self.now if np.array_equal(one.tokens, other.tokens)]
+
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """One quantity of both sides over all trained tokens of samples with equal tokens; None when not recorded."""
-        rows = list(self.rows(name))
-        if not rows:
-            return None
-        return np.concatenate([a for a, _ in rows]), np.concatenate([b for _, b in rows])
+        if name not in self._tokens:
+            rows = list(self.rows(name))
+            columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+            self._tokens[name] = (columns[0], columns[1]) if columns else None
+        return self._tokens[name]
 
     def rows(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """One quantity sample by sample, at the trained tokens of samples whose tokens are equal."""
-        for one, other in self.now:
-            if not np.array_equal(one.tokens, other.tokens):
-                continue
+        for one, other in self.with_equal_tokens:
             found_a, found_b = one.trained(name), other.trained(name)
             if found_a is not None and found_b is not None and len(found_a[0]) == len(found_b[0]):
                 yield found_a[0].astype(np.float64), found_b[0].astype(np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rldbg.analysis.explain import contexts
+from rldbg.analysis.explain.aggregation import mask_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.permuted import permuted_rows
@@ -29,9 +30,9 @@ def shifted(quantity: str) -> Hypothesis:
             return
         for offset, text in ((1, "one position later"), (-1, "one position earlier")):
             residual, seen = 0.0, 0
-            for one, other in evidence.now:
+            for one, other in evidence.with_equal_tokens:
                 a, b = one.quantities.get(quantity), other.quantities.get(quantity)
-                if a is None or b is None or a.start != b.start or not np.array_equal(one.tokens, other.tokens):
+                if a is None or b is None or a.start != b.start:
                     continue
                 trained = np.flatnonzero(other.loss_mask) - b.start
                 places = trained[
@@ -199,9 +200,9 @@ def permuted(quantity: str) -> Hypothesis:
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         a, b = [], []
-        for one, other in evidence.now:
+        for one, other in evidence.with_equal_tokens:
             mine, theirs = one.quantities.get(quantity), other.quantities.get(quantity)
-            if mine is not None and theirs is not None and np.array_equal(one.tokens, other.tokens):
+            if mine is not None and theirs is not None:
                 a.append(mine.values.astype(np.float64))
                 b.append(theirs.values.astype(np.float64))
         moved = permuted_rows(a, b, _NOISE) if len(a) > 1 else 0
@@ -237,10 +238,7 @@ def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
     """The reference model follows the policy on one side: their log probs agree after updates too."""
     same = []
     for _, side in evidence.sides:
-        gaps = [
-            _masked_gap(item.array("forward_data", "log_probs"), item.array("forward_data", "ref_log_probs"), item)
-            for item in side.micros
-        ]
+        gaps = [_masked_gap(item, "forward_data", "log_probs", "ref_log_probs") for item in side.micros]
         known = [gap for gap in gaps if gap is not None]
         same.append(max(known) <= contexts.NOISE if known else None)
     for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
@@ -253,10 +251,7 @@ def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
     """The loss takes the log probs of its own pass for the old ones, on one side only."""
     same = []
     for _, side in evidence.sides:
-        gaps = [
-            _masked_gap(item.array("is_loss_debug", "log_probs"), item.array("is_loss_debug", "old_log_probs"), item)
-            for item in side.micros
-        ]
+        gaps = [_masked_gap(item, "is_loss_debug", "log_probs", "old_log_probs") for item in side.micros]
         known = [gap for gap in gaps if gap is not None]
         # With one optimizer step a step the ratio is 1 by right.
         several = len({item.update for item in side.micros}) > 1
@@ -267,14 +262,14 @@ def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("ratio-always-one", text, parameters={"side": label})
 
 
-def _masked_gap(a: np.ndarray | None, b: np.ndarray | None, item: MicroPass) -> float | None:
-    """The largest gap over trained tokens of a pass."""
-    mask = item.array("forward_data", "response_mask")
-    if mask is None:
-        mask = item.array("is_loss_debug", "effective_valid")
+def _masked_gap(item: MicroPass, kind: str, first: str, second: str) -> float | None:
+    """The largest gap between two fields over trained tokens of a pass; None when not recorded."""
+    b = item.array(kind, second)
+    a = None if b is None else item.array(kind, first)
+    mask = None if a is None else mask_of(item)
     if a is None or b is None or a.shape != b.shape or mask is None or mask.shape != a.shape:
         return None
-    return largest((a - b)[mask != 0])
+    return largest((a - b)[mask])
 
 
 def _all(quantity: str) -> tuple[Hypothesis, ...]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from rldbg.analysis.side import Side
-from rldbg.analysis.tokens import SampleTokens, read_tokens
+from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
 from rldbg.recording import Record
 
@@ -45,6 +45,7 @@ class SideStep:
     def __init__(self, side: Side, step: int) -> None:
         self.side = side
         self.step = step
+        self._at: dict[Update, dict[SampleId, SampleTokens]] = {}
 
     @cached_property
     def samples(self) -> dict[SampleId, SampleTokens]:
@@ -53,7 +54,10 @@ class SideStep:
 
     def samples_at(self, update: Update) -> dict[SampleId, SampleTokens]:
         """Every sample; per-token quantities of the passes are those of one optimizer step."""
-        return read_tokens(self.side, self.step, update)
+        if update not in self._at:
+            others = {place for kind in RESPONSE_KINDS[1:] for place in self.side.updates(kind, self.step)} - {update}
+            self._at[update] = read_tokens(self.side, self.step, update) if others else self.samples
+        return self._at[update]
 
     @cached_property
     def micros(self) -> list[MicroPass]:
@@ -81,13 +85,8 @@ class SideStep:
 
     def updates(self, kind: str) -> list[tuple[int, Update]]:
         """The optimizer steps of the whole recording up to this step, in order, as (step, (epoch, mini-batch))."""
-        found = {
-            (step, (record.key.epoch, record.key.mini_batch))
-            for step in self.side.steps(kind)
-            if step <= self.step
-            for record in self.side.records(kind, step)
-        }
-        return sorted(found)
+        steps = (step for step in self.side.steps(kind) if step <= self.step)
+        return sorted((step, update) for step in steps for update in self.side.updates(kind, step))
 
     def tensors_of(self, kind: str, place: tuple[int, Update], rank: int = 0) -> dict[str, np.ndarray]:
         """Gradients or parameters of one rank at any optimizer step of the recording."""
