@@ -12,7 +12,9 @@ PauseMode = Literal["abort", "retract", "in_place"]
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What is served. Tokens that end a text join every request's stop tokens unless it ignores them."""
+    """What is served. Tokens that end a text join every request's stop tokens unless it ignores them.
+
+    A recording does not score prompts: it has log probs of what was generated only."""
 
     name: str
     path: str
@@ -21,6 +23,7 @@ class ModelCard:
     end_ids: frozenset[int]
     dtype: str
     text: Text
+    scores_prompts: bool = True
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuses what no vocabulary of this size has; tokenizers and models would fail on it."""

@@ -88,7 +88,7 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A finished continuation. `versions` says which weights made each token, `prompt_ranks` the place of each prompt
-    token among all by likelihood, 1 for the likeliest."""
+    token among all by likelihood, 1 for the likeliest. `prompt` is there if the job has it as text only."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -101,6 +101,7 @@ class Outcome:
     prompt_top: list[Top] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)
     text: str | None = None
+    prompt: tuple[int, ...] = ()
 
 
 class Answer:

@@ -127,6 +127,7 @@ def _recorded(options: argparse.Namespace) -> "Backend":
         end_ids=frozenset(number for number in ids if number is not None),
         dtype="float32",
         text=text,
+        scores_prompts=False,
     )
     return RecordedBackend(Generations.read(options.recording), card, nearest=options.nearest)
 

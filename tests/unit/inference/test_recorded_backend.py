@@ -2,11 +2,13 @@
 
 import asyncio
 
+import httpx
 import numpy as np
 import pytest
 
 from rldbg.core import IncompleteDataError, Run, SampleId
 from rldbg.inference import sample_key
+from rldbg.inference.application import Service, build_application
 from rldbg.inference.backend import ModelCard
 from rldbg.inference.embedded.text import NoText
 from rldbg.inference.generation import Job, RequestError, SamplingSettings
@@ -14,7 +16,7 @@ from rldbg.inference.recorded.backend import RecordedBackend
 from rldbg.inference.recorded.generations import Generations
 from rldbg.recording import Recorder
 
-CARD = ModelCard("m", "", 1 << 20, 1 << 20, frozenset({1}), "float32", NoText())
+CARD = ModelCard("m", "", 1 << 20, 1 << 20, frozenset({1}), "float32", NoText(), scores_prompts=False)
 
 
 def record(folder, steps):
@@ -118,6 +120,20 @@ def test_nearest_answers_and_says_how_often_it_had_to(recording):
     assert answer.tokens == [4, 1] and cut.tokens == [7] and cut.finish.kind == "length"
     assert report["findings"][0]["id"] == "serve.not_exact"
     assert "1 answers are another prompt's or given twice, 1 were cut short" in report["findings"][0]["cause"]
+
+
+def test_prompts_are_named_but_not_scored(recording):
+    async def scene(backend):
+        application = build_application(backend, Service(replicas=list))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=application), base_url="http://s") as client:
+            asked = {"input_ids": [5, 6], "return_logprob": True, "logprob_start_len": 0}
+            named = await client.post("/generate", json=asked)
+            scored = await client.post("/v1/completions", json={"prompt": [5, 6], "prompt_logprobs": 1})
+        return named.json()["meta_info"]["input_token_logprobs"], scored
+
+    named, scored = play(recording, scene)
+    assert named == [[None, 5, None], [None, 6, None]]
+    assert scored.status_code == 400 and "no log probs of prompts" in scored.text
 
 
 def test_a_trainers_own_seed_finds_its_own_sample(tmp_path):

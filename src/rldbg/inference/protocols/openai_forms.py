@@ -126,7 +126,7 @@ class CompletionForm(Form):
             scores = [*outcome.prompt_logprobs, *outcome.logprobs]
             choice["logprobs"] = self._logprobs(tokens, scores, [*outcome.prompt_top, *outcome.top])
         if self._with_ids:
-            choice["prompt_token_ids"] = list(job.prompt)
+            choice["prompt_token_ids"] = list(outcome.prompt or job.prompt)
         choice["prompt_logprobs"] = self._prompt_logprobs(job, outcome)
         return choice
 
@@ -174,7 +174,7 @@ class ChatForm(Form):
 
     def extra(self, job: Job, outcome: Outcome) -> dict[str, Any]:
         fields = super().extra(job, outcome) | {"prompt_logprobs": self._prompt_logprobs(job, outcome)}
-        return fields | ({"prompt_token_ids": list(job.prompt)} if self._with_ids else {})
+        return fields | ({"prompt_token_ids": list(outcome.prompt or job.prompt)} if self._with_ids else {})
 
     def opening(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}

@@ -81,7 +81,7 @@ class SglangGeneration:
         rid = rids[number] if isinstance(rids, list) and number < len(rids) else rids
         if rid is not None and not isinstance(rid, str):
             raise RequestError("rid must be a text")
-        start = fields.integer("logprob_start_len", -1, least=-1)
+        start = fields.integer("logprob_start_len", -1, least=-1) if self._backend.card.scores_prompts else -1
         job = Job(
             id=rid or new_id(""),
             prompt=prompt[0],
@@ -139,6 +139,7 @@ class _Form:
         self._with_text = fields.flag("return_text_in_logprobs")
         self._skip_special = sampling.flag("skip_special_tokens", True)
         self._keep_stop = sampling.flag("no_stop_trim")
+        self._prompt_from = fields.integer("logprob_start_len", -1, least=-1)
 
     def body(self, job: Job, outcome: Outcome, started: float) -> dict[str, Any]:
         body = self._common(job, outcome.tokens, outcome.logprobs, outcome.top)
@@ -180,14 +181,16 @@ class _Form:
         return {"text": text, "output_ids": tokens, "meta_info": meta}
 
     def _prompt_logprobs(self, job: Job, outcome: Outcome) -> dict[str, Any]:
-        if job.prompt_from is None or not outcome.prompt_logprobs:
+        """The prompt's tokens with their log probs; null where those are not known, for clients want the tokens too."""
+        start = self._prompt_from
+        if start < 0:
             return {"input_token_logprobs": []}
-        start = job.prompt_from
-        scored = list(zip(outcome.prompt_logprobs, job.prompt, strict=True))[start:]
+        prompt = outcome.prompt or job.prompt
+        scored = list(zip(outcome.prompt_logprobs or [None] * len(prompt), prompt, strict=True))[start:]
         answer: dict[str, Any] = {
             "input_token_logprobs": [[score, token, self._token(token)] for score, token in scored]
         }
-        if job.top_logprobs:
+        if job.top_logprobs and outcome.prompt_top:
             answer["input_top_logprobs"] = [self._top(place) or None for place in outcome.prompt_top[start:]]
         return answer
 

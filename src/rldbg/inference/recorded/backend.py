@@ -120,6 +120,7 @@ class RecordedBackend:
             weight_version=str(item.version),
             logprob_mode=job.settings.logprob_mode,
             text=item.text,
+            prompt=job.prompt or tuple(item.prompt.tolist()),
         )
 
     def _shown(self, prompt: np.ndarray) -> str:
