@@ -34,7 +34,10 @@ def ls(as_json: bool) -> int:
         age = f"{(time.time() - server.started_at) / 60:.0f} min"
         for process, state in zip(server.processes, row, strict=True):
             table.add_row(server.name, server.backend, server.model, state, process.address, str(process.pid), age)
-    print_result(table)
+    if servers:
+        print_result(table)
+    else:
+        print_note("there are no servers; `rldbg serve up` starts one")
     for server, row in zip(servers, states, strict=True):
         for process, state in zip(server.processes, row, strict=True):
             if state == "crashed":

@@ -210,7 +210,10 @@ def _start_engine(engine: str) -> "Starter":
             model=up.model or "tiny",
             command=build,
             count=count,
-            environment=lambda number: devices_of(number, shape.devices, shared=False),
+            environment=lambda number: {
+                **devices_of(number, shape.devices, shared=False),
+                **command.environment(up.listening),
+            },
         )
 
     return start

@@ -38,8 +38,12 @@ class EngineCommand:
 
     def arguments(self, number: int, listening: Listening) -> list[str]:
         place = ["--host", listening.host, "--port", str(listening.fixed_port_of(number))]
-        secret = ["--api-key", listening.token] if listening.token else []
+        # SGLang takes its key by the command line alone, where others on the machine can read it.
+        secret = ["--api-key", listening.token] if listening.token and self.engine == "sglang" else []
         return [sys.executable, "-m", *self._own(), *place, *secret, *flags(self.settings or {}), *self.extra]
+
+    def environment(self, listening: Listening) -> dict[str, str]:
+        return {"VLLM_API_KEY": listening.token} if listening.token and self.engine == "vllm" else {}
 
     def _own(self) -> list[str]:
         if self.engine == "sglang":

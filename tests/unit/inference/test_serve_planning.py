@@ -68,12 +68,14 @@ def test_the_command_of_an_sglang_server():
 
 def test_the_command_of_a_vllm_server():
     command = EngineCommand("vllm", "Qwen/Qwen3-8B", 4, 2, "bfloat16", extra=("--enforce-eager",))
-    arguments = command.arguments(0, Listening("0.0.0.0", 8000, "secret"))
+    listening = Listening("0.0.0.0", 8000, "secret")
+    arguments = command.arguments(0, listening)
     assert arguments == [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", "Qwen/Qwen3-8B",
         "--tensor-parallel-size", "4", "--pipeline-parallel-size", "2", "--dtype", "bfloat16", "--host", "0.0.0.0",
-        "--port", "8000", "--api-key", "secret", "--enforce-eager",
+        "--port", "8000", "--enforce-eager",
     ]  # fmt: skip
+    assert command.environment(listening) == {"VLLM_API_KEY": "secret"}, "a command line is seen by everybody"
     assert int(EngineCommand("vllm", "m").arguments(0, Listening())[-1]) > 1024, "a free port is chosen"
 
 
