@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from rldbg.launch.words import word_set
 
-Place = Literal["here", "cluster", "allocation", "batch", "container", "host"]
+Place = Literal["here", "cluster", "allocation", "batch", "container", "host", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Launcher:
         if option in self.flags:
             return False
         if not option.startswith("--") and len(option) > 2:
-            # `-n4` carries its value; `-it` is a bundle of flags.
-            return option[:2] not in self.values and any(f"-{letter}" == option[-2:] for letter in self.values)
+            # `-n4` carries its value; `-it` is a bundle of flags, and the last of a bundle may take one: `-dmS NAME`.
+            return option[:2] not in self.values and f"-{option[-1]}" in self.values
         return self.unknown == "value"
 
 
@@ -132,6 +132,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
         operands=1,
     ),
     Launcher(("kubectl", "exec"), "container", values=word_set("-n --namespace -c --container -f"), operands=1),
+    *(
+        Launcher(("tmux", act), "session", values=word_set("-s -n -c -t -x -y -e -F -f"), starts="shell")
+        for act in ("new-session", "new", "new-window", "neww", "split-window", "splitw", "respawn-pane")
+    ),
+    Launcher(("screen",), values=word_set("-S -c -e -h -p -s -t -T -L -Logfile")),
     Launcher(("sudo",), values=word_set("-u -g -h -p -C -r -t -T -U -D")),
     Launcher(("nsys", "profile"), values=_NSYS_VALUES, unknown="value"),
     Launcher(("ncu",), values=word_set("-o -f -k -c -s"), unknown="value"),

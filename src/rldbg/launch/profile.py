@@ -12,8 +12,9 @@
     environment: {NAME: value}            # variables that lengthen timeouts outside the options
 
 An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` (only for
-programs that match), `otherwise` (only when no other entry of the list applied), `value`, `times` (multiply by the
-value of another option), `reason`.
+programs that match), `beside` and `not_beside` (only when an option of this pattern is, or none is, on the command
+line: a framework renamed its options), `otherwise` (only when no other entry of the list applied), `value`, `times`
+(multiply by the value of another option), `reason`.
 """
 
 import re
@@ -41,6 +42,8 @@ class Entry:
     key: str
     given: bool = False
     program: str = ""
+    beside: str = ""
+    not_beside: str = ""
     otherwise: bool = False
     value: str = ""
     times: str = ""
@@ -48,6 +51,10 @@ class Entry:
 
     def applies(self, program: Program, given: Mapping[str, str]) -> bool:
         if self.otherwise or (self.given and self.key not in given):
+            return False
+        if self.beside and not any(fnmatchcase(key, self.beside) for key in given):
+            return False
+        if self.not_beside and any(fnmatchcase(key, self.not_beside) for key in given):
             return False
         return not self.program or any(fnmatchcase(program.name, pattern) for pattern in self.program.split())
 

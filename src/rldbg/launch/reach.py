@@ -67,6 +67,8 @@ def _barrier(peeled: Peeled) -> str:
     name = peeled.launcher.name
     if place == "host":
         return f"`{name}` starts it on another host, without this environment"
+    if place == "session":
+        return f"`{name}` starts it in a server that may have been there before: type `rldbg run` inside the session"
     if name.startswith(("docker", "podman", "nerdctl", "kubectl")):
         return f"`{name}` starts it in a container without this environment: pass it in (-e, -v), or run rldbg inside"
     if name.startswith(("apptainer", "singularity")):

@@ -71,7 +71,7 @@ def _resolve_file(first: str, rest: tuple[str, ...], path: str | None) -> tuple[
         opening = handle.read(128)
     shebang = opening.splitlines()[0].decode("utf-8", "replace") if opening.startswith(b"#!") else ""
     if file.suffix == ".py" or "python" in shebang:
-        return (_found("python3", path) if not shebang else first, *((first,) if not shebang else ()), *rest), None
+        return (*_interpreter(shebang, path), first, *rest), None
     is_shell = any(
         shebang.rstrip().split(" ")[0].endswith(f"/{shell}") or f"env {shell}" in shebang for shell in _SHELLS
     )
@@ -80,6 +80,16 @@ def _resolve_file(first: str, rest: tuple[str, ...], path: str | None) -> tuple[
     if not os.access(file, os.X_OK):
         raise UsageError(f"{first} is not executable and no shell script", f"chmod +x {first}")
     return (first, *rest), None
+
+
+def _interpreter(shebang: str, path: str | None) -> tuple[str, ...]:
+    """What the kernel would start for a Python script, so that it need be neither executable nor in PATH."""
+    words = shebang.removeprefix("#!").split()
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if word != "-S"]
+    if not words or "python" not in words[0]:
+        words = ["python3"]
+    return (_found(words[0], path), *words[1:])
 
 
 def _readable(name: str) -> Path:

@@ -62,6 +62,8 @@ from rldbg.launch.command_line import understand
         ("nsys profile -t cuda -o out --force-overwrite true python t.py", "script", "t.py", [], ["nsys profile"]),
         ("ssh -o A=b root@h python t.py", "executable", "bash", ["-c", "python t.py"], ["ssh"]),
         ("sbatch -N 2 --export=ALL job.sh x", "executable", "bash", ["job.sh", "x"], ["sbatch"]),
+        ("screen -dmS job bash -c 'python t.py'", "executable", "bash", ["-c", "python t.py"], ["screen"]),
+        ("ssh -NfL 8265:n1:8265 login true", "executable", "bash", ["-c", "true"], ["ssh"]),
         ("ray job submit", "none", "", [], ["ray job submit"]),
     ],
 )

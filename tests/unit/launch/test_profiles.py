@@ -76,7 +76,11 @@ EXPECTED = {
         f"++name=n-Debug ++debug.enable_data_dump=true ++debug.dump_dir=/run/recording {OWN_KINDS}",
         "++steps=3",
     ),
-    "generic": ("python my_train.py --lr 1", "", ""),
+    "generic": (
+        "python my_train.py --lr 1 --exp_name e --epochs 9 --max-steps 40",
+        "--exp_name e-Debug --epochs 1",
+        "--max-steps 3",
+    ),
 }
 
 
@@ -105,6 +109,14 @@ def test_length_in_steps(name):
     armed = added(line, steps=3, name_suffix="")
 
     assert words.split() == [word for word in armed if word in words.split()]
+
+
+def test_options_that_a_framework_does_not_have_are_not_added():
+    assert added("python my_train.py --lr 1") == []
+    older = "python -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --rollout_batch_size 8"
+
+    assert added(older) == ["--num_episodes", "1"]
+    assert added(older, steps=2) == ["--max_samples", "16"]
 
 
 def test_kinds_that_are_named_are_recorded_and_no_others():

@@ -53,6 +53,8 @@ def test_what_is_no_script_is_a_command(tmp_path, monkeypatch):
 
     assert resolve_command(["python3", "train.py"]) == (("python3", "train.py"), None)
     assert resolve_command(["./train.py", "x"]) == (("python3", "./train.py", "x"), None)
+    write(tmp_path, "#!/usr/bin/env -S python3 -u\nprint(1)\n", "tool")
+    assert resolve_command(["tool", "x"]) == (("python3", "-u", "tool", "x"), None)
     assert resolve_command(["bash", "-c", "true"]) == (("bash", "-c", "true"), None)
 
 

@@ -31,7 +31,7 @@ RECORDED = word_set(
     "python python2 python3 pypy3 uv uvx ray torchrun deepspeed accelerate accelerate-launch coverage trl srun sbatch "
     "salloc apptainer singularity docker podman nerdctl enroot ssh kubectl sudo nsys ncu mpirun mpiexec conda mamba "
     "micromamba poetry pdm rye pixi pipenv hatch numactl taskset pkill killall fuser rm shutdown reboot scontrol "
-    "squeue scancel sinfo sacct nvidia-smi git hostname sleep"
+    "squeue scancel sinfo sacct nvidia-smi git hostname sleep tmux screen"
 )
 """Commands whose calls are noted. Those in ALWAYS stand in even where the machine does not have them."""
 
@@ -39,7 +39,7 @@ ALWAYS = word_set("python python3 uv ray torchrun deepspeed accelerate rm pkill 
 
 SILENT = word_set(
     "pip pip3 pipx apt apt-get yum dnf apk brew hf huggingface-cli modelscope wandb swanlab gsutil gcloud aws s3cmd "
-    "rclone rsync scp sftp wget curl nc ncat telnet ping npm npx node make ninja cmake gcc g++ nvcc tmux screen "
+    "rclone rsync scp sftp wget curl nc ncat telnet ping npm npx node ninja cmake gcc g++ nvcc "
     "systemctl service mount umount modprobe sysctl chown chgrp ufw iptables tar unzip zip gunzip gzip bunzip2 xz dd "
     "mkfs git-lfs crontab at batch mail sendmail kill logger renice chrt xdg-open"
 )
@@ -98,7 +98,18 @@ def respond(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
     if is_interpreter(peeled.inner[0]) and peeled.launcher.starts in ("python", "uv"):
         # The interpreter is the launcher's choice, not a word of the script.
         return Answer()
+    if peeled.launcher.place in ("container", "host"):
+        return _elsewhere(peeled.inner)
     return Answer(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
+
+
+def _elsewhere(inner: tuple[str, ...]) -> Answer:
+    """Folders of a container or another host are not here: a `cd` or `source` that fails there means nothing.
+
+    Only bash can be told so; a plain `sh` is answered by it.
+    """
+    shell = "bash" if inner[0].rsplit("/", 1)[-1] in ("sh", "dash") else inner[0]
+    return Answer(argv=(shell, *inner[1:]), environment={f"{PREFIX}_ELSEWHERE": "1"})
 
 
 def _ray(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:

@@ -8,7 +8,8 @@ __rldbg_outer=
 
 __rldbg_before() {
   [[ $2 == "$RLDBG_DRY_PRELUDE" ]] && return 0
-  RLDBG_DRY_AT="$2:$3"
+  # The text of `bash -c` has no file: its commands stand where the script started that shell.
+  [[ -z $2 && -n ${RLDBG_DRY_AT-} ]] || RLDBG_DRY_AT="$2:$3"
   RLDBG_DRY_OPTIONS=$SHELLOPTS
   __rldbg_captured "$1"
   [[ $BASH_SUBSHELL == 0 && $$ == "$RLDBG_DRY_MAIN" ]] && printf '%s' "$RLDBG_DRY_AT" > "$RLDBG_DRY_RESULTS/last"
@@ -66,6 +67,12 @@ export RLDBG_DRY_AT RLDBG_DRY_OPTIONS RLDBG_DRY_MAIN RLDBG_DRY_CAPTURED
 if [[ -n ${RLDBG_DRY_KEEP_OTHERS-} ]]; then
   # Without a process namespace, signals would reach the machine's real processes.
   kill() { [[ $1 != -0 ]] || builtin kill "$@"; }
+fi
+if [[ -n ${RLDBG_DRY_ELSEWHERE-} ]]; then
+  # In a container or on another host, whose folders and files are not here.
+  cd() { builtin cd "$@" 2>/dev/null || true; }
+  source() { [[ ! -r $1 ]] || builtin source "$@"; }
+  .() { source "$@"; }
 fi
 if [[ -n ${RLDBG_DRY_BASH_ENV-} && -r $RLDBG_DRY_BASH_ENV ]]; then . "$RLDBG_DRY_BASH_ENV"; fi
 trap '__rldbg_before "$BASH_COMMAND" "${BASH_SOURCE[0]-}" "$LINENO"' DEBUG
