@@ -131,6 +131,43 @@ def test_a_breakpoint_waits_for_processes_that_come_later(job):
     assert [p["who"] for p in job.stopped()] == ["loop/1"]
 
 
+def test_a_file_that_is_loaded_later_and_one_reached_through_a_link(job):
+    job.write("reward.py", "def score(x):\n    value = x * 2\n    return value\n")
+    script = job.write(
+        "late.py",
+        """
+import pathlib, time
+while not pathlib.Path("go").exists(): time.sleep(0.01)
+import reward
+for x in range(100_000):
+    reward.score(x)
+    time.sleep(0.01)
+""",
+    )
+    (job.folder / "elsewhere").mkdir()
+    (job.folder / "elsewhere" / "link.py").symlink_to(script)
+    process = job.start(script)
+    until(lambda: any(p["who"] == "late" for p in job.ps()), "the agent")
+    # WHEN a breakpoint names a module that no process has loaded yet
+    done = job.rldbg("break", "reward:2", "--once", check=False)
+    assert done.returncode == 1 and "there is no module reward here, nor yet in late" in done.stderr
+    job.write("go", "")
+    # THEN it stops there once it is loaded, and only once
+    job.wait_stopped()
+    text = job.rldbg("attach", "late", "-c", "b score, x % 10 == 2", "-c", "condition 2 x % 10 == 3").stdout
+    assert "reward.py:2" in text and text.splitlines()[-1].startswith("2 ") and "if x % 10 == 3" in text
+    assert "\n3\n" in job.rldbg("attach", "late", "-c", "c", "-c", "p x % 10").stdout
+    job.rldbg("break", "--clear")
+    # AND a file is the same whichever way it is named
+    job.rldbg("break", f"{job.folder / 'elsewhere' / 'link.py'}:6", "--once")
+    job.rldbg("continue", "all")
+    job.wait_stopped()
+    assert json.loads(job.rldbg("break", "--list", "--json").stdout)["breaks"][0]["hits"] == {"late": 1}
+    job.rldbg("continue", "all")
+    until(lambda: job.ps()[0]["state"] == "running" and not job.ps()[0]["debugged"], "released after once")
+    process.kill()
+
+
 def test_stop_where_an_exception_is_raised(job):
     script = job.write(
         "late.py",
@@ -283,7 +320,7 @@ def test_python_breakpoint_zero_is_respected(job):
 
 
 def test_a_continue_amid_the_end_of_a_session_is_not_lost(job):
-    rounds = 12
+    rounds = 8
     process = job.start(
         job.write("train.py", f"def step(i):\n    breakpoint()\nfor i in range({rounds}):\n    step(i)\nprint('ALL')\n")
     )

@@ -23,6 +23,7 @@ from .identity import describe_process
 from .link import Link, NoBroker
 from .redaction import load_redact
 from .settings import Settings, say
+from .source_paths import resolve_file
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
 from .wire import Message, WireError
@@ -260,22 +261,3 @@ def spy_on(pid: int, options: list[str]) -> dict[str, Any]:
     if done.returncode:
         return {"reason": (done.stderr.strip().splitlines() or ["py-spy failed"])[-1]}
     return {"threads": done.stdout}
-
-
-def resolve_file(path: str) -> str:
-    """The path under which this process knows a file: as given, under its working directory, or as a loaded module
-    whose path ends alike (a copy in a Ray working directory, a container's mount)."""
-    if Path(path).exists():
-        return path
-    parts = Path(path).parts
-    for start in range(1, len(parts)):
-        candidate = Path.cwd().joinpath(*parts[start:])
-        if candidate.exists():
-            return str(candidate)
-    loaded = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    for start in range(1, len(parts)):
-        suffix = f"/{Path(*parts[start:])}"
-        matches = [file for file in loaded if file.endswith(suffix)]
-        if len(matches) == 1:
-            return matches[0]
-    return path

@@ -55,6 +55,19 @@ def source(file: str, first: int, last: int) -> Answer:
     return Answer({"lines": found, "total": len(lines)})
 
 
+def place(function: Any) -> Answer:
+    """Where a function begins to do something: what a breakpoint at its name means."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    function = getattr(function, "func", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        raise TypeError(f"{type_name(function)} is no Python function")
+    lines = [line for _, _, line in code.co_lines() if line]
+    head = max(lines[0], code.co_firstlineno)
+    return Answer({"file": code.co_filename, "line": next((line for line in lines if line > head), head)})
+
+
 def describe(value: Any, limit: int = TEXT_LIMIT) -> dict[str, Any]:
     """Type, text and, for tensors and arrays, a summary."""
     found: dict[str, Any] = {"type": type_name(value)}

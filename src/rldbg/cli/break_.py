@@ -45,7 +45,7 @@ def command(
 
     \b
     rldbg break train.py:88 --ranks policy/0 --if "loss != loss"
-    rldbg break reward.py:12 --log "reward {reward} for {prompt[:40]}"
+    rldbg break mypackage.reward:12 --log "reward {reward} for {prompt[:40]}"
     """
     with open_target(run_dir, ray_url) as client:
         if clear is not None:
@@ -76,7 +76,8 @@ def _parse(place: str | None) -> dict[str, Any]:
     file, _, line = place.rpartition(":")
     if not file or not line.isdigit():
         raise UsageError(f"{place!r} is not FILE:LINE", "for example: rldbg break train.py:88")
-    return {"file": str(Path(file).absolute()), "line": int(line)}
+    is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
+    return {"file": file if is_module else str(Path(file).absolute()), "line": int(line)}
 
 
 def _show_made(made: dict[str, Any], as_json: bool) -> int:
@@ -102,7 +103,10 @@ def _doubt(made: dict[str, Any], unset: list[str]) -> str:
         return ""
     lines = lines_with_code(Path(made["file"]))
     if lines is None and unset:
-        return f"there is no file {made['file']} here: give the path as the processes know it"
+        what = "file" if "/" in made["file"] else "module"
+        return (
+            f"there is no {what} {made['file']} here, nor yet in {', '.join(unset)}: it is set once loaded there"
+        )
     if lines and made["line"] not in lines:
         nearest = min(lines, key=lambda line: abs(line - made["line"]))
         return f"line {made['line']} holds no code as the file is now; line {nearest} does"

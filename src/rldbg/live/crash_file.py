@@ -77,6 +77,9 @@ class CrashFile:
     def breaks(self) -> list[Message]:
         return []
 
+    def set_condition(self, number: int, condition: str) -> Message:
+        raise UsageError(_GONE)
+
     def clear_breaks(self, numbers: list[int]) -> None:
         raise UsageError(_GONE)
 

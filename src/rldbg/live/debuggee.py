@@ -34,6 +34,8 @@ class Debuggee(Protocol):
 
     def breaks(self) -> list[Message]: ...
 
+    def set_condition(self, number: int, condition: str) -> Message: ...
+
     def clear_breaks(self, numbers: list[int]) -> None: ...
 
 
@@ -75,6 +77,10 @@ class BrokerDebuggee:
         found: list[Message] = self._client.request("break_list")["breaks"]
         return found
 
+    def set_condition(self, number: int, condition: str) -> Message:
+        changed: Message = self._client.request("break_condition", id=number, condition=condition)
+        return changed
+
     def clear_breaks(self, numbers: list[int]) -> None:
         self._client.request("break_clear", ids=numbers)
 
@@ -100,6 +106,12 @@ def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id:
         total = int(body["total"])
         if not body["lines"] or first + len(lines) > min(last, total):
             return lines, total
+
+
+def function_place(debuggee: Debuggee, expression: str, frame_id: int | str) -> tuple[str, int]:
+    """File and first line of a function that an expression names. Raises EvaluationError."""
+    body = _call(debuggee, f"{_VALUES}.place(({expression}\n))", frame_id, expression)
+    return str(body["file"]), int(body["line"])
 
 
 def execute(debuggee: Debuggee, statement: str, frame_id: int | str) -> str:

@@ -12,7 +12,15 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.core import UsageError
-from rldbg.live.debuggee import Debuggee, EvaluationError, evaluate, evaluate_names, execute, source_lines
+from rldbg.live.debuggee import (
+    Debuggee,
+    EvaluationError,
+    evaluate,
+    evaluate_names,
+    execute,
+    function_place,
+    source_lines,
+)
 from rldbg.live.own_frames import NOT_THE_USERS
 
 _STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
@@ -26,7 +34,7 @@ n s r c          next, step into, return, continue      unt [LINE]  until a late
 u d [N]  f N     up, down, frame                        w           where                  threads, thread N
 l [A,B]  ll      list source                            p pp EXPR   print                  whatis EXPR
 a  locals        arguments, local variables             display [EXPR], undisplay EXPR     exc  the exception
-b [WHERE[, IF]]  breakpoint (FILE:LINE or LINE)         tbreak      once                   cl [N]  condition N EXPR
+b [WHERE[, IF]]  breakpoint (FILE:LINE, LINE, FUNCTION) tbreak      once                   cl [N]  condition N EXPR
 !STATEMENT       run a statement                        interact    a Python prompt        q  leave; it stays stopped
 ranks            who is there; ranks WHO switches       all CMD     one command everywhere"""
 
@@ -264,11 +272,13 @@ class PdbWords:
             return Answer("\n".join(break_text(each) for each in self.debuggee.breaks()) or "no breakpoint is set")
         place, _, condition = text.partition(",")
         file, _, line = place.strip().rpartition(":")
-        if not line.isdigit():
-            return Answer("*** b FILE:LINE or b LINE", ok=False)
-        made = self.debuggee.set_break(
-            file=file or _path(self.frame), line=int(line), once=once, **{"if": condition.strip()}
-        )
+        if line.isdigit():
+            where = (file or _path(self.frame), int(line))
+        elif file or not line:
+            return Answer("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
+        else:
+            where = function_place(self.debuggee, line, self.frame_id)
+        made = self.debuggee.set_break(file=where[0], line=where[1], once=once, **{"if": condition.strip()})
         return Answer(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
 
     def _clear(self, text: str) -> Answer:
@@ -277,14 +287,10 @@ class PdbWords:
 
     def _condition(self, text: str) -> Answer:
         number, _, condition = text.partition(" ")
-        old = next((each for each in self.debuggee.breaks() if str(each["id"]) == number), None)
-        if old is None:
+        if not number.isdigit():
             return Answer("*** condition N EXPRESSION", ok=False)
-        self.debuggee.clear_breaks([int(number)])
-        made = self.debuggee.set_break(
-            file=old["file"], line=old["line"], once=old["once"], log=old["log"], **{"if": condition.strip()}
-        )
-        return Answer(break_text(made), value=made["id"])
+        changed = self.debuggee.set_condition(int(number), condition.strip())
+        return Answer(break_text(changed), value=changed["id"])
 
     # Going on.
 

@@ -102,7 +102,10 @@ class BreakTable:
         meant = self.meant_for(process)
         paths = self._paths.setdefault(process.number, {})
         for file in {each.file for each in meant if each.file} - set(paths):
-            paths[file] = await _path_in(process, file)
+            if path := await _path_in(process, file):
+                paths[file] = path
+        for each in meant:
+            each.verified.setdefault(process.who, False)
         for file, path in paths.items():
             lines = [each for each in meant if each.file == file]
             body = {"source": {"path": path, "name": PurePath(path).name}, "breakpoints": [_line(b) for b in lines]}
@@ -117,6 +120,19 @@ class BreakTable:
         for each in meant:
             if each.exception:
                 each.verified[process.who] = True
+
+    def is_looking(self, process: Process) -> bool:
+        """Whether a file that is meant for it was not there when it was last asked: it may be loaded by now."""
+        paths = self._paths.get(process.number, {})
+        return any(each.file and each.file not in paths for each in self.meant_for(process))
+
+    def set_condition(self, number: int, condition: str) -> Break:
+        """Changes a breakpoint in its place; an empty condition is always true."""
+        _check_condition(condition)
+        if number not in self._breaks:
+            raise UsageError(f"there is no breakpoint {number}", "`rldbg break --list` shows them")
+        self._breaks[number].condition = condition
+        return self._breaks[number]
 
     def note_stop(self, process: Process) -> bool:
         """Counts a stop for the breakpoint it belongs to; True when one of them has done its service there."""
@@ -157,9 +173,10 @@ def _line(each: Break) -> dict[str, Any]:
 
 
 async def _path_in(process: Process, file: str) -> str:
+    """What the process calls the file; empty when it does not know it yet."""
     if process.agent is None:
         return file
     with contextlib.suppress(WireError, TimeoutError, UnreachableError):
         answer = await process.agent.request("resolve", {"path": file}, timeout_s=5.0)
         return str(answer["path"])
-    return file
+    return ""

@@ -40,6 +40,7 @@ class Desk:
             "break_set": self._break_set,
             "break_list": self._break_list,
             "break_clear": self._break_clear,
+            "break_condition": self._break_condition,
             "stacks": self._stacks,
             "profile": self._profile,
             "clock": self._clock,
@@ -223,6 +224,11 @@ class Desk:
             if process.is_alive:
                 await self._broker.sessions.release(process)
         return {"cleared": [each.number for each in removed]}
+
+    async def _break_condition(self, body: Message) -> Message:
+        changed = self._broker.sessions.breaks.set_condition(int(body["id"]), str(body.get("condition") or ""))
+        await self._apply_everywhere()
+        return changed.to_dict()
 
     async def _apply_everywhere(self) -> None:
         alive = [process for process in self._broker.processes if process.is_alive]

@@ -211,11 +211,15 @@ class Broker:
         self.learn(process, facts)
 
     async def watch(self) -> None:
-        """While there are breakpoints, looks once a second for workers that have become somebody."""
+        """While there are breakpoints, looks once a second for workers that have become somebody, and for files that
+        have been loaded."""
         while True:
             await asyncio.sleep(1.0)
-            if len(self.sessions.breaks):
-                await self.refresh(timeout_s=0.5)
+            if not len(self.sessions.breaks):
+                continue
+            await self.refresh(timeout_s=0.5)
+            waiting = [p for p in self.processes if p.session is not None and self.sessions.breaks.is_looking(p)]
+            await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
 
 
 def _session_is_ready(process: Process, session: int, stop: int | None) -> None:
