@@ -80,6 +80,7 @@ for line in sys.stdin:
 TRAIN = """
 train(loaded, Run.create(name="bench", path=folder), reporting=Reporting(on_step=after_step))
 """
+WARMING = 4
 PHASES = ("before", "armed", "after detach")
 
 
@@ -144,9 +145,9 @@ def one_set(start, run, rounds):
                 elif phase == "after detach":
                     stop_and_let_go(ours, client)
                     _everywhere((plain, again), *["measure"] * 3)
-                for number in range(rounds + 1):
+                for number in range(rounds + WARMING):
                     for subject in subjects if number % 2 else subjects[::-1]:
-                        subject.measure(phase if number else "warming up")
+                        subject.measure(phase if number >= WARMING else "warming up")
         return ours.times, plain.times, again.times
     finally:
         for subject in subjects:
@@ -192,9 +193,10 @@ def main():
     parser.add_argument("workload", nargs="?", choices=["loop", "step"], default="loop")
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
-    # A pass of the loop is like every other, and the fastest is its cost; a step is compared with the same step.
+    # A pass of the loop is like every other, and the fastest is its cost. A step is compared with the same step of the
+    # others, and single pairs differ by some per cent: many of them in few processes, for starting one takes seconds.
     steady = options.workload == "loop"
-    sets, rounds = (15, 12) if steady else (5, 8)
+    sets, rounds = (15, 12) if steady else (2, 30)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as errors:
         script = Path(folder) / "subject.py"
         script.write_text(LOADED + (LOOP + OBEY + AGAIN if steady else STEP + OBEY + TRAIN))
