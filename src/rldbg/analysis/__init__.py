@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.document_report import report_lines
+    from rldbg.analysis.explain import nearest_text
     from rldbg.analysis.html import html_report
     from rldbg.analysis.results import Comparison, FieldResult, FirstDifference
     from rldbg.analysis.stages import Stage, stage_of
@@ -24,6 +25,7 @@ __all__ = [
     "check",
     "compare",
     "html_report",
+    "nearest_text",
     "report_lines",
     "stage_of",
 ]
@@ -32,6 +34,7 @@ _MODULES = {
     "checking": ("CheckReport", "check"),
     "comparison": ("compare",),
     "document_report": ("report_lines",),
+    "explain": ("nearest_text",),
     "html": ("html_report",),
     "results": ("Comparison", "FieldResult", "FirstDifference"),
     "stages": ("Stage", "stage_of"),

@@ -74,7 +74,7 @@ def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
         comparison.findings.append(_too_large(first.step, size))
         return
     try:
-        comparison.explanations = explain(a, b, first.stage, *first.update)
+        comparison.explanations, comparison.nearest = explain(a, b, first.stage, *first.update)
         if any(stage.value in comparison.stage_names() for stage in _LOG_PROB_STAGES):
             comparison.mismatch = log_prob_mismatch(a, b, first.step)
     except IncompleteDataError:

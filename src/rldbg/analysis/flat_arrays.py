@@ -14,6 +14,8 @@ import numpy as np
 from rldbg.recording import EncodedArray, Ragged
 
 Array = np.ndarray | EncodedArray
+# Of smaller arrays the pages go when their record is done with.
+_RELEASED_FROM_BYTES = 1 << 23
 
 
 class FlatArray:
@@ -34,7 +36,7 @@ class FlatArray:
 
     def release(self, stop: int) -> None:
         """Lets go of the pages read so far."""
-        if self._map is None:
+        if self._map is None or self.raw.nbytes < _RELEASED_FROM_BYTES:
             return
         mapped, offset = self._map
         start = -(-(offset + self._released * self.raw.itemsize) // mmap.PAGESIZE) * mmap.PAGESIZE

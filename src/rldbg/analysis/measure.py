@@ -19,8 +19,8 @@ from rldbg.analysis.flat_arrays import Array, FlatArray
 from rldbg.analysis.measured import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.tolerances import Tolerance
 
-_CHUNK = 1 << 17
-_CHUNKS_PER_RELEASE = 64
+_CHUNK = 1 << 18
+_CHUNKS_PER_RELEASE = 32
 # Up to this size, infinities are also counted where both sides are equal; NaNs always are.
 _COUNT_INFINITIES_UP_TO = 1 << 19
 # Of the elements beyond tolerance in a chunk, so many are looked at for percentiles and ULPs.

@@ -22,6 +22,10 @@ from rldbg.recording import KINDS, Ragged, Record, RecordKey
 _ALIASES = (("trajectory", "prepared_trajectories"),)
 
 
+# A record and the samples of its rows, None where they are not known.
+_Named = tuple[Record, tuple[SampleId, ...] | None]
+
+
 def kinds_to_pair(a: Side, b: Side) -> list[tuple[str, str]]:
     """Kinds both sides have, and kinds that only one side has but the other has by another name."""
     in_a, in_b = set(a.kinds()), set(b.kinds())
@@ -158,11 +162,13 @@ def _run(row: np.ndarray, value: Any) -> int:
 def _pair_by_sample(
     kind: str,
     step: int,
-    named_a: Sequence[tuple[Record, tuple[SampleId, ...] | None]],
-    named_b: Sequence[tuple[Record, tuple[SampleId, ...] | None]],
+    named_a: Sequence[_Named],
+    named_b: Sequence[_Named],
     samples_a: StepSamples,
     samples_b: StepSamples,
 ) -> Pairing:
+    if _in_step(named_a, named_b) and not (samples_a.made_up_ids or samples_b.made_up_ids):
+        return Pairing(kind, step, "ids", [_whole(one, other) for one, other in zip(named_a, named_b, strict=True)])
     ids_a = [sample for _, ids in named_a for sample in ids or ()]
     ids_b = [sample for _, ids in named_b for sample in ids or ()]
     pairs = pair_samples(ids_a, ids_b, samples_a, samples_b)
@@ -175,10 +181,22 @@ def _pair_by_sample(
     return pairing
 
 
+def _in_step(named_a: Sequence[_Named], named_b: Sequence[_Named]) -> bool:
+    """Whether both sides have the same samples in the same order of the same records, as two runs of one setup do."""
+    if len(named_a) != len(named_b):
+        return False
+    return all(a.key[2:] == b.key[2:] and ids == others for (a, ids), (b, others) in zip(named_a, named_b, strict=True))
+
+
+def _whole(one: _Named, other: _Named) -> Block:
+    rows = np.arange(len(one[1] or ()))
+    return Block(one[0], other[0], rows, rows, one[1] or ())
+
+
 _Place = tuple[Record, int]
 
 
-def _places(named: Sequence[tuple[Record, tuple[SampleId, ...] | None]]) -> dict[tuple[SampleId, int], list[_Place]]:
+def _places(named: Sequence[_Named]) -> dict[tuple[SampleId, int], list[_Place]]:
     """Where each sample of B lies, by epoch; a sample that occurs twice has two places."""
     places: dict[tuple[SampleId, int], list[_Place]] = defaultdict(list)
     for record, ids in named:

@@ -158,6 +158,8 @@ class Comparison:
     titles: tuple[str, str] = ("A", "B")
     shift: int = 0
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
+    # Only where nothing fits: hypotheses that account for a part of the difference, and so are not its cause.
+    nearest: list[Explanation] = dataclasses.field(default_factory=list)
     configuration: ConfigurationDifference | None = None
     mismatch: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
@@ -205,6 +207,7 @@ class Comparison:
             "stages": self.stages(),
             "mismatch": self.mismatch,
             "explanations": [item.to_dict() for item in self.explanations],
+            "nearest": [item.to_dict() for item in self.nearest],
             "findings": [finding.to_dict() for finding in self.findings],
         }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rldbg.analysis import Comparison, FirstDifference
+from rldbg.analysis import Comparison, FirstDifference, nearest_text
 from rldbg.cli.output import print_findings, print_line, print_result
 
 _CHANGES_SHOWN = 8
@@ -30,11 +30,20 @@ def _show(result: Comparison) -> None:
         for item in result.explanations:
             print_line(f"because {item.explains} (residual {item.residual:.2g})")
         if not result.explanations:
-            print_line("no known hypothesis accounts for it")
+            _show_nearest(result)
     _show_mismatch(result)
     _show_configuration(result)
     if result.findings:
         print_findings(result.findings)
+
+
+def _show_nearest(result: Comparison) -> None:
+    """What was tried and does not fit: a hint where to look, never a cause."""
+    print_line("cause unknown: no hypothesis accounts for it")
+    for number, item in enumerate(result.nearest):
+        print_line(("  nearest: " if number == 0 else "           ") + nearest_text(item))
+    if result.nearest:
+        print_line("  what is left is more than rounding explains, so none of these is the cause")
 
 
 def _show_stages(result: Comparison) -> None:

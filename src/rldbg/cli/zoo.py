@@ -65,7 +65,7 @@ def _list(as_json: bool) -> int:
 
 def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     """One bug beside a clean run, and what compare says."""
-    from rldbg.analysis import compare
+    from rldbg.analysis import compare, nearest_text
     from rldbg.recording import open as open_recording
     from rldbg.trainer.zoo import find_bug
     from rldbg.trainer.zoo.judging import failed_checks
@@ -90,6 +90,8 @@ def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     )
     for item in result.explanations:
         print_line(f"  because   {item.explains}  ({item.id})")
+    for item in result.nearest:
+        print_line(f"  not quite {nearest_text(item)}")
     return ExitCode.OK
 
 

@@ -6,7 +6,6 @@ The terminal renderer is `rldbg.core.finding_terminal`, apart so that machine ou
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from html import escape
 from typing import Any
 
 
@@ -68,6 +67,8 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def to_html(findings: Iterable[Finding]) -> str:
     """A self-contained HTML fragment; everything in it is escaped."""
+    from html import escape  # a table of all named characters, which only pages need
+
     items = []
     for finding in findings:
         parts = [

@@ -10,7 +10,6 @@ run.json is replaced as a whole (temporary name, then rename), and redacted befo
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from typing import Any
 
 from rldbg.core.environment import Environment
 from rldbg.core.errors import IncompleteDataError, UsageError
-from rldbg.core.redaction import redact
 from rldbg.version import __version__
 
 _VERSIONED = ("torch", "ray", "transformers", "numpy", "debugpy", "vllm", "sglang", "safetensors")
@@ -89,6 +87,8 @@ class Run:
         data = self.read() | facts
         data.setdefault("schema_version", 1)
         if self._redact:
+            from rldbg.core.redaction import redact  # readers never need its patterns
+
             data = redact(data)
         temporary = self.path / f".run.json.{os.getpid()}"
         temporary.write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
@@ -129,6 +129,8 @@ def versions() -> dict[str, str]:
 
 def git_commit(folder: Path) -> str | None:
     """The commit checked out there, with `+dirty` when files differ; None outside a repository."""
+    import subprocess
+
     try:
         head = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],

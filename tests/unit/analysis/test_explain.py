@@ -5,6 +5,7 @@ import pytest
 
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis import compare
+from rldbg.cli.application import run
 from synthetic_steps import PER_GROUP, PROMPT, step_data, write
 
 
@@ -110,3 +111,23 @@ def test_no_hypothesis_is_forced_on_noise(tmp_path):
     noise = np.random.default_rng(3).standard_normal((12, 10)).astype(np.float32)
     stage, causes, _ = explained(tmp_path, step_data(), spoiled(old=lambda v: v + 0.01 * noise))
     assert stage == "old_log_probs" and causes == []
+
+
+def test_where_nothing_fits_the_nearest_is_shown_and_not_called_the_cause(tmp_path, capsys):
+    noise = np.random.default_rng(3).standard_normal((12, 10)).astype(np.float32)
+    stage, causes, result = explained(tmp_path, step_data(), spoiled(old=lambda v: 1.5 * v + 0.02 * noise))
+    assert stage == "old_log_probs" and causes == []
+    near = result.nearest[0]
+    assert near.id == "scaled" and near.parameters["factor"] == pytest.approx(1.5, abs=0.05)
+    assert 0.8 < near.share < 1 and near.residual > near.noise
+    body = result.to_dict()
+    assert body["explanations"] == [] and body["nearest"][0]["id"] == "scaled"
+    run(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "report.html")])
+    text, page = capsys.readouterr().out, (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "cause unknown" in text and "nearest: scaled, accounts for 9" in text and "because" not in text
+    assert "Cause unknown" in page and "not the cause" in page
+
+
+def test_what_fits_leaves_no_nearest(tmp_path):
+    _, causes, result = explained(tmp_path, step_data(), spoiled(old=lambda v: 1.5 * v))
+    assert causes[0] == "scaled" and result.nearest == []

@@ -1,6 +1,7 @@
 """Why two recordings differ: hypotheses tried on the recorded numbers, reported only when they fit."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from rldbg.analysis.explain import (
     advantages,
@@ -14,7 +15,7 @@ from rldbg.analysis.explain import (
     sequences,
     updates,
 )
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.evidence import Evidence, Explanation, nearest_text
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 
@@ -25,6 +26,7 @@ _SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs
 
 
 _NAMES_THE_CAUSE = 0.6
+_NEAREST_SHOWN = 3
 
 
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
@@ -32,13 +34,23 @@ def hypotheses_of(stage: Stage) -> list[Hypothesis]:
     return [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
 
 
-def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> list[Explanation]:
-    """The hypotheses that fit, best first, for what first differs at one optimizer step."""
+class Reasons(NamedTuple):
+    """The hypotheses that fit, best first; where none does, those that come nearest, which are not the cause."""
+
+    explanations: list[Explanation]
+    nearest: list[Explanation]
+
+
+def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> Reasons:
+    """Why both sides first differ at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
-    fitting = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence) if item.fits]
-    ranked = sorted(fitting, key=lambda item: -round(item.share, 3))
+    tried = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence)]
+    tried.sort(key=lambda item: -round(item.share, 3))
+    fitting = [item for item in tried if item.fits]
+    if not fitting:
+        return Reasons([], tried[:_NEAREST_SHOWN])
     # What only says where the fault lies gives way to what says what it is.
-    return [item for item in ranked if item.share >= _NAMES_THE_CAUSE] or ranked
+    return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
 
 
-__all__ = ["Evidence", "Explanation", "explain", "hypotheses_of"]
+__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "nearest_text"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
 from rldbg.analysis.normalisation import normalisations
@@ -76,10 +76,11 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         return
     a, b = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
     factor = fit_factor(a, b)
-    residual, noise = largest(b - factor * a), _NOISE * max(1.0, largest(b))
-    if residual <= noise and abs(factor - 1) > 1e-3 and largest(a) > 0:
+    noise = _NOISE * max(1.0, largest(b))
+    if abs(factor - 1) > 1e-3 and largest(a) > 0:
         what = "of the other sign" if abs(factor + 1) < 1e-3 else f"times {factor:.6g}"
-        yield Explanation("scaled", f"B's advantages are A's {what}", residual, noise, {"factor": factor})
+        text = f"B's advantages are A's {what}"
+        yield applied("scaled", text, b - a, b - factor * a, noise, {"factor": factor})
 
 
 def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
@@ -88,9 +89,10 @@ def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
     if len(a) < 3:
         return
     offset = float(np.median(b - a))
-    residual, noise = largest(b - a - offset), _NOISE * max(1.0, largest(b))
-    if residual <= noise and abs(offset) > 1e-3:
-        yield Explanation("offset", f"B's advantages are A's plus {offset:.6g}", residual, noise, {"offset": offset})
+    noise = _NOISE * max(1.0, largest(b))
+    if abs(offset) > 1e-3:
+        text = f"B's advantages are A's plus {offset:.6g}"
+        yield applied("offset", text, b - a, b - a - offset, noise, {"offset": offset})
 
 
 def permuted(evidence: Evidence) -> Iterator[Explanation]:
@@ -119,9 +121,10 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
     for label, full, cut in (("B", a, b), ("A", b, a)):
         if len(full) > 3 and largest(full - cut) > _NOISE and len(np.unique(np.round(cut, 6))) > 2:
             bounds = float(cut.min()), float(cut.max())
-            if largest(np.clip(full, *bounds) - cut) <= _NOISE:
+            if largest(np.clip(full, *bounds) - full) > _NOISE:
                 text = f"{label}'s advantages are clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
-                yield Explanation("advantage-clipped", text, parameters={"side": label, "bounds": list(bounds)})
+                facts = {"side": label, "bounds": list(bounds)}
+                yield applied("advantage-clipped", text, full - cut, np.clip(full, *bounds) - cut, _NOISE, facts)
 
 
 def discounted(evidence: Evidence) -> Iterator[Explanation]:
@@ -178,10 +181,11 @@ def term_added(evidence: Evidence) -> Iterator[Explanation]:
             continue
         gap, term = np.concatenate(gaps), np.concatenate(terms)
         factor = fit_factor(term, gap)
-        residual, noise = largest(gap - factor * term), 1e-4 * largest(gap)
-        if residual <= noise and abs(factor) > 1e-6 and len(np.unique(np.round(term, 6))) > 3:
+        noise = 1e-4 * largest(gap)
+        if abs(factor) > 1e-6 and len(np.unique(np.round(term, 6))) > 3:
             text = f"B's advantages are A's plus {factor:.6g} times {what} of each token"
-            yield Explanation("term-in-advantage", text, residual, noise, {"factor": factor, "term": what})
+            facts = {"factor": factor, "term": what}
+            yield applied("term-in-advantage", text, gap, gap - factor * term, noise, facts)
 
 
 HYPOTHESES = {

@@ -19,9 +19,10 @@ Pair = tuple[SampleTokens, SampleTokens]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A hypothesis that accounts for a difference: with its parameters applied, `residual` of it is left.
+    """A hypothesis with its parameters applied to a difference: `residual` is what is left of it.
 
-    `noise` is what rounding alone may leave; `share` is how much of the difference it accounts for.
+    `noise` is what rounding alone may leave: up to that the hypothesis fits and accounts for the difference, beyond it
+    the hypothesis is at best near. `share` is how much of the difference it accounts for.
     """
 
     id: str
@@ -100,6 +101,38 @@ class Evidence:
             found_a, found_b = one.trained(name), other.trained(name)
             if found_a is not None and found_b is not None and len(found_a[0]) == len(found_b[0]):
                 yield found_a[0].astype(np.float64), found_b[0].astype(np.float64)
+
+
+def nearest_text(item: Explanation) -> str:
+    """A hypothesis that does not fit, for people: what it would say, and how far off it is."""
+    left = f"{item.residual:.2g} left where rounding allows {item.noise:.2g}"
+    if item.noise == 0:
+        left = f"not so for {item.residual:.0f} of the samples that differ"
+    return f"{item.id}, accounts for {item.share:.0%}: {item.explains} ({left})"
+
+
+def applied(
+    id: str,
+    text: str,
+    before: np.ndarray,
+    after: np.ndarray,
+    noise: float,
+    parameters: dict[str, Any],
+    share: float = 1.0,
+) -> Explanation:
+    """A hypothesis that leaves `after` of the difference `before`; `share` counts where it fits."""
+    residual = largest(after)
+    if residual > noise:
+        whole = float(np.linalg.norm(before)) if np.isfinite(before).all() else 0.0
+        rest = float(np.linalg.norm(after)) if np.isfinite(after).all() else float("inf")
+        share = max(0.0, 1 - rest / whole) if whole > 0 else 0.0
+    return Explanation(id, text, residual, noise, parameters, share)
+
+
+def for_samples(id: str, text: str, matching: int, differing: int, parameters: dict[str, Any]) -> Explanation:
+    """A rule that `matching` of the samples that differ obey; it fits when all of them do."""
+    missed = differing - matching
+    return Explanation(id, text, float(missed), 0.0, parameters, matching / differing if differing else 0.0)
 
 
 def largest(values: np.ndarray) -> float:

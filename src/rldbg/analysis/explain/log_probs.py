@@ -8,7 +8,7 @@ import numpy as np
 
 from rldbg.analysis.explain import contexts
 from rldbg.analysis.explain.aggregation import mask_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.permuted import permuted_rows
 
@@ -29,7 +29,7 @@ def shifted(quantity: str) -> Hypothesis:
         if not differs(evidence, quantity):
             return
         for offset, text in ((1, "one position later"), (-1, "one position earlier")):
-            residual, seen = 0.0, 0
+            before, after = [], []
             for one, other in evidence.with_equal_tokens:
                 a, b = one.quantities.get(quantity), other.quantities.get(quantity)
                 if a is None or b is None or a.start != b.start:
@@ -40,12 +40,11 @@ def shifted(quantity: str) -> Hypothesis:
                 ]
                 # At the edge of a run of trained tokens the neighbour has no value of its own.
                 places = places[one.loss_mask[places - offset + b.start] != 0]
-                residual = max(residual, largest(b.values[places].astype(float) - a.values[places - offset]))
-                seen += len(places)
-            if seen > 8 and residual <= _NOISE:
-                yield Explanation(
-                    "shift-by-one", f"B's {quantity} are A's, {text}", residual, _NOISE, {"shift": offset}
-                )
+                before.append(b.values[places].astype(float) - a.values[places])
+                after.append(b.values[places].astype(float) - a.values[places - offset])
+            if sum(map(len, after)) > 8:
+                gaps = np.concatenate(before), np.concatenate(after)
+                yield applied("shift-by-one", f"B's {quantity} are A's, {text}", *gaps, _NOISE, {"shift": offset})
 
     return hypothesis
 
@@ -59,11 +58,10 @@ def zero_filled(quantity: str) -> Hypothesis:
             return
         for label, full, holed in (("B", found[0], found[1]), ("A", found[1], found[0])):
             holes = (holed == 0) & (full != 0)
-            residual = largest((holed - full)[~holes])
-            if holes.any() and residual <= _NOISE and largest(full[holes]) > _NOISE:
+            if holes.any() and largest(full[holes]) > _NOISE:
                 facts = {"side": label, "tokens": int(holes.sum())}
                 text = f"{label}'s {quantity} are 0 at {int(holes.sum())} tokens where the other side has values"
-                yield Explanation("zero-filled", text, residual, _NOISE, facts)
+                yield applied("zero-filled", text, holed - full, (holed - full)[~holes], _NOISE, facts)
 
     return hypothesis
 
@@ -138,10 +136,10 @@ def _by_entropy(evidence: Evidence, quantity: str) -> Iterator[Explanation]:
     predicted = (betas - 1) / 2 * ((log_a + entropy_a) + (log_b + entropy_b) / betas)
     errors = np.sqrt(((gap - predicted) ** 2).mean(1))
     best, left = float(betas[int(np.argmin(errors)), 0]), float(errors.min())
-    if left <= 0.1 * spread and abs(best - 1) > 0.02:
+    if abs(best - 1) > 0.02:
         text = f"B's {quantity} are those of logits divided by {1 / best:.3g} times A's temperature"
         facts = {"temperature_ratio": 1 / best}
-        yield Explanation("temperature", text, left, 0.1 * spread, facts, 1 - left / spread)
+        yield Explanation("temperature", text, left, 0.1 * spread, facts, max(0.0, 1 - left / spread))
 
 
 def scaled(quantity: str) -> Hypothesis:
@@ -153,10 +151,10 @@ def scaled(quantity: str) -> Hypothesis:
             return
         a, b = found
         factor = fit_factor(a, b)
-        residual, noise = largest(b - factor * a), _NOISE * max(1.0, abs(factor)) * 5
-        if residual <= noise and abs(factor - 1) > 1e-3:
+        noise = _NOISE * max(1.0, abs(factor)) * 5
+        if abs(factor - 1) > 1e-3:
             text = f"B's {quantity} are A's times {factor:.6g}"
-            yield Explanation("scaled", text, residual, noise, {"factor": factor})
+            yield applied("scaled", text, b - a, b - factor * a, noise, {"factor": factor})
 
     return hypothesis
 
@@ -170,9 +168,9 @@ def offset(quantity: str) -> Hypothesis:
             return
         gap = found[1] - found[0]
         middle = float(np.median(gap))
-        if len(gap) > 3 and largest(gap - middle) <= 5 * _NOISE < abs(middle):
+        if len(gap) > 3 and abs(middle) > 5 * _NOISE:
             text = f"B's {quantity} are A's plus {middle:.6g}"
-            yield Explanation("offset", text, largest(gap - middle), 5 * _NOISE, {"offset": middle})
+            yield applied("offset", text, gap, gap - middle, 5 * _NOISE, {"offset": middle})
 
     return hypothesis
 
@@ -186,11 +184,12 @@ def bounded(quantity: str) -> Hypothesis:
             return
         for label, full, cut in (("B", found[0], found[1]), ("A", found[1], found[0])):
             bounds = float(cut.min()), float(cut.max())
-            if len(np.unique(cut)) > 2 and largest(np.clip(full, *bounds) - cut) <= _NOISE:
+            if len(np.unique(cut)) > 2 and (full.min() < bounds[0] - _NOISE or full.max() > bounds[1] + _NOISE):
                 sides = [f"below {bounds[0]:.6g}"] if full.min() < bounds[0] - _NOISE else []
                 sides += [f"above {bounds[1]:.6g}"] if full.max() > bounds[1] + _NOISE else []
                 text = f"{label}'s {quantity} are cut off {' and '.join(sides)}"
-                yield Explanation("clipped", text, 0.0, _NOISE, {"side": label, "bounds": list(bounds)})
+                facts = {"side": label, "bounds": list(bounds)}
+                yield applied("clipped", text, full - cut, np.clip(full, *bounds) - cut, _NOISE, facts)
 
     return hypothesis
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rldbg.analysis.explain.aggregation import fitting_rules, mask_of, rules_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 
 _NOISE = 2e-6
@@ -242,10 +242,10 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         return
     a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
     factor = fit_factor(a, b)
-    residual, noise = largest(b - factor * a), max(_NOISE, 1e-4 * largest(b))
-    if residual <= noise and abs(factor - 1) > 1e-3 and largest(a) > 10 * noise:
+    noise = max(_NOISE, 1e-4 * largest(b))
+    if abs(factor - 1) > 1e-3 and largest(a) > 10 * noise:
         text = f"B's losses are A's times {factor:.6g}"
-        yield Explanation("loss-scaled", text, residual, noise, {"factor": factor}, 0.95)
+        yield applied("loss-scaled", text, b - a, b - factor * a, noise, {"factor": factor}, 0.95)
 
 
 _RULES = (surrogate, clipping, aggregation, coefficients, kl_estimator, entropy_aggregation)

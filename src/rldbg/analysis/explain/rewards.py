@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, for_samples, largest
 from rldbg.analysis.explain.permuted import permutation
 
 
@@ -24,12 +24,13 @@ def affine(evidence: Evidence) -> Iterator[Explanation]:
     if a.size == 0 or largest(a - a.mean()) == 0 or np.array_equal(a, b) or not np.isfinite([a, b]).all():
         return
     scale, offset = np.polyfit(a, b, 1)
-    noise, residual = 1e-5 * max(1.0, largest(b)), largest(b - (scale * a + offset))
-    if residual <= noise and abs(scale) > 1e-6:
+    noise = 1e-5 * max(1.0, largest(b))
+    if abs(scale) > 1e-6:
         what = [f"scaled by {scale:.6g}"] if abs(scale - 1) > 1e-6 else []
         what += [f"shifted by {offset:.6g}"] if abs(offset) > 1e-6 else []
         facts = {"scale": float(scale), "offset": float(offset)}
-        yield Explanation("reward-affine", f"B's rewards are A's {' and '.join(what)}", residual, noise, facts)
+        text = f"B's rewards are A's {' and '.join(what)}"
+        yield applied("reward-affine", text, b - a, b - (scale * a + offset), noise, facts)
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
@@ -65,11 +66,10 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
         if len(np.unique(lengths)) < 3 or largest(gap) == 0:
             continue
         slope, offset = np.polyfit(lengths, gap, 1)
-        residual = largest(gap - slope * lengths - offset)
-        if residual <= 1e-5 and abs(slope) > 1e-4:
+        if abs(slope) > 1e-4:
             text = f"B's rewards are A's {slope:+.6g} a {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
             facts = {"per_token": float(slope), "offset": float(offset)}
-            yield Explanation("reward-by-length", text, residual, 1e-5, facts)
+            yield applied("reward-by-length", text, gap, gap - slope * lengths - offset, 1e-5, facts)
 
 
 def of_group(evidence: Evidence) -> Iterator[Explanation]:
@@ -81,12 +81,13 @@ def of_group(evidence: Evidence) -> Iterator[Explanation]:
             groups.setdefault(pair[index].sample.group_id, []).append(pair[index].reward or 0.0)
         changed = [pair for pair in known if pair[0].reward != pair[1].reward]
         for how, rule in (("mean", np.mean), ("maximum", np.max), ("minimum", np.min)):
-            if changed and all(
+            same = sum(
                 abs((pair[1 - index].reward or 0.0) - float(rule(groups[pair[index].sample.group_id]))) <= 1e-6
                 for pair in changed
-            ):
-                text = f"{label} gives {len(changed)} samples the {how} of their group's rewards"
-                yield Explanation("reward-of-group", text, parameters={"side": label, "how": how})
+            )
+            if same:
+                text = f"{label} gives {same} samples the {how} of their group's rewards"
+                yield for_samples("reward-of-group", text, same, len(changed), {"side": label, "how": how})
 
 
 def lost(evidence: Evidence) -> Iterator[Explanation]:

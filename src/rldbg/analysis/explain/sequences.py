@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rldbg.analysis.explain.contexts import NOISE
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, for_samples, largest
 from rldbg.analysis.samples import common_prefix
 from rldbg.analysis.tokens import SampleTokens
 
@@ -83,9 +83,11 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
             and not np.array_equal(pair[0].loss_mask != 0, pair[1].loss_mask != 0)
         ]
         for name, fault, text in _MASK_FAULTS:
-            if changed and all(fault(*item) for item in changed):
-                facts = {"side": label, "samples": len(changed)}
-                yield Explanation(name, f"{label}{text} ({len(changed)} samples)", parameters=facts)
+            faulty = sum(fault(*item) for item in changed)
+            if faulty:
+                facts = {"side": label, "samples": faulty}
+                yield for_samples(name, f"{label}{text} ({faulty} samples)", faulty, len(changed), facts)
+            if faulty == len(changed):
                 break
 
 

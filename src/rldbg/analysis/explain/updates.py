@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.log_probs import round_to
 from rldbg.analysis.explain.passes import SideStep
 
@@ -58,10 +58,10 @@ def carried_over(evidence: Evidence) -> Iterator[Explanation]:
         gap = _flat(now[wrong], keys) - _flat(now[right], keys)
         last = np.concatenate([before[name].ravel() for name, _ in keys])
         factor = fit_factor(last, gap)
-        residual, noise = largest(gap - factor * last), 2e-3 * largest(gap)
-        if residual <= noise and factor > 1e-3:
+        if factor > 1e-3:
             text = f"{label}'s gradient still holds {factor:.4g} times the one before: it was not cleared"
-            yield Explanation("gradient-carried-over", text, residual, noise, {"side": label, "factor": factor})
+            facts = {"side": label, "factor": factor}
+            yield applied("gradient-carried-over", text, gap, gap - factor * last, 2e-3 * largest(gap), facts)
 
 
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
@@ -75,10 +75,10 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         yield Explanation("gradient-zero", "B's gradients are all 0", parameters={"side": "B"})
         return
     factor = fit_factor(one, other)
-    residual, noise = largest(other - factor * one), 1e-3 * largest(other)
-    if residual <= noise and abs(factor - 1) > 1e-3:
+    if abs(factor - 1) > 1e-3:
         text = f"B's gradients are A's times {factor:.6g}"
-        yield Explanation("gradient-scaled", text, residual, noise, {"factor": factor})
+        facts = {"factor": factor}
+        yield applied("gradient-scaled", text, other - one, other - factor * one, 1e-3 * largest(other), facts)
 
 
 def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:

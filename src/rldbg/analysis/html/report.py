@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rldbg.analysis.html.charts import bar, both_sides, difference_histogram, heat_map, number, strip_chart
 from rldbg.analysis.html.strips import Decode, token_strips
@@ -14,6 +14,9 @@ from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 from rldbg.core.findings import by_severity, to_html
 from rldbg.recording import Recording
+
+if TYPE_CHECKING:
+    from rldbg.analysis.explain import Explanation
 
 _SHOWN_FIELDS = 8
 
@@ -106,15 +109,14 @@ def _flow(result: Comparison, place: int) -> str:
 def _reasons(result: Comparison) -> str:
     if result.first_difference is None:
         return ""
-    cards = [
-        f'<div class="card"><b>{escape(item.explains)}</b><div class="facts">'
-        f"<div><span>accounts for</span>{bar(item.share)} {item.share:.0%}</div>"
-        f"<div><span>left over</span><code>{number(item.residual)}</code></div>"
-        f"<div><span>rounding allows</span><code>{number(item.noise)}</code></div>"
-        f"<div><span>hypothesis</span><code>{escape(item.id)}</code></div>{_parameters(item.parameters)}</div></div>"
-        for item in result.explanations
-    ]
-    body = "".join(cards) or '<div class="card">No known hypothesis accounts for it.</div>'
+    body = "".join(_hypothesis(item, "card") for item in result.explanations)
+    if not result.explanations:
+        near = "".join(_hypothesis(item, "card near") for item in result.nearest)
+        body = '<div class="card">Cause unknown: no hypothesis accounts for it.'
+        body += (
+            (" Those below come nearest and are not the cause: what they leave is more than rounding.") if near else ""
+        )
+        body += f"</div>{near}"
     mismatch = "".join(
         f"<tr><td><code>{escape(name)}</code></td>"
         + "".join(f'<td class="n">{number(value)}</td>' for value in numbers.values())
@@ -129,6 +131,16 @@ def _reasons(result: Comparison) -> str:
             f"<tr><th></th>{head}</tr>{mismatch}</table></div>"
         )
     return f'<h2>Why</h2><div class="why">{body}</div>{mismatch}'
+
+
+def _hypothesis(item: Explanation, classes: str) -> str:
+    return (
+        f'<div class="{classes}"><b>{escape(item.explains)}</b><div class="facts">'
+        f"<div><span>accounts for</span>{bar(item.share)} {item.share:.0%}</div>"
+        f"<div><span>left over</span><code>{number(item.residual)}</code></div>"
+        f"<div><span>rounding allows</span><code>{number(item.noise)}</code></div>"
+        f"<div><span>hypothesis</span><code>{escape(item.id)}</code></div>{_parameters(item.parameters)}</div></div>"
+    )
 
 
 def _parameters(parameters: dict[str, Any]) -> str:

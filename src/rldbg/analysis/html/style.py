@@ -67,7 +67,8 @@ box-shadow:0 6px 24px #0004}
 .meter{display:inline-block;width:120px;height:8px;border-radius:4px;background:var(--line);vertical-align:middle;
 overflow:hidden}
 .meter span{display:block;height:100%;background:var(--good)}
-.why{display:grid;gap:10px}.why .card{margin:0}.legend{display:flex;gap:3px;align-items:center;font-size:12px;
+.why{display:grid;gap:10px}.why .card{margin:0}.why .near{border-style:dashed;color:var(--muted)}
+.legend{display:flex;gap:3px;align-items:center;font-size:12px;
 color:var(--muted)}
 .legend i{width:20px;height:10px;border-radius:3px;background:var(--line)}
 details summary{cursor:pointer}.findings details{background:var(--card);border:1px solid var(--line);
