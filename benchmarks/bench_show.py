@@ -41,7 +41,7 @@ def make(root: Path) -> None:
                 header, buffers = native.encode([Record(key, record.fields, samples, ("a", "a"), "policy")])
                 path = root / kind / f"step_{step:06d}_rank{rank}.safetensors"
                 path.write_bytes(header + b"".join(buffers))
-                journal.intent(step, key, 2)
+                journal.intent([step], key, 2)
                 journal.done([step], f"{kind}/{path.name}", path.stat().st_size, crc32_of(path))
     for journal in journals:
         journal.close(release=True)

@@ -161,7 +161,7 @@ class _Writer:
     def _note(self, batch: list[Record], path: Path) -> None:
         ids = []
         for record in batch:
-            self._journal.intent(self._next_id, record.key, len(record.samples))
+            self._journal.intent([self._next_id], record.key, len(record.samples))
             ids.append(self._next_id)
             self._next_id += 1
             for name in _only_as_text(record):

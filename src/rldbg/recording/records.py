@@ -63,7 +63,8 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: np.dtype[Any] | type | None = None) -> "Ragged":
-        arrays = [row if type(row) is np.ndarray and row.dtype == dtype else np.asarray(row, dtype) for row in rows]
+        wanted = None if dtype is None else np.dtype(dtype)  # made once: comparing with a type makes one each time
+        arrays = [row if type(row) is np.ndarray and row.dtype == wanted else np.asarray(row, wanted) for row in rows]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
         np.cumsum(list(map(len, arrays)), out=offsets[1:])
         if arrays:

@@ -35,16 +35,24 @@ class Trajectory:
     @cached_property
     def prompt_length(self) -> int:
         """How many tokens stand before the first one that is trained on."""
-        trained = np.flatnonzero(self.loss_mask)
+        (trained,) = self.loss_mask.nonzero()
         return int(trained[0]) if len(trained) else len(self.tokens)
 
     @property
     def response_length(self) -> int:
         return len(self.tokens) - self.prompt_length
 
-    @cached_property
-    def prompt_hash(self) -> str:
-        return prompt_hash(np.ascontiguousarray(self.tokens[: self.prompt_length], dtype="<i8").tobytes())
+    @property
+    def prompt(self) -> bytes:
+        """The prompt's token ids as little-endian int64 bytes, which its hash is made of."""
+        return self.tokens[: self.prompt_length].astype("<i8", copy=False).tobytes()
+
+
+def prompt_hashes(trajectories: Sequence[Trajectory]) -> tuple[str, ...]:
+    """The hash of each trajectory's prompt; those of a group have one prompt, so it is hashed once."""
+    prompts = [item.prompt for item in trajectories]
+    names = {prompt: prompt_hash(prompt) for prompt in set(prompts)}
+    return tuple(names[prompt] for prompt in prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class TrajectoryBatch:
             logprobs[row, columns] = np.nan if item.logprobs is None else item.logprobs
         return cls(
             samples=tuple(item.sample for item in trajectories),
-            prompt_hashes=tuple(item.prompt_hash for item in trajectories),
+            prompt_hashes=prompt_hashes(trajectories),
             input_ids=torch.from_numpy(input_ids),
             attention_mask=torch.from_numpy(attention_mask),
             position_ids=torch.from_numpy(np.maximum(attention_mask.cumsum(1) - 1, 0)),

@@ -21,6 +21,7 @@ import numpy as np
 
 from rldbg.core import Identity, SampleId, redact
 from rldbg.recording import Ragged, Recorder
+from rldbg.replay import prompt_hashes
 from rldbg.trainer.determinism import random_state
 from rldbg.trainer.observer import Place, RecordingPlan, columns
 from rldbg.trainer.settings import Recipe
@@ -72,7 +73,7 @@ class CapsuleWriter:
             "capsule",
             step=step,
             samples=[item.sample for item in trajectories],
-            prompt_hashes=[item.prompt_hash for item in trajectories],
+            prompt_hashes=prompt_hashes(trajectories),
             policy_version=step,
             recipe=redact(asdict(self._recipe)),
             model_config=model.config.to_dict(),

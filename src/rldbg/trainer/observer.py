@@ -10,7 +10,7 @@ import numpy as np
 
 from rldbg.core import Identity
 from rldbg.recording import Ragged, Recorder, RecorderSettings
-from rldbg.replay import Trajectory
+from rldbg.replay import Trajectory, prompt_hashes
 from rldbg.trainer.settings import AlgorithmSettings
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Observer:
             return
         names = ("input_tokens", "target_tokens", "logprobs", "advantages", "loss_mask")
         fields: dict[str, Any] = {name: Ragged.from_rows([getattr(datum, name) for datum in datums]) for name in names}
-        self.recorder.record("datums", **_place(step, trajectories), **fields)
+        self.recorder.record(
+            "datums", **_place(step, trajectories), prompt_hashes=prompt_hashes(trajectories), **fields
+        )
 
     def training_metrics(self, step: int, epoch: int, mini_batch: int, metrics: Mapping[str, Any]) -> None:
         """What the training service answered."""
@@ -80,6 +82,7 @@ class Observer:
         self.recorder.record(
             "old_log_probs",
             **_place(step, batch.trajectories),
+            prompt_hashes=prompt_hashes(batch.trajectories),
             old_log_probs=padded,
             batch_info={"batch_size": len(batch)},
         )
@@ -174,7 +177,7 @@ def columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "loss_mask": Ragged.from_rows([item.loss_mask for item in trajectories], np.int64),
         "reward": np.asarray([item.reward for item in trajectories], dtype=np.float32),
         "is_val": np.asarray([item.is_val for item in trajectories]),
-        "extra_fields": [dict(item.extra_fields) for item in trajectories],
+        "extra_fields": [item.extra_fields for item in trajectories],
     }
     logprobs = [item.logprobs for item in trajectories if item.logprobs is not None]
     versions = [item.policy_versions for item in trajectories if item.policy_versions is not None]
@@ -186,10 +189,12 @@ def columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def _place(step: int, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """What says which samples a record is about; a step's samples come from the weights of its number."""
+    """What says which samples a record is about; a step's samples come from the weights of its number.
+
+    Trajectories have their prompts in them; other kinds are given the hashes of them beside this.
+    """
     return {
         "step": step,
         "policy_version": step,
         "samples": [item.sample for item in trajectories],
-        "prompt_hashes": [item.prompt_hash for item in trajectories],
     }

@@ -19,7 +19,7 @@ class Writer:
 
     def intent(self, key, rows=2):
         self._id += 1
-        self.journal.intent(self._id, key, rows)
+        self.journal.intent([self._id], key, rows)
         return self._id
 
     def close(self):

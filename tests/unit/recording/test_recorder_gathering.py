@@ -18,11 +18,11 @@ def handed(number: int, kind: str = "loss", step: int = 0, **about) -> Handed:
     snapshot = Snapshot(HeapMemory(), DEVICES)
     snapshot.add("values", about.pop("values", np.zeros(4, dtype=np.float32)))
     key = RecordKey(kind, step, 0, number, about.pop("epoch", 0), about.pop("mini_batch", 0))
-    return Handed(number, Ticket(key, Scope.MICRO, 0, **({"alone": False} | about)), snapshot)
+    return Handed((number,), Ticket(key, Scope.MICRO, 0, **({"alone": False} | about)), snapshot)
 
 
 def ids(batches: list[Batch]) -> list[list[int]]:
-    return [[record.id for record in batch.records] for batch in batches]
+    return [[id for record in batch.records for id in record.ids] for batch in batches]
 
 
 def gathering(most_bytes: int = 10**9) -> Gathering:
@@ -75,7 +75,7 @@ def test_waiting_has_a_limit_counted_from_the_first_record() -> None:
 
 
 def test_too_many_bytes_are_due_at_once() -> None:
-    open_batches = gathering(most_bytes=40)
+    open_batches = gathering(most_bytes=3 * handed(0).snapshot.memory.size - 1)
     assert open_batches.add(handed(0), 0) == []
     assert open_batches.add(handed(1), 0) == []
     assert ids(open_batches.add(handed(2), 0)) == [[0, 1, 2]]

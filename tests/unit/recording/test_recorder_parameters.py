@@ -124,3 +124,27 @@ def test_flattened_parameters_are_said_to_be_so(tmp_path: Path, caplog: pytest.L
     with Recorder(tmp_path, parameter_patterns=["q_proj"]) as recorder:
         recorder.record_parameters(0, FullyShardedDataParallel())
     assert "use_orig_params=True" in caplog.text
+
+
+def test_a_model_of_several_dtypes_and_sizes_is_recorded_whole(tmp_path: Path) -> None:
+    net = nn.ModuleDict(
+        {
+            "large": nn.Linear(1500, 1500),  # more than is handed over in one piece
+            "brain": nn.Linear(3, 2).to(torch.bfloat16),
+            "small": nn.Linear(2, 2),
+            "none": nn.Linear(2, 2, device="meta"),
+        }
+    )
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        recorder.record_parameters(0, net)
+        recorder.record_parameters(1, net)
+    recording = rldbg.open(tmp_path)
+    names = {name for name, _ in net.named_parameters() if not name.startswith("none")}
+    for step in (0, 1):
+        found = {record.fields["param_name"]: record.array("param") for record in recording.records(step=step)}
+        assert found.keys() == names
+        assert all((found[name] == net.get_parameter(name).detach().float().numpy()).all() for name in names)
+    # What could not be copied is said by the journal, and is all that is missing.
+    assert [(finding.id, finding.where[-7:]) for finding in recording.verify()] == [
+        *[("dropped", "micro 6"), ("dropped", "micro 7")] * 2
+    ]

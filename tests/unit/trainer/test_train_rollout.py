@@ -38,7 +38,7 @@ def test_one_turn():
     assert right.logprobs.tolist() == [0, 0, 0, 0, -0.5, -0.5]
     assert right.policy_versions.tolist() == [-1] * 4 + [1] * 2
     assert right.extra_fields["group_id"] == "3+4#0" and wrong.extra_fields["run_id"] == 1
-    assert right.prompt_hash == wrong.prompt_hash
+    assert right.prompt == wrong.prompt
 
 
 def test_a_wrong_answer_is_told_so_and_may_try_again_for_half_the_reward():

@@ -36,19 +36,22 @@ _ABSENT_JSON = {"$absent": True}
 
 def can_join(first: Record, other: Record) -> bool:
     """Whether two records may share a file: one process, one step, each common field of one layout and dtype."""
-    if first.key._replace(micro=0) != other.key._replace(micro=0):
-        return False
-    if (first.role, first.coordinates, first.policy_version) != (other.role, other.coordinates, other.policy_version):
-        return False
     common = first.fields.keys() & other.fields.keys()
-    return all(_signature(first.fields[name]) == _signature(other.fields[name]) for name in common)
+    same_forms = all(_signature(first.fields[name]) == _signature(other.fields[name]) for name in common)
+    return same_forms and _belongs_to(first) == _belongs_to(other)
+
+
+def _belongs_to(record: Record) -> tuple[Any, ...]:
+    """What a file says once for all of its records."""
+    kind, step, rank, _, epoch, mini_batch = record.key
+    return kind, step, rank, epoch, mini_batch, record.role, record.coordinates, record.policy_version
 
 
 def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
     """The header, and the buffers that follow it. The buffers are views of the arrays given, wherever contiguous."""
     first = records[0]
     for record in records[1:]:
-        if not can_join(first, record):
+        if _belongs_to(record) != _belongs_to(first):
             raise ValueError(f"{record.key} cannot share a file with {first.key}")
     columns: list[tuple[str, str, list[np.ndarray]]] = []
     fields = {
@@ -67,8 +70,6 @@ def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
         "policy_version": first.policy_version,
         "micros": [record.key.micro for record in records],
         "rows": [len(record.samples) for record in records],
-        "samples": [list(sample) for record in records for sample in record.samples],
-        "prompt_hashes": _joined_hashes(records),
         "fields": fields,
         "extra": [to_json(record.extra) if record.extra else None for record in records],
     }
@@ -77,7 +78,9 @@ def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
     for name, dtype, parts in columns:
         nbytes = sum(part.nbytes for part in parts)
         infos.append((name, dtype, [nbytes // _item_bytes(parts)], nbytes))
-    text = ENCODE_JSON(metadata)
+    samples = ",".join(_samples_text(record.samples) for record in records if record.samples)
+    hashes = ",".join(_hashes_text(_hashes_of(record)) for record in records if record.samples)
+    text = f'{ENCODE_JSON(metadata)[:-1]},"samples":[{samples}],"prompt_hashes":[{hashes}]}}'
     header = encode_header(infos, {METADATA_KEY: text})
     return header, [part.view(np.uint8).data for _, _, parts in columns for part in parts if part.nbytes]
 
@@ -185,7 +188,10 @@ def _dtype_name(dtype: np.dtype) -> str:
 def _encode_field(name: str, values: list[Any], columns: list[tuple[str, str, list[np.ndarray]]]) -> dict[str, Any]:
     """What the header says about a field; its arrays are added to the columns."""
     present = [value for value in values if value is not _ABSENT]
-    layout, dtype = _signature(present[0])
+    forms = set(map(_signature, present))
+    if len(forms) > 1:
+        raise ValueError(f"records whose {name} differs in layout or dtype cannot share a file: {sorted(forms)}")
+    ((layout, dtype),) = forms
     if layout == "data":
         return {"layout": "data", "values": [_ABSENT_JSON if value is _ABSENT else to_json(value) for value in values]}
     field: dict[str, Any] = {"layout": layout}
@@ -213,13 +219,20 @@ def _item_bytes(parts: list[np.ndarray]) -> int:
     return int(parts[0].itemsize)
 
 
-def _joined_hashes(records: Sequence[Record]) -> list[str]:
+def _hashes_of(record: Record) -> tuple[str, ...]:
     """One hash a sample; the empty text where a record has samples but no hashes."""
-    return [
-        name
-        for record in records
-        for name in (record.prompt_hashes or ("",) * len(record.samples))[: len(record.samples)]
-    ]
+    return (record.prompt_hashes or ("",) * len(record.samples))[: len(record.samples)]
+
+
+# A micro-batch is recorded as several kinds, one after the other, each with the same samples.
+@lru_cache(maxsize=8)
+def _samples_text(samples: tuple[SampleId, ...]) -> str:
+    return ENCODE_JSON(samples)[1:-1]
+
+
+@lru_cache(maxsize=8)
+def _hashes_text(hashes: tuple[str, ...]) -> str:
+    return ENCODE_JSON(hashes)[1:-1]
 
 
 def _slice(values: Flat, start: int, stop: int) -> Flat:

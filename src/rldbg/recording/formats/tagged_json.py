@@ -22,12 +22,14 @@ _PLAIN_KINDS = frozenset("biufc")
 
 
 def to_json(value: Any) -> Any:
-    """The JSON form of a value."""
+    """The JSON form of a value; the value itself, not a copy, where JSON can say it as it is."""
     exact = type(value)
     if exact in _SAME_IN_JSON:
         return value
-    if exact is dict and len(value) != 1 and all(type(key) is str for key in value):
-        return {key: item if type(item) in _SAME_IN_JSON else to_json(item) for key, item in value.items()}
+    if exact is dict and len(value) != 1 and set(map(type, value)) <= {str}:
+        if all(map(_is_same_in_json, value.values())):
+            return value
+        return {key: item if _is_same_in_json(item) else to_json(item) for key, item in value.items()}
     if exact is float and math.isfinite(value):
         return value
     if isinstance(value, str):
@@ -45,6 +47,13 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return _tagged(value)
+
+
+def _is_same_in_json(value: Any) -> bool:
+    exact = type(value)
+    if exact is float:
+        return math.isfinite(value)
+    return exact in _SAME_IN_JSON or (exact is int and -_EXACT_INT <= value <= _EXACT_INT)
 
 
 def from_json(value: Any) -> Any:

@@ -19,8 +19,9 @@ from rldbg.recording.recorder.journal import Journal
 from rldbg.recording.recorder.retention import Retention
 from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.settings import Format
+from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.recorder.trajectories import prompt_hashes
-from rldbg.recording.records import EncodedArray, Record
+from rldbg.recording.records import EncodedArray, Record, RecordKey
 
 Offer = Callable[[Callable[[], None]], None]
 
@@ -44,7 +45,7 @@ class Filing:
 
     def encode(self, batch: Batch) -> list[memoryview]:
         """The bytes of the file; arrays are passed through, not copied. An error here concerns this batch alone."""
-        records = [self._record(handed) for handed in batch.records]
+        records = [record for handed in batch.records for record in self._records(handed)]
         if self._format == "safetensors":
             header, arrays = native.encode(records)
             return _bytes([header, *arrays])
@@ -61,7 +62,7 @@ class Filing:
         self._make_folder(first.key.kind)
         stem = naming.stem(first.key, first.scope, self._format)
         # Two parts of one name may be written at once, so the temporary name also has the number of a record.
-        own = f"{self._journal.writer}-{batch.records[0].id}"
+        own = f"{self._journal.writer}-{batch.records[0].ids[0]}"
         temporary = self._path(f"{first.key.kind}/.{stem.rpartition('/')[2]}.{own}.tmp")
         try:
             size, crc32 = whole_file.write(temporary, buffers, offer)
@@ -72,24 +73,28 @@ class Filing:
                 Path(temporary).unlink()
             raise
         name = naming.part(stem, part, self._format)
-        self._journal.done([record.id for record in batch.records], name, size, crc32)
+        self._journal.done([id for record in batch.records for id in record.ids], name, size, crc32)
         for old in self._retention.added(first.key.step, name, size):
             Path(self._path(old)).unlink(missing_ok=True)
             self._journal.delete(old, "retention")
 
-    def _record(self, handed: Handed) -> Record:
+    def _records(self, handed: Handed) -> list[Record]:
         ticket, fields = handed.ticket, handed.snapshot.fields
-        if ticket.complete is not None:
-            fields = ticket.complete(fields)
+        if ticket.unfold is not None:
+            unfolded = zip(ticket.keys, ticket.unfold(fields), strict=True)
+            return [self._record(ticket, key, fields) for key, fields in unfolded]
         kind = ticket.key.kind
         fields = {
             name: _number(value) if shape_of(kind, name) is Shape.NUMBER else value for name, value in fields.items()
         }
+        return [self._record(ticket, ticket.key, fields)]
+
+    def _record(self, ticket: Ticket, key: RecordKey, fields: dict[str, Any]) -> Record:
         return Record(
-            key=ticket.key,
+            key=key,
             fields=fields,
             samples=ticket.samples,
-            prompt_hashes=ticket.prompt_hashes or prompt_hashes(kind, fields),
+            prompt_hashes=ticket.prompt_hashes or prompt_hashes(key.kind, fields),
             role=self._identity.role,
             coordinates=self._identity.coordinates,
             policy_version=ticket.policy_version,

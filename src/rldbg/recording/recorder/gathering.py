@@ -21,9 +21,9 @@ _Form = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Handed:
-    """One record handed over: what it is, and its data."""
+    """One record handed over, or several that came as one: what they are, and their data."""
 
-    id: int
+    ids: tuple[int, ...]
     ticket: Ticket
     snapshot: Snapshot
     written: Event | None = None
@@ -107,7 +107,11 @@ class Gathering:
 
 def _forms(record: Handed) -> dict[str, _Form]:
     """What must agree within a file; the names with @ stand for what the header says once for all."""
-    forms = {name: _form(value) for name, value in record.snapshot.fields.items()}
+    fields = record.snapshot.fields
+    if record.ticket.unfold is None:
+        forms = {name: _form(value) for name, value in fields.items()}
+    else:  # parameters: their values have one dtype, which begins another file when it changes
+        forms = {record.ticket.key.kind: _form(next(iter(fields.values())))}
     forms["@policy_version"] = ("data", str(record.ticket.policy_version))
     forms["@identity"] = ("data", f"{bool(record.ticket.samples)} {bool(record.ticket.prompt_hashes)}")
     return forms

@@ -1,4 +1,4 @@
-"""The journal of one writer process: one line, one write call, never rewritten.
+"""The journal of one writer process: whole lines in one write call, never rewritten.
 
 What a reader can rely on after kill -9: every record handed over has an intent line, every file that has its name and
 was finished in order has a done line with its size and checksum.
@@ -19,7 +19,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class Journal:
-    """An append-only file of JSON lines; every method is one line."""
+    """An append-only file of JSON lines; every method is one write."""
 
     def __init__(self, directory: Path, identity: Identity, format: str) -> None:
         folder = directory / "journal"
@@ -39,10 +39,13 @@ class Journal:
             }
         )
 
-    def intent(self, id: int, key: RecordKey, rows: int) -> None:
-        # Formatted by hand: this line is written on the training thread, once a record.
-        kind, *place = key
-        self._write(f'{{"event":"intent","id":{id},"key":[{_ENCODE(kind)},{",".join(map(str, place))}],"rows":{rows}}}')
+    def intent(self, ids: Sequence[int], key: RecordKey, rows: int) -> None:
+        """One line a record; the micro-batch numbers of those after the first follow that of the key."""
+        # Formatted by hand: this is written on the training thread.
+        before = f'"key":[{_ENCODE(key.kind)},{key.step},{key.rank}'
+        after = f'{key.epoch},{key.mini_batch}],"rows":{rows}}}'
+        lines = (f'{{"event":"intent","id":{id},{before},{key.micro + n},{after}' for n, id in enumerate(ids))
+        self._write("\n".join(lines))
 
     def done(self, ids: Sequence[int], file: str, size: int, crc32: int) -> None:
         numbers = ",".join(map(str, ids))

@@ -21,9 +21,12 @@ from rldbg.recording.recorder.tensors import dtype_name, plain_tensor
 from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.records import EncodedArray, RecordKey
 
+# So much of a model is handed over as one; the buffer has to hold it in one piece.
+_TOGETHER_BYTES = 8 * 2**20
 # What wrappers put into the names of parameters that their users never gave them.
 _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
 _CHUNK = 2**20
+_COPIED = frozenset({"cpu", "cuda"})
 
 
 class _Selected(NamedTuple):
@@ -31,6 +34,13 @@ class _Selected(NamedTuple):
 
     name: str
     tensor: Any
+
+
+class _Described(NamedTuple):
+    """This rank's values of a parameter, and what its record says beside them."""
+
+    local: Any
+    facts: dict[str, Any]
 
 
 def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: Complaints) -> list[Prepared]:
@@ -50,20 +60,38 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: 
         complaints.once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
     if settings.gather_shards:
         chosen = _gather(chosen)
-    return [
-        Prepared(
-            Ticket(
-                key=key._replace(micro=number),
-                scope=Scope.RANK,
-                rows=0,
-                alone=settings.format != "safetensors",
-                last=number == len(chosen) - 1,
-                complete=partial(_complete, key.kind, settings.parameter_mode),
-            ),
-            _fields(key.kind, item),
+    described = [_describe(item) for item in chosen]
+    together = _TOGETHER_BYTES if settings.format == "safetensors" else 0
+    prepared, first = [], 0
+    for family in _families(described, together):
+        facts = [item.facts for item in family]
+        ticket = Ticket(
+            key=key._replace(micro=first),
+            scope=Scope.RANK,
+            rows=0,
+            alone=settings.format != "safetensors",
+            last=first + len(family) == len(described),
+            count=len(family),
+            unfold=partial(_unfold, key.kind, settings.parameter_mode, facts),
         )
-        for number, item in enumerate(chosen)
-    ]
+        prepared.append(Prepared(ticket, {str(number): item.local for number, item in enumerate(family)}))
+        first += len(family)
+    return prepared
+
+
+def _families(described: list[_Described], most_bytes: int) -> Iterator[list[_Described]]:
+    """Neighbours of one dtype that together have few bytes; what may fail to be copied comes alone."""
+    family: list[_Described] = []
+    size = 0
+    for item in described:
+        nbytes = item.local.numel() * item.local.element_size() if item.local.device.type in _COPIED else most_bytes
+        if family and (size + nbytes > most_bytes or item.local.dtype != family[0].local.dtype):
+            yield family
+            family, size = [], 0
+        family.append(item)
+        size += nbytes
+    if family:
+        yield family
 
 
 def _select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[_Selected]:
@@ -107,20 +135,28 @@ def _gather(chosen: list[_Selected]) -> list[_Selected]:
     return whole
 
 
-def _fields(field: str, item: _Selected) -> dict[str, Any]:
-    """The record of one parameter before its statistics are known; a shard says what it is a part of."""
-    fields: dict[str, Any] = {"param_name": item.name}
+def _describe(item: _Selected) -> _Described:
+    """A shard says what it is a part of."""
+    facts: dict[str, Any] = {"param_name": item.name}
     if _is_sharded(item.tensor):
-        fields["global_shape"] = list(item.tensor.shape)
-        fields["placements"] = [repr(placement) for placement in item.tensor.placements]
+        facts["global_shape"] = list(item.tensor.shape)
+        facts["placements"] = [repr(placement) for placement in item.tensor.placements]
     local = plain_tensor(item.tensor)
-    return fields | {field: local, "shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"}
+    return _Described(local, facts | {"shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"})
 
 
-def _complete(field: str, mode: ParameterMode, fields: dict[str, Any]) -> dict[str, Any]:
-    """The writer thread's part: statistics, and in hash mode the hash instead of the values."""
-    value = fields[field]
-    complete = fields | _statistics(value)
+def _unfold(
+    field: str, mode: ParameterMode, facts: Sequence[dict[str, Any]], fields: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The writer thread's part: one record a parameter, with its statistics."""
+    return [_complete(field, mode, about, value) for about, value in zip(facts, fields.values(), strict=True)]
+
+
+def _complete(
+    field: str, mode: ParameterMode, facts: dict[str, Any], value: np.ndarray | EncodedArray
+) -> dict[str, Any]:
+    """In hash mode the record has the hash instead of the values."""
+    complete = facts | {field: value} | _statistics(value)
     if mode == "hash":
         bits = value.bits if isinstance(value, EncodedArray) else value
         complete["hash"] = blake2b(bits.reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()

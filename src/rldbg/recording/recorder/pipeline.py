@@ -236,7 +236,7 @@ class Pipeline:
         for record in records:
             _let_go(record)
         try:
-            self._journal.drop([record.id for record in records], reason)
+            self._journal.drop([id for record in records for id in record.ids], reason)
         except OSError as error:
             self._stop(str(error))
 

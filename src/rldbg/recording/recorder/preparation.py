@@ -67,4 +67,5 @@ def _columns(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 def _sample_ids(samples: Iterable[Any] | None, fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
     if samples is None:
         return trajectories.sample_ids(fields)
-    return tuple(trajectories.as_sample_id(sample) for sample in samples)
+    given = tuple(samples)
+    return given if set(map(type, given)) <= {SampleId} else tuple(map(trajectories.as_sample_id, given))

@@ -6,12 +6,12 @@ from typing import Any
 from rldbg.recording.kinds import KINDS, Shape
 
 ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
+_SHAPES = {(kind.name, field.name): field.shape for kind in KINDS.values() for field in kind.fields}
 
 
 def shape_of(kind: str, field: str) -> Shape | None:
     """What a field is declared to hold; None for a field or kind of the user's own."""
-    declared = KINDS[kind].field(field) if kind in KINDS else None
-    return None if declared is None else declared.shape
+    return _SHAPES.get((kind, field))
 
 
 def row_count(value: Any) -> int | None:

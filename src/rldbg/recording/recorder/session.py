@@ -62,10 +62,10 @@ class Session:
         with self._my_turn():
             if self._closed:
                 return
-            number = next(self._ids)
+            ids = tuple(itertools.islice(self._ids, ticket.count))
             try:
-                self._journal.intent(number, ticket.key, ticket.rows)
-                written = self._keep(number, ticket, fields)
+                self._journal.intent(ids, ticket.key, ticket.rows)
+                written = self._keep(ids, ticket, fields)
             except OSError as error:
                 self.stop(f"the journal cannot be written: {error}")
                 return
@@ -76,9 +76,9 @@ class Session:
         """Notes a record that was handed over but cannot even be prepared."""
         self._complaints.once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
         try:
-            number = next(self._ids)
-            self._journal.intent(number, key, 0)
-            self._journal.drop([number], reason)
+            ids = (next(self._ids),)
+            self._journal.intent(ids, key, 0)
+            self._journal.drop(ids, reason)
         except OSError as error:
             self.stop(f"the journal cannot be written: {error}")
 
@@ -118,33 +118,33 @@ class Session:
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 
-    def _keep(self, number: int, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _keep(self, ids: tuple[int, ...], ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
         """Passes a snapshot on, or notes why there is none. Returns what to wait for if the caller must wait."""
         try:
-            return self._snapshot(number, ticket, fields)
+            return self._snapshot(ids, ticket, fields)
         except NoRoom as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             reason = f"{type(error).__name__}: {error}"
             self._complaints.once(f"{ticket.key.kind}: {reason}", f"cannot record {ticket.key}: {reason}")
-        self._journal.drop([number], reason)
+        self._journal.drop(ids, reason)
         return None
 
-    def _snapshot(self, number: int, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _snapshot(self, ids: tuple[int, ...], ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
         try:
-            self._pass_on(number, ticket, fields, ArenaMemory(self._arena, self._on_full))
+            self._pass_on(ids, ticket, fields, ArenaMemory(self._arena, self._on_full))
         except TooLarge as error:
             if self._settings.when_full == "drop":
                 raise NoRoom(str(error)) from error
             # Memory stays bounded because the caller waits for this one, as the policy says.
             written = threading.Event()
-            self._pass_on(number, ticket, fields, HeapMemory(), written)
+            self._pass_on(ids, ticket, fields, HeapMemory(), written)
             return written
         return None
 
     def _pass_on(
         self,
-        number: int,
+        ids: tuple[int, ...],
         ticket: Ticket,
         fields: Mapping[str, Any],
         memory: Memory,
@@ -158,7 +158,7 @@ class Session:
         except BaseException:
             memory.release()
             raise
-        self._pipeline.hand_over(Handed(number, ticket, snapshot, written))
+        self._pipeline.hand_over(Handed(ids, ticket, snapshot, written))
 
     def _on_full(self) -> None:
         if self.stopped is not None:

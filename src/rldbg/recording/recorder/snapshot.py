@@ -13,10 +13,11 @@ from rldbg.recording.recorder.tensors import array_of, is_tensor, plain_tensor, 
 from rldbg.recording.records import EncodedArray, Ragged
 
 # Bookkeeping and data that is not an array are charged to the buffer as well: many small records are bounded, too.
-_RECORD_BYTES = 512
 _LEAF_BYTES = 64
+_RECORD_LEAVES = 8
 _COPY_AT_ONCE_BYTES = 256 * 2**10
 _AS_GIVEN = frozenset({Shape.DATA, Shape.TEXT})
+_NUMBERS = frozenset({type(None), bool, int, float})
 
 
 class Snapshot:
@@ -31,7 +32,7 @@ class Snapshot:
         self._devices = devices
         self._landings: list[Landing] = []
         self._transfers: list[Transfer] = []
-        self._leaves = 0
+        self._leaves = _RECORD_LEAVES
 
     def add(self, name: str, value: Any, shape: Shape | None = None) -> None:
         """Copies one field. A declared shape of data or text keeps lists as lists."""
@@ -54,7 +55,8 @@ class Snapshot:
 
     def seal(self) -> None:
         """Ends the training thread's part: from here on the caller's data is its own again."""
-        self.memory.take(_RECORD_BYTES + _LEAF_BYTES * self._leaves)
+        if self._leaves:
+            self.memory.take(_LEAF_BYTES * self._leaves)
         if self._landings:
             self._transfers = self._devices.send(self._landings)
 
@@ -135,7 +137,10 @@ class Snapshot:
 
     def _own(self, array: np.ndarray) -> np.ndarray:
         dtype = array.dtype.newbyteorder("=")
-        raw = self.memory.take(array.size * dtype.itemsize)
+        size = array.size * dtype.itemsize
+        # Charged here and not by a block of its own: taking and giving back a block costs more than a small copy.
+        raw = self.memory.take(size + _LEAF_BYTES * self._leaves)[:size]
+        self._leaves = 0
         target = raw.view(dtype).reshape(array.shape)
         if 0 < array.nbytes <= _COPY_AT_ONCE_BYTES and array.flags.c_contiguous and array.dtype == dtype:
             # numpy lets go of the interpreter for a copy; getting it back can take longer than a small copy does.
@@ -155,13 +160,16 @@ class Snapshot:
     def _plain(self, value: Any) -> Any:
         """JSON-like data, copied; tensors in it become lists, anything unknown its text."""
         self._leaves += 1
-        if value is None or type(value) in (bool, int, float):
+        if type(value) in _NUMBERS:
             return value
         if isinstance(value, str):
             self._leaves += len(value) // _LEAF_BYTES
             return str(value)
         if isinstance(value, np.generic):
             return value.item()
+        if type(value) is dict and (text := _text_among_atoms(value)) is not None:
+            self._leaves += len(value) + text // _LEAF_BYTES
+            return value.copy()
         if isinstance(value, Mapping):
             return {str(key): self._plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
@@ -174,6 +182,18 @@ class Snapshot:
         if isinstance(value, bool | int | float):  # subclasses, such as IntEnum
             return next(kind(value) for kind in (bool, int, float) if isinstance(value, kind))
         return self._plain(str(value))
+
+
+def _text_among_atoms(value: dict[Any, Any]) -> int | None:
+    """How much text a mapping of names to numbers and text holds; None when it holds anything else."""
+    text = 0
+    for item in value.values():
+        kind = type(item)
+        if kind is str:
+            text += len(item)
+        elif kind not in _NUMBERS:
+            return None
+    return text if set(map(type, value)) <= {str} else None
 
 
 class _PendingRagged:

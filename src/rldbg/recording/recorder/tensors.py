@@ -4,6 +4,7 @@ bfloat16 and float8 become EncodedArray; views, gradients, lazy conjugation and 
 """
 
 import sys
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +27,10 @@ def plain_tensor(tensor: Any) -> Any:
     """The strided tensor behind a parameter, a DTensor's local shard, a pending collective or a sparse tensor."""
     torch = torch_module()
     assert torch is not None
+    is_ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     tensor = tensor.detach()
+    if is_ordinary and tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -38,7 +42,12 @@ def plain_tensor(tensor: Any) -> Any:
 
 def dtype_name(tensor: Any) -> str:
     """The usual name of a tensor's dtype: float32, bfloat16 ..."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+@lru_cache(maxsize=64)  # torch makes the text anew each time it is asked for
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def array_of(tensor: Any) -> np.ndarray | EncodedArray:

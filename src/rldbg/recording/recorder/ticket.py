@@ -1,4 +1,4 @@
-"""Everything about a record except its data."""
+"""Everything about a record except its data; a model's parameters, one record each, share a ticket."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,5 +23,11 @@ class Ticket:
     samples: tuple[SampleId, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
     policy_version: int | None = None
-    complete: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Work on the fields that a writer thread does before they are written."""
+    count: int = 1
+    """How many records it stands for; their micro-batch numbers follow that of the key."""
+    unfold: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None
+    """What a writer thread makes of the fields handed over: the fields of each record. None: they are one record's."""
+
+    @property
+    def keys(self) -> list[RecordKey]:
+        return [self.key._replace(micro=self.key.micro + number) for number in range(self.count)]
