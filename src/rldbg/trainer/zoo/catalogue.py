@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 
 from rldbg.core import UsageError
-from rldbg.trainer.zoo import batch_bugs, late_bugs, loss_bugs, rollout_bugs, update_bugs
+from rldbg.trainer.zoo import batch_bugs, late_bugs, latest_bugs, loss_bugs, rollout_bugs, update_bugs
 from rldbg.trainer.zoo.bug import Bug, replaced
 
-BUGS: tuple[Bug, ...] = (*rollout_bugs.BUGS, *batch_bugs.BUGS, *loss_bugs.BUGS, *update_bugs.BUGS, *late_bugs.BUGS)
+_SOURCES = (rollout_bugs, batch_bugs, loss_bugs, update_bugs, late_bugs, latest_bugs)
+BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 
 
 def find_bug(name: str) -> Bug:
