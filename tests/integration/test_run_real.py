@@ -128,6 +128,14 @@ def test_exit_code_passes_through(project, code):
     assert len(list((run / "armed").glob("*.json"))) == 1
 
 
+def test_a_command_that_is_named_runs_whatever_it_is(project):
+    own = rldbg(project, "run", "--no-doctor", "--", "python3", "-c", "import sys; print('ran'); sys.exit(5)")
+    shell = rldbg(project, "run", "--no-doctor", "--", "bash", "-c", "echo ran; exit 6")
+
+    assert [(done.returncode, done.stdout) for done in (own, shell)] == [(5, "ran\n"), (6, "ran\n")]
+    assert "launch.no-training" in own.stderr
+
+
 def test_death_by_a_signal_shows_as_in_a_shell(project):
     assert rldbg(project, "run", "--", "python", "pkg/main_ppo.py", "die=1").returncode == 128 + signal.SIGKILL
 

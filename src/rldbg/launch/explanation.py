@@ -11,9 +11,10 @@ from rldbg.agent.arguments import STARTUP
 from rldbg.core import Finding
 from rldbg.launch.arming import dry_environment, environment_changes
 from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
+from rldbg.launch.command_line import understand
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
-from rldbg.launch.hazards import never_reached, run_hazards, script_hazards, training_hazards
+from rldbg.launch.hazards import never_reached, no_training, run_hazards, script_hazards, training_hazards
 from rldbg.launch.interpreter import through_wrapper
 from rldbg.launch.profile import GENERIC, profile_named
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
@@ -144,6 +145,8 @@ def _insist(request: Request, environment: dict[str, str]) -> tuple[DryRun, list
 
 def _runs_shell(request: Request) -> bool:
     """`bash -c ...`, `sbatch job.sh`, `srun bash ...`: a command whose inside only a dry run can show."""
+    if understand(request.argv).is_python:
+        return False
     command = recognise([Call(request.argv, str(request.cwd))], request.framework)
     return not command or (not command[0].program.is_python and command[0].kind == "other")
 
@@ -182,6 +185,7 @@ def _lands_last(command: Command, request: Request, run_folder: Path) -> bool:
 
 def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Command]) -> list[Finding]:
     found: list[Finding] = []
+    trains = any(command.kind == "training" for command in commands)
     if dry_run is not None:
         found += run_hazards(dry_run, commands, request.script)
     else:
@@ -194,6 +198,7 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
             for finding in script_hazards(request.script, commands, in_slurm=in_slurm)
             if (finding.id, finding.where) not in known
         ]
-        if dry_run is not None and not any(command.kind == "training" for command in commands):
-            found += never_reached(request.script, dry_run)
-    return found
+        if dry_run is not None and not trains:
+            found += never_reached(request.script, dry_run, commands)
+    missed = any(finding.id == "launch.training-not-reached" for finding in found)
+    return found if trains or missed else [*found, no_training(request.script)]

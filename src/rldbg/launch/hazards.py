@@ -9,7 +9,7 @@ from pathlib import Path
 from rldbg.core import Finding, Severity
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
-from rldbg.launch.recognition import Command, recognise
+from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
 _KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg)\b")
@@ -246,7 +246,7 @@ def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
         )
 
 
-def never_reached(script: Path, dry_run: DryRun) -> list[Finding]:
+def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) -> list[Finding]:
     """Why no training was seen: those that the text of the script holds, where it ended, and what it said last."""
     said = [line.strip() for line in dry_run.output.splitlines() if line.strip()]
     how = f"it ends at {dry_run.last or 'once'} with {dry_run.exit_code}"
@@ -256,7 +256,8 @@ def never_reached(script: Path, dry_run: DryRun) -> list[Finding]:
     places: list[tuple[str, tuple[str, ...]]] = [
         (f"{script}:{call.line}", (" ".join(call.argv)[:120],)) for call in held
     ]
-    if not places and (dry_run.exit_code or dry_run.ended != "by itself"):
+    ran = any(may_train(command.program) for command in commands)
+    if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
     return [
         Finding(
@@ -269,6 +270,18 @@ def never_reached(script: Path, dry_run: DryRun) -> list[Finding]:
         )
         for where, words in places
     ]
+
+
+def no_training(script: Path | None) -> Finding:
+    """Something runs, and nothing in it is known to train."""
+    return Finding(
+        "launch.no-training",
+        Severity.WARNING,
+        str(script or "the command"),
+        (),
+        "nothing in it is known to train: options are left alone, Python processes in it load the agent",
+        ("name the training itself: rldbg run -- COMMAND; and its options: --framework NAME, --set KEY=VALUE",),
+    )
 
 
 def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:

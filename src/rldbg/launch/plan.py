@@ -54,17 +54,18 @@ def make_plan(explanation: Explanation, request: Request, armed: Mapping[str, st
 
 
 def refuse_unarmable(explanation: Explanation) -> None:
-    """A run that would not be what it says is not started."""
-    if not explanation.trainings:
+    """A run that would not be what it says is not started. What a user names himself is his to decide."""
+    if not explanation.trainings and (explanation.request is None or explanation.request.script is not None):
         missed = next((hazard for hazard in explanation.hazards if hazard.id == "launch.training-not-reached"), None)
         if missed is not None:
             raise UsageError(
                 f"it does not come to a training ({missed.where}): {'; '.join(missed.evidence)}", missed.fix[0]
             )
-        raise UsageError(
-            "no training command was found in it",
-            "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",
-        )
+        if not any(explained.command.program.is_python for explained in explanation.commands):
+            raise UsageError(
+                "no training command was found in it",
+                "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",
+            )
     if explanation.stopped:
         reason = next((hazard.evidence for hazard in explanation.hazards if hazard.id == "launch.stops-early"), ())
         raise UsageError(

@@ -63,7 +63,7 @@ def recognise(calls: Sequence[Call], framework: str = "") -> list[Command]:
     found = [_judge(call, program, via, framework) for call, program, via in _outermost(calls)]
     if any(command.kind == "training" for command in found):
         return found
-    undecided = [command for command in found if _is_undecided(command.program)]
+    undecided = [command for command in found if may_train(command.program)]
     if len(undecided) == 1:
         # The only program of the script that is not known to do something else.
         only = undecided[0]
@@ -174,5 +174,6 @@ def judge_by_name(program: Program) -> Literal["training", "other", "undecided"]
     return "training" if _MAY_TRAIN.intersection(words) else "undecided"
 
 
-def _is_undecided(program: Program) -> bool:
+def may_train(program: Program) -> bool:
+    """Whether a program is Python and nothing in its name says what it does."""
     return program.kind in ("module", "script") and judge_by_name(program) == "undecided"
