@@ -24,7 +24,7 @@ from .profiling_actors import ActorSelection
 from .profiling_broker import BrokerGone, Questions
 from .profiling_nsys import UnderNsys, choose_this_process, run_under_nsys
 from .profiling_phases import HookedFunction, Phases, nvtx_marks, torch_marks
-from .profiling_plan import PLAN_VARIABLE, Choice, Plan
+from .profiling_plan import Choice, Plan
 from .profiling_ticket import is_open_inside, read_tickets
 from .profiling_window import Window, leave_step_marks, torch_is_imported
 from .settings import Settings, say
@@ -38,7 +38,7 @@ def begin() -> None:
     """At the start of a process of a profiled run, before the program's first line and before the agent's thread."""
     settings = Settings.from_environment()
     try:
-        plan = Plan.read(os.environ[PLAN_VARIABLE])
+        plan = Plan.from_environment()
     except (OSError, ValueError, TypeError, KeyError) as error:
         say(f"this process is not profiled: the plan cannot be read here: {error}")
         return

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import importlib
+import json
 import os
 import socket
 import sys
@@ -21,6 +22,8 @@ from .ray_process import snake_case
 from .settings import say
 
 WORKERS = "workers"
+# Which Ray cluster the run used: {"address", "nodes"}.
+CLUSTER = "ray_cluster.json"
 
 
 class ActorSelection:
@@ -74,6 +77,7 @@ class ActorSelection:
         @functools.wraps(init)
         def init_and_register(*args: Any, **kwargs: Any) -> Any:
             answer = init(*args, **kwargs)
+            self._note_cluster(module)
             # Ray also shuts down at exit; handlers run in the opposite order of their registration.
             atexit.unregister(self.before_shutdown)
             atexit.register(self.before_shutdown)
@@ -101,12 +105,21 @@ class ActorSelection:
         if ray is None or not ray.is_initialized() or getattr(worker, "mode", None) == 1:
             return
         self._finish_others("")
+        self._note_cluster(ray)
         with contextlib.suppress(Exception):
             # Whatever keeps Ray from giving its timeline, the job must end as it would without us: and Ray ends a
             # process that asks a cluster which is gone.
             host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
             ray.timeline(filename=str(Path(self._plan.books) / f"ray_timeline_{os.getpid()}.json"))
+
+    def _note_cluster(self, ray: Any) -> None:
+        """For the gathering from nodes that do not see the run folder."""
+        with contextlib.suppress(Exception):
+            # Whatever Ray does not tell, the job goes on as it would without us.
+            alive = sum(1 for node in ray.nodes() if node["Alive"])
+            facts = {"address": ray.get_runtime_context().gcs_address, "nodes": alive}
+            (Path(self._plan.books) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
 
     def _inherited(self, own: str) -> Choice | None:
         """An actor that a chosen worker creates is part of it: an engine's inner worker."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .profiling_nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
-from .profiling_plan import PLAN_VARIABLE, Plan, fresh_path
+from .profiling_plan import Plan, fresh_path
 from .profiling_ticket import Ticket
 from .settings import say
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 def _mind(job: dict[str, Any], pipe: int) -> None:
     try:
-        Minder(Plan.read(os.environ[PLAN_VARIABLE]), job, pipe).run()
+        Minder(Plan.from_environment(), job, pipe).run()
     except (OSError, ValueError) as error:
         say(f"the minder of a worker under nsys failed: {error}")
     finally:

@@ -1,6 +1,7 @@
 """What is to be profiled: one JSON file in the run folder, written by `rldbg profile` and read by every process.
 
-RLDBG_PROFILING names the file. RLDBG_PROFILE_WORKER is set for one worker by whoever creates it: its name and, behind a
+RLDBG_PROFILING names the file; RLDBG_PROFILING_PLAN is its text, for processes on nodes that do not see it.
+RLDBG_PROFILE_WORKER is set for one worker by whoever creates it: its name and, behind a
 tab, the pattern that chose it; processes below that worker inherit both.
 """
 
@@ -18,6 +19,7 @@ from .arguments import program_of
 from .selection import Subject, parse_selection
 
 PLAN_VARIABLE = "RLDBG_PROFILING"
+TEXT_VARIABLE = "RLDBG_PROFILING_PLAN"
 WORKER_VARIABLE = "RLDBG_PROFILE_WORKER"
 OPEN_END = 2**31
 _UNFIT = re.compile(r"[^A-Za-z0-9._:+-]+")
@@ -78,15 +80,27 @@ class Plan:
     hooks: tuple[Hook, ...] = ()
 
     @classmethod
-    def read(cls, path: str | Path) -> "Plan":
-        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    def from_environment(cls) -> "Plan":
+        """The plan of this process's run. On a node that does not see the run folder, what the process writes lies in
+        a folder of the same name, until it is gathered."""
+        path = Path(os.environ[PLAN_VARIABLE])
+        if path.exists() or TEXT_VARIABLE not in os.environ:
+            return cls.parse(path.read_text(encoding="utf-8"))
+        plan = cls.parse(os.environ[TEXT_VARIABLE])
+        for folder in (plan.folder, plan.books):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        return plan
+
+    @classmethod
+    def parse(cls, text: str) -> "Plan":
+        data: dict[str, Any] = json.loads(text)
         data["patterns"] = tuple(data["patterns"])
         data["steps"] = tuple(data["steps"]) if data["steps"] else None
         data["hooks"] = tuple(Hook(**hook) for hook in data["hooks"])
         return cls(**data)
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
 
     def choose(self, names: Iterable[str]) -> Choice | None:
         """The first of a worker's names that a pattern matches."""

@@ -40,6 +40,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SLURM_JOB_ID", "profile", "the job whose log folder is meant: $SLURM_JOB_ID-logs/ray"),
     Variable("SLURM_SUBMIT_DIR", "profile", "where that log folder lies, instead of the working directory"),
     Variable("RLDBG_PROFILING", "profile", "set by `rldbg profile`: the file that says what is profiled"),
+    Variable("RLDBG_PROFILING_PLAN", "profile", "set by `rldbg profile`: what that file says, for nodes without it"),
     Variable("RLDBG_PROFILE_WORKER", "profile", "set for a worker that is profiled: its name and the pattern"),
     Variable("RLDBG_UNDER_NSYS", "profile", "set for a worker under nsys: how its window is opened"),
     Variable("RLDBG_KNOWLEDGE", "doctor", "folders with further failure entries, separated by colons"),

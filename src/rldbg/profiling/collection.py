@@ -149,7 +149,7 @@ def _entry(ticket: dict[str, Any], plan: Plan) -> dict[str, Any]:
         "steps": plan.window,
         "steps_seen": ticket["steps_seen"],
         "files": files,
-        "places": [place for place in ticket["places"] if Path(place).exists()],
+        "places": [place for place in ticket["places"] if ticket.get("gathered") or Path(place).exists()],
     }
     return entry | {"reason": ticket["reason"] or ("" if files else _reason(ticket, plan))}
 

@@ -14,6 +14,7 @@ STEP_RANGE = "NRL_NSYS_PROFILE_STEP_RANGE"
 EXTRA_OPTIONS = "NRL_NSYS_EXTRA_OPTIONS"
 SYNC = "RAY_LOG_SYNC_FREQUENCY"
 BOOKS = "profiling"
+PLAN_FILE = "plan.json"
 """The folder of a run in which its processes write down what became of their profiles."""
 
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling_plan import PLAN_VARIABLE, Hook, Plan
+from rldbg.agent.profiling_plan import PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan
 from rldbg.core import Finding, RldbgError, Run
 from rldbg.launch import Explanation, Request, run_armed
 from rldbg.live import BrokerClient
 from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
+from rldbg.profiling.far_nodes import bring_from_nodes
 from rldbg.profiling.prerequisites import check_tool
-from rldbg.profiling.request import ProfileRequest, make_plan
-
-PLAN_FILE = "plan.json"
+from rldbg.profiling.request import PLAN_FILE, ProfileRequest, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,10 @@ def run_profiled(
     plan = make_plan(wanted, folder=folder, run=run.path, hooks=hooks)
     plan_file = Path(plan.books) / PLAN_FILE
     plan_file.parent.mkdir(parents=True, exist_ok=True)
-    plan.write(plan_file)
+    plan_file.write_text(plan.to_text() + "\n", encoding="utf-8")
     planned(plan)
-    armed = replace(launch, set_environment=(*launch.set_environment, (PLAN_VARIABLE, str(plan_file))))
+    told = ((PLAN_VARIABLE, str(plan_file)), (TEXT_VARIABLE, plan.to_text()))
+    armed = replace(launch, set_environment=(*launch.set_environment, *told))
     outcome = run_armed(
         armed,
         run_folder=run.path,
@@ -83,6 +83,7 @@ def gather(
         client.request("profile", action="finish", actor="", timeout_s=wait_s)
     try:
         wait_for_profiles(Path(plan.books), limit_s=wait_s, say=say)
+        bring_from_nodes(plan, limit_s=wait_s, say=say)
     except KeyboardInterrupt:
         say("not waiting any longer: what is not written yet is missing")
     manifest = make_manifest(plan, processes)

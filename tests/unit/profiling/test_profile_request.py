@@ -1,12 +1,12 @@
 """What is asked for becomes a plan: patterns, steps, the documented variables, and what is wrong with them."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rldbg.agent.profiling_nsys import nsys_options
-from rldbg.agent.profiling_plan import Plan, fresh_path
+from rldbg.agent.profiling_plan import PLAN_VARIABLE, TEXT_VARIABLE, Plan, fresh_path
 from rldbg.cli.profile import command
 from rldbg.core import Environment, UsageError
 from rldbg.profiling import Hook, ProfileRequest, make_plan
@@ -73,7 +73,7 @@ def test_nobody_named_is_an_error_unless_only_phases_are_wanted(tmp_path):
     assert plan(ProfileRequest(tool="phases"), tmp_path).patterns == ()
 
 
-def test_a_plan_survives_its_file(tmp_path):
+def test_a_plan_is_read_from_its_file_or_where_that_is_not_seen_from_its_text(tmp_path, monkeypatch):
     made = make_plan(
         ProfileRequest(workers="a,b", steps="2:", ranks="0:8:2", delay_s=1.5),
         folder=tmp_path,
@@ -81,9 +81,13 @@ def test_a_plan_survives_its_file(tmp_path):
         hooks=(Hook("m", "C.f", phase="loss", step="state.global_step", offset=1),),
         environment=Environment({}),
     )
-    made.write(tmp_path / "plan.json")
-    assert Plan.read(tmp_path / "plan.json") == made
-    assert json.loads((tmp_path / "plan.json").read_text())["tool"] == "torch"
+    monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.json"))
+    with pytest.raises(FileNotFoundError):
+        Plan.from_environment()
+    monkeypatch.setenv(TEXT_VARIABLE, made.to_text())
+    assert Plan.from_environment() == made and Path(made.books).is_dir()
+    (tmp_path / "plan.json").write_text(replace(made, tool="pyspy").to_text())
+    assert Plan.from_environment().tool == "pyspy"
 
 
 def test_an_actor_is_found_by_its_name_or_its_class(tmp_path):
