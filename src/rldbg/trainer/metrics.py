@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rldbg.core import PrerequisiteError
+from rldbg.core import PrerequisiteError, redact
 from rldbg.replay import Trajectory
 from rldbg.trainer.settings import LoggingSettings
 
@@ -52,14 +52,17 @@ class MetricsFile:
 def open_trackers(
     settings: LoggingSettings, run_folder: Path, *, name: str, config: Mapping[str, Any]
 ) -> list[Tracker]:
-    """metrics.jsonl and every tracker asked for; one whose library is missing is an error before the run starts."""
+    """metrics.jsonl and every tracker asked for; one that cannot be had is an error before the run starts."""
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     trackers: list[Tracker] = [MetricsFile(run_folder / "metrics.jsonl")]
     for tracker in settings.trackers:
         try:
-            trackers.append(makers[tracker](run_folder, settings.project, name, config))
+            trackers.append(makers[tracker](run_folder, settings.project, name, redact(dict(config))))
         except ImportError as error:
             raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
+        except Exception as error:  # another library's start, with errors of its own
+            what = f"logging.trackers names {tracker}, which does not start: {error}"
+            raise PrerequisiteError(what, f"do what {tracker} asks for, or leave it out of logging.trackers") from error
     return trackers
 
 
