@@ -1,6 +1,7 @@
 """Recorded steps executed again: bit for bit, with one thing changed, and as far as it goes without capsules."""
 
 import json
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -97,3 +98,12 @@ def test_a_recording_with_too_little_says_what_is_missing(trained):
     assert "old_log_probs" in next(stage.note for stage in report.stages if stage.name == "loss")
     with pytest.raises(IncompleteDataError, match="no step 7"):
         rerun(run, 7)
+
+
+def test_a_step_under_the_debugger_runs_on_or_is_left(base_run, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", StringIO("n\np recipe.steps + 100\nc\n"))
+    assert rerun(base_run, 1, debugger=True).reproduced
+    assert "102" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", StringIO("q\n"))
+    with pytest.raises(KeyboardInterrupt):
+        rerun(base_run, 1, debugger=True)

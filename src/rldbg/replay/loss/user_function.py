@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import RldbgError, UsageError
+from rldbg.core.debugger import call_under_pdb
 from rldbg.core.user_object import load_user_object, user_traceback
 from rldbg.replay.loss.inputs import LossInputs
 
@@ -97,10 +98,8 @@ class UserLoss:
     def _call(self, given: Mapping[str, Any]) -> Any:
         if not self._debugger:
             return self._function(**given)
-        import pdb
-
         self._debugger = False
-        return pdb.Pdb().runcall(self._function, **given)
+        return call_under_pdb(self._function, **given)
 
     def _bind(self) -> dict[str, str]:
         """Which of our quantities each parameter takes; positional-only parameters cannot be told apart."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core import IncompleteDataError, UsageError
+from rldbg.core.debugger import call_under_pdb
 from rldbg.recording import Recording
 from rldbg.recording import open as open_recording
 from rldbg.trainer.recipe import parse_recipe, recipe_from_data
@@ -44,16 +45,8 @@ def rerun(
         )
     changed = dict(_override(change) for change in changes)
     execution = _execution(recording, step, rank, changed)
-    stages = _under_pdb(execution) if debugger else execution.execute()
+    stages = call_under_pdb(execution.execute) if debugger else execution.execute()
     return RerunReport(recording.title, step, execution.ranks, tuple(stages), changed, {"loss": sum(execution.losses)})
-
-
-def _under_pdb(execution: StepExecution | PartialExecution) -> list[Stage]:
-    import pdb
-
-    stages = pdb.Pdb().runcall(execution.execute)
-    assert stages is not None
-    return stages
 
 
 def _execution(
