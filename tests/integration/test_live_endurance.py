@@ -46,6 +46,10 @@ def _start(job, count):
     return ranks
 
 
+def _state(job):
+    return job.ps()[0]
+
+
 def _state_of(job, rank):
     return next((p for p in job.ps(all=True) if p["rank"] == rank), {})
 
@@ -89,6 +93,44 @@ def test_reading_values_of_a_running_process_is_refused_not_hung(job):
     with pytest.raises(UsageError, match="running"):
         job.client.request("dap", who="0", command="evaluate", arguments={"expression": "1", "frameId": 1})
     assert time.monotonic() - begin < 15
+
+
+def test_a_value_that_cannot_be_shown_neither_wedges_nor_frees_a_rank(job):
+    script = job.write(
+        "train.py",
+        """
+import time
+class Hangs:
+    def __repr__(self):
+        while True: time.sleep(0.01)
+class Raises:
+    def __repr__(self): raise RuntimeError("no")
+def step(hangs, raises):
+    text = "é" * 200_000
+    breakpoint()
+step(Hangs(), Raises())
+print("ENDED", flush=True)
+""",
+    )
+    process = job.start(script)
+    job.wait_stopped()
+
+    def ask(command, **arguments):
+        return job.client.request("dap", who="train", command=command, arguments=arguments, limit_s=0.2)
+
+    with pytest.raises(RldbgError, match="TookTooLong"):
+        ask("evaluate", expression="repr(hangs)", frameId="stopped", context="watch")
+    # As `locals` asks: the debugger's own list of names, then our summaries of the values.
+    locals_ = next(scope for scope in ask("scopes", frameId="stopped")["scopes"] if scope["name"] == "Locals")
+    ask("variables", variablesReference=locals_["variablesReference"])
+    values = "__import__('sys')._rldbg_values.answers({'hangs': hangs, 'raises': raises})"
+    shown = ask("evaluate", expression=values, frameId="stopped", context="watch")["result"]
+    assert "TookTooLong" in shown and "RuntimeError" in shown
+    assert len(cast(job.client, "train", "p text").answers[0].value) > 5_000
+    # It stands where it stood, and goes on when it is told to.
+    assert _state(job)["state"] == "stopped" and _state(job)["debugged"]
+    job.client.request("continue", who="all")
+    assert "ENDED" in output(process)
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(5), pytest.param(50, marks=pytest.mark.soak)])

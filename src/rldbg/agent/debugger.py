@@ -153,6 +153,8 @@ def load_debugpy(fallback: str) -> Any:
     """The process's own debugpy, else the one that came with rldbg, loaded by path so that sys.path stays as it is."""
     # pydevd warns about frozen modules in every process unless told not to; ours is not the place to complain.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    # When variables take long to show, pydevd would let the other threads run: looking must not set anything going.
+    os.environ.setdefault("PYDEVD_UNBLOCK_THREADS_ON_VARIABLES_TIMEOUT", "-1")
     path_before = list(sys.path)
     try:
         with _hooks_kept():

@@ -171,6 +171,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            "interrupt": self._interrupt,
             # Loaded only when somebody wants a profile.
             "profile": lambda: importlib.import_module(".profiling", __package__).answer(body),
             "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
@@ -178,6 +179,11 @@ class Agent:
         if op not in operations:
             raise ValueError(f"this agent does not know {op!r}")
         return operations[op]()
+
+    def _interrupt(self) -> dict[str, Any]:
+        from .interruption import interrupt_evaluations
+
+        return {"interrupted": interrupt_evaluations()}
 
     def _stacks(self, body: Message) -> dict[str, Any]:
         stacks: dict[str, Any] = {

@@ -31,6 +31,10 @@ class Answer:
 def answer(value: Any, limit: int = ANSWER_LIMIT) -> Answer:
     """`value` as text, and as JSON data where it is plain and small enough to compare between ranks."""
     body = describe(value, limit)
+    while len(repr(Answer(body))) > ANSWER_LIMIT:
+        # Quotes, backslashes and other alphabets take up to six times their room in JSON.
+        limit //= 2
+        body = describe(value, limit)
     if type(value) in (bool, int, float, str, type(None)) and len(body["text"]) < 1_000:
         body["data"] = value if not isinstance(value, float) or math.isfinite(value) else None
     return Answer(body)
@@ -38,8 +42,12 @@ def answer(value: Any, limit: int = ANSWER_LIMIT) -> Answer:
 
 def answers(values: dict[str, Any]) -> Answer:
     """Several named values at once: one message instead of one each."""
-    limit = max(ANSWER_LIMIT // max(len(values), 1), 200)
-    return Answer({"values": {name: describe(value, min(limit, TEXT_LIMIT)) for name, value in values.items()}})
+    limit = min(max(ANSWER_LIMIT // max(len(values), 1), 200), TEXT_LIMIT)
+    while True:
+        found = Answer({"values": {name: describe(value, limit) for name, value in values.items()}})
+        if len(repr(found)) <= ANSWER_LIMIT or limit <= 50:
+            return found
+        limit //= 2
 
 
 def source(file: str, first: int, last: int) -> Answer:
@@ -48,8 +56,8 @@ def source(file: str, first: int, last: int) -> Answer:
     found: list[str] = []
     size = 0
     for line in lines[max(first - 1, 0) : last]:
-        size += len(line) + 8
-        if size > ANSWER_LIMIT // 2:
+        size += len(json.dumps(line)) + 2
+        if size > ANSWER_LIMIT - 100:
             break
         found.append(line.rstrip("\n"))
     return Answer({"lines": found, "total": len(lines)})

@@ -52,7 +52,7 @@ class CrashFile:
         words = {"raised": "", "cause": "caused by ", "context": "while handling "}
         return "; ".join(f"{words.get(e['relation'], '')}{e['type']}: {e['message']}" for e in errors)
 
-    def ask(self, command: str, **arguments: Any) -> Message:
+    def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
         if command == "stackTrace":
             return {"stackFrames": [self._frame_line(n) for n in range(1, len(self._frames) + 1)]}
         if command == "scopes":

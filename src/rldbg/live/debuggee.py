@@ -10,6 +10,8 @@ from rldbg.core import RldbgError
 from rldbg.live.client import BrokerClient
 
 _VALUES = "__import__('sys')._rldbg_values"
+# Nobody asked for a long calculation by looking at what is there.
+LOOKING_S = 5.0
 
 
 class EvaluationError(RldbgError):
@@ -24,8 +26,8 @@ class Debuggee(Protocol):
     facts: dict[str, Any]
     top_frame: int | str
 
-    def ask(self, command: str, **arguments: Any) -> Message:
-        """The body of the answer to a debug adapter request."""
+    def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
+        """The body of the answer to a debug adapter request; what evaluates longer than that is interrupted."""
 
     def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
         """Steps or continues, and waits for the next stop; `facts` are new afterwards."""
@@ -51,8 +53,10 @@ class BrokerDebuggee:
         # Names change when processes come and go; the process id does not.
         self._who = f"@{self.facts['pid']}"
 
-    def ask(self, command: str, **arguments: Any) -> Message:
-        body: Message = self._client.request("dap", who=self._who, command=command, arguments=arguments)
+    def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
+        body: Message = self._client.request(
+            "dap", timeout_s + 30.0, who=self._who, command=command, arguments=arguments, limit_s=timeout_s
+        )
         return body
 
     def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
@@ -93,7 +97,8 @@ def evaluate(debuggee: Debuggee, expression: str, frame_id: int | str) -> Messag
 def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int | str) -> dict[str, Message]:
     """The values of several variables in one round trip."""
     pairs = ", ".join(f"{name!r}: {name}" for name in names)
-    values: dict[str, Message] = _call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals")["values"]
+    body = _call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals", LOOKING_S)
+    values: dict[str, Message] = body["values"]
     return values
 
 
@@ -123,9 +128,9 @@ def execute(debuggee: Debuggee, statement: str, frame_id: int | str) -> str:
     return str(body.get("result") or "")
 
 
-def _call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str) -> Message:
+def _call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str, timeout_s: float = 30.0) -> Message:
     try:
-        body = debuggee.ask("evaluate", expression=expression, frameId=frame_id, context="watch")
+        body = debuggee.ask("evaluate", timeout_s=timeout_s, expression=expression, frameId=frame_id, context="watch")
     except RldbgError as error:
         if error.kind == "unreachable":
             raise

@@ -13,6 +13,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.core import UsageError
 from rldbg.live.debuggee import (
+    LOOKING_S,
     Debuggee,
     EvaluationError,
     evaluate,
@@ -225,7 +226,9 @@ class PdbWords:
     def _locals(self, _text: str, only: list[str] | None = None) -> Answer:
         scopes = self.debuggee.ask("scopes", frameId=self.frame_id).get("scopes") or []
         reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
-        variables = self.debuggee.ask("variables", variablesReference=reference).get("variables") or []
+        variables = (
+            self.debuggee.ask("variables", timeout_s=LOOKING_S, variablesReference=reference).get("variables") or []
+        )
         names = [str(each["name"]) for each in variables if str(each["name"]).isidentifier()]
         if only is not None:
             names = [name for name in only if name in names]

@@ -59,12 +59,14 @@ def test_an_answer_is_json_and_carries_plain_data():
     assert json.loads(repr(answer("a\n\"b'")))["data"] == "a\n\"b'"
     assert json.loads(repr(answer(float("nan"))))["data"] is None
     assert "data" not in json.loads(repr(answer([1, 2])))
-    assert len(repr(answer("y" * 10**6))) < 2 * ANSWER_LIMIT
+    for text in ("y", "é", "\\", '"'):
+        assert len(repr(answer(text * 10**6))) <= ANSWER_LIMIT
 
 
 def test_many_values_fit_into_one_answer():
     body = json.loads(repr(answers({f"v{n}": "z" * 5000 for n in range(300)})))
     assert len(body["values"]) == 300 and len(json.dumps(body)) < 2 * ANSWER_LIMIT
+    assert len(repr(answers({f"v{n}": "é" * 5000 for n in range(30)}))) <= ANSWER_LIMIT
 
 
 def test_source_comes_in_pieces_that_fit(tmp_path):

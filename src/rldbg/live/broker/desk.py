@@ -158,7 +158,7 @@ class Desk:
             arguments["threadId"] = session.stop.thread_id if session.stop else 0
         if arguments.get("frameId") == "stopped":
             arguments["frameId"] = session.stop.frame_id if session.stop else None
-        return await session.request(str(body["command"]), arguments, float(body.get("timeout_s") or 30.0))
+        return await session.request(str(body["command"]), arguments, float(body.get("limit_s") or 30.0))
 
     async def _resume(self, body: Message) -> Message:
         """One step or `continue`; then, with `wait_s`, until it stops again."""

@@ -46,6 +46,7 @@ _KNOWN = (
 )
 HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
+_INTERRUPTS = 8
 
 
 @dataclass
@@ -95,6 +96,7 @@ class DebugSession:
         self.on_output: Callable[[str], None] = lambda _text: None
         self.listeners: list[Callable[[Message], None]] = []
         self.capabilities: Message = {}
+        self.interrupt: Callable[[], Awaitable[None]] | None = None
         self.prepare_stop: Callable[[DebugSession, Stop, list[Message]], Awaitable[None]] | None = None
         self.translation: Translation | None = None
         # `stop` is what others may know: complete, with its place; `_halt` is there from the first moment on.
@@ -183,15 +185,25 @@ class DebugSession:
             self._resumed()
         self._stream.send({"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)})
         try:
-            async with asyncio.timeout(timeout_s):
-                return await waiting
-        except TimeoutError:
+            return await self._answer(waiting, command, timeout_s)
+        finally:
+            self._waiting.pop(seq, None)
+
+    async def _answer(self, waiting: asyncio.Future[Message], command: str, timeout_s: float) -> Message:
+        """Waits; what the process is still busy with is then interrupted, or it would answer nothing ever after."""
+        await asyncio.wait({waiting}, timeout=timeout_s)
+        for _ in range(_INTERRUPTS):
+            if waiting.done() or command not in _FRAME_BOUND or self.interrupt is None:
+                break
+            # Once for each value that does not end.
+            await self.interrupt()
+            await asyncio.wait({waiting}, timeout=1.0)
+        if not waiting.done():
             raise UnreachableError(
                 f"no answer to {command} within {timeout_s:g} s",
                 "the process may be busy in C code: `rldbg stacks --native` shows where",
-            ) from None
-        finally:
-            self._waiting.pop(seq, None)
+            )
+        return waiting.result()
 
     def _permit(self, command: str, arguments: Mapping[str, Any]) -> None:
         if self.ended.is_set():

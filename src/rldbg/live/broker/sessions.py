@@ -74,6 +74,7 @@ class Sessions:
         client hears of it."""
         session = DebugSession(stream, number=number, on_change=lambda: self._changed(process, session))
         session.prepare_stop = prepare_stop
+        session.interrupt = lambda: _interrupt(process)
         session.on_output = lambda text: self.log_points.add(process.who, text)
         before = process.session
         reading = asyncio.ensure_future(session.run())
@@ -186,3 +187,11 @@ class Sessions:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("in the background: %s", error)
+
+
+async def _interrupt(process: Process) -> None:
+    """Ends what the process is evaluating; where there is no agent, nothing can."""
+    if process.agent is None:
+        return
+    with contextlib.suppress(WireError, TimeoutError):
+        await process.agent.request("interrupt", {}, timeout_s=5.0)
