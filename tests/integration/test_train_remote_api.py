@@ -10,7 +10,7 @@ import time
 import pytest
 
 import rldbg
-from rldbg.core import Run, UnreachableError
+from rldbg.core import Run, UnreachableError, UsageError
 from rldbg.trainer import Reporting, parse_recipe, train
 from rldbg.trainer.cluster import Cluster
 from rldbg.trainer.settings import ClusterSettings
@@ -95,3 +95,18 @@ def test_a_killed_service_ends_the_run_by_name_and_leaves_the_recording_whole(se
     recording = rldbg.open(run.path)
     assert recording.steps("training_metrics") == (0, 1)
     assert recording.verify() == []
+
+
+def test_a_run_goes_on_from_the_policy_that_the_service_saved(service, tmp_path):
+    settings = {"cluster": {"in_process": True}, "policy": {"ranks": 1, "micro_batch_size": 4}}
+    saving = recipe(service, steps=4, checkpoint={"every_n_steps": 2, "keep_last": 2}, **settings)
+    whole = train(saving, Run.create(name="whole", path=tmp_path / "whole")).run
+    half = whole / "checkpoints" / "step_000002"
+    rest = train(saving, Run.create(name="rest", path=tmp_path / "rest"), resume=half).run
+    assert losses(rest) == losses(whole)[2:]
+    with pytest.raises(UsageError, match="remote_api"):
+        train(
+            recipe(service, mode="self_hosted", **settings),
+            Run.create(name="other", path=tmp_path / "other"),
+            resume=half,
+        )

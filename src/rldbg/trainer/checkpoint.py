@@ -2,15 +2,28 @@
 
 policy.pt    model and optimizer, full tensors, loadable with weights_only
 state.json   {"step": the next step to train}
+
+In remote_api mode the policy is the service's: there is no policy.pt, and state.json has the `remote` path of its
+snapshot there.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rldbg.core import IncompleteDataError
+from rldbg.core import IncompleteDataError, UsageError
+
+
+class FoundCheckpoint(NamedTuple):
+    """A checkpoint that is whole. `remote` names the snapshot of a training service that holds its policy."""
+
+    folder: Path
+    step: int
+    remote: str | None
 
 
 def save_checkpoint(folder: Path, model: Any, optimizer: Any, *, step: int, is_writer: bool) -> None:
@@ -22,10 +35,21 @@ def save_checkpoint(folder: Path, model: Any, optimizer: Any, *, step: int, is_w
     weights, moments = get_state_dict(model, optimizer, options=options)
     if not is_writer:
         return
+    with _made_whole(folder, {"step": step}) as temporary:
+        torch.save({"model": weights, "optimizer": moments}, temporary / "policy.pt")
+
+
+def save_remote_checkpoint(folder: Path, snapshot: str, *, step: int) -> None:
+    with _made_whole(folder, {"step": step, "remote": snapshot}):
+        pass
+
+
+@contextmanager
+def _made_whole(folder: Path, state: dict[str, Any]) -> Iterator[Path]:
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     temporary.mkdir(parents=True)
-    torch.save({"model": weights, "optimizer": moments}, temporary / "policy.pt")
-    (temporary / "state.json").write_text(json.dumps({"step": step}), encoding="utf-8")
+    yield temporary
+    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
     temporary.replace(folder)
 
 
@@ -46,13 +70,18 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> None:
     )
 
 
-def find_checkpoint(path: Path) -> tuple[Path, int]:
-    """The checkpoint a user names, itself or by its run folder (then the newest), and the step it goes on with."""
+def find_checkpoint(path: Path, *, mode: str) -> FoundCheckpoint:
+    """The checkpoint a user names, itself or by its run folder (then the newest); one of this mode."""
     candidates = sorted((path / "checkpoints").glob("step_*")) if (path / "checkpoints").is_dir() else [path]
     for folder in reversed(candidates):
         file = folder / "state.json"
-        if file.is_file() and (folder / "policy.pt").is_file():
-            return folder, int(json.loads(file.read_text(encoding="utf-8"))["step"])
+        state = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if "remote" not in state and not (folder / "policy.pt").is_file():
+            continue
+        theirs = "remote_api" if "remote" in state else "self_hosted"
+        if theirs != mode:
+            raise UsageError(f"{folder} is a checkpoint of {theirs} mode", f"resume it with mode={theirs}")
+        return FoundCheckpoint(folder, int(state["step"]), state.get("remote"))
     raise IncompleteDataError(
         f"there is no checkpoint in {path}", "train with checkpoint.every_n_steps=10 to have some"
     )

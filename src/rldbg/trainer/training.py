@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rldbg.core import ExitCode, Identity, RldbgError, Run
-from rldbg.trainer.checkpoint import find_checkpoint
+from rldbg.trainer.checkpoint import FoundCheckpoint, find_checkpoint
 from rldbg.trainer.controller import Controller, Learner, OnStep, Rollouts
 from rldbg.trainer.in_process import InProcessPolicy, InProcessRemoteRollouts, InProcessRollouts
 from rldbg.trainer.learner import SelfHostedLearner
@@ -63,7 +63,7 @@ class Reporting:
 class _Beginning:
     """What a run starts from."""
 
-    checkpoint: Path | None
+    checkpoint: FoundCheckpoint | None
     first_step: int
     replay: ReplayedRollouts | None
 
@@ -83,7 +83,7 @@ def train(
     problems = load_problems(recipe.data)
     check_divisible(recipe.data.samples_per_step, recipe)
     if recipe.mode == "remote_api":
-        check_remote(recipe, resumes=resume is not None)
+        check_remote(recipe)
     beginning = _beginning(recipe, resume)
     run.start(command=sys.argv, config=loaded.data, name=recipe.name, threads=recipe.threads, seed=recipe.seed)
     facts = run.read()
@@ -115,7 +115,8 @@ def train(
 
 def _beginning(recipe: Recipe, resume: Path | None) -> _Beginning:
     """Finds the checkpoint and the recording to replay before anything is started."""
-    checkpoint, first_step = find_checkpoint(resume) if resume else (None, 0)
+    checkpoint = find_checkpoint(resume, mode=recipe.mode) if resume else None
+    first_step = checkpoint.step if checkpoint else 0
     replay = None
     if recipe.rollout_worker.replay_from:
         tokenizer = load_tokenizer(recipe.model.path)
@@ -146,13 +147,13 @@ def _parts(
         stack.enter_context(_closing(learner))
         rollouts = beginning.replay or _remote_rollouts(recipe, cluster, reporting)
         stack.enter_context(_closing(rollouts))
-        run.update(**learner.start())
+        run.update(**learner.start(beginning.checkpoint))
         return learner, rollouts
     policy = _policy(recipe, plan, cluster)
     stack.enter_context(_closing(policy))
     rollouts = beginning.replay or _rollouts(recipe, cluster, reporting)
     stack.enter_context(_closing(rollouts))
-    run.update(**policy.start(beginning.checkpoint))
+    run.update(**policy.start(beginning.checkpoint.folder if beginning.checkpoint else None))
     return SelfHostedLearner(recipe=recipe, policy=policy, observer=observer), rollouts
 
 

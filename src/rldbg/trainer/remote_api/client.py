@@ -129,6 +129,14 @@ class TrainingClient:
         answer = self._connection.call("POST", f"/sessions/{self._session}/sampling-sessions", session)
         return str(answer["id"])
 
+    def save(self, name: str) -> str:
+        """Keeps weights and optimizer under this name on the service; the path they are loaded by."""
+        body = {"name": name, "type": "weight_and_optimizer"}
+        return str(self._connection.operation("POST", f"/models/{self._model}/checkpoints", body)["path"])
+
+    def load(self, path: str) -> None:
+        self._connection.operation("POST", f"/models/{self._model}/load", {"path": path, "include_optimizer": True})
+
     def terminate(self) -> None:
         self._connection.call("POST", f"/models/{self._model}/terminate", {})
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rldbg.core import UsageError
 from rldbg.replay import Trajectory
+from rldbg.trainer.checkpoint import FoundCheckpoint, save_remote_checkpoint
 from rldbg.trainer.model import build_model
 from rldbg.trainer.observer import Observer
 from rldbg.trainer.remote_api.client import RemoteSampler, ServiceConnection, TrainingClient
@@ -26,15 +27,10 @@ from rldbg.trainer.tokenizer import load_tokenizer
 from rldbg.trainer.warm_start import warm_start
 
 
-def check_remote(recipe: Recipe, *, resumes: bool) -> None:
+def check_remote(recipe: Recipe) -> None:
     """What a training service cannot do for us."""
     if recipe.algorithm.kl_coeff:
         raise UsageError("remote_api has no reference model for a KL term", "set algorithm.kl_coeff=0")
-    if resumes or recipe.checkpoint.every_n_steps:
-        raise UsageError(
-            "in remote_api mode the policy is the service's, and so are its checkpoints",
-            "leave --resume and checkpoint.every_n_steps out",
-        )
 
 
 class RemoteLearner:
@@ -49,9 +45,13 @@ class RemoteLearner:
         self._client = TrainingClient(connection, base_model=recipe.model.path, seed=recipe.seed)
         self._policy_version = 0
 
-    def start(self) -> dict[str, Any]:
-        """Gives the service the warm-started weights."""
+    def start(self, checkpoint: FoundCheckpoint | None) -> dict[str, Any]:
+        """Gives the service the warm-started weights, or has it go on with those it saved."""
         recipe = self._recipe
+        if checkpoint is not None and checkpoint.remote is not None:
+            self._client.load(checkpoint.remote)
+            self._policy_version = checkpoint.step
+            return {"resumed_from": checkpoint.remote}
         if recipe.warm_start.max_steps == 0:
             return {}
         model = build_model(recipe.model, vocabulary_size=self._tokenizer.vocabulary_size, seed=recipe.seed)
@@ -101,7 +101,7 @@ class RemoteLearner:
         )
 
     def save(self, folder: Path, step: int) -> None:
-        raise NotImplementedError("refused by check_remote before the run starts")
+        save_remote_checkpoint(folder, self._client.save(folder.name), step=step)
 
     def close(self) -> None:
         self._observer.close()
