@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from client_environments import environment_with
 from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder
 
 from rldbg.agent.profiling_phases import HookedFunction
@@ -24,6 +26,15 @@ for number in range(int(sys.argv[1])):
     optimizer.step()
     print("step", number + 1, flush=True)
     time.sleep(0.02)
+"""
+STOPS = """\
+import rldbg
+print("begun", flush=True)
+for number in range(1, 4):
+    rldbg.step(number)
+    with rldbg.phase("reward"):
+        if number == 2:
+            breakpoint()
 """
 # Shifts the wall clock of a process by 300 ms, below Python.
 SKEW = """\
@@ -105,6 +116,49 @@ def test_py_spy_and_memory_of_a_window(tmp_path):
     assert remembered.returncode == 0, remembered.stderr
     (entry,) = manifest(tmp_path / "two" / "profiles")["profiles"]
     assert Path(entry["files"][0]["path"]).suffix in (".json", ".bin")
+
+
+def test_memray_where_it_is_installed(tmp_path):
+    python = environment_with("memray", ("memray",), beside_ours=True)
+    (tmp_path / "loop.py").write_text(LOOP)
+    window = ("--workers", "loop", "--steps", "2:4", "--tool", "memory", "--run", "run")
+    done = profile(tmp_path, *window, "--", str(python), "loop.py", "5")
+    assert done.returncode == 0, done.stderr
+    (entry,) = manifest(tmp_path / "run" / "profiles")["profiles"]
+    (file,) = entry["files"]
+    assert file["path"].endswith(".memray.bin"), done.stderr
+    code = "import memray, sys; print(memray.FileReader(sys.argv[1]).metadata.total_allocations)"
+    read = subprocess.run([python, "-c", code, file["path"]], capture_output=True, text=True, check=True)
+    assert int(read.stdout) > 0
+
+
+def test_a_stop_at_a_breakpoint_is_a_pause_on_the_timeline(tmp_path):
+    (tmp_path / "stops.py").write_text(STOPS)
+    job = subprocess.Popen(
+        [*RLDBG, "profile", "--tool", "phases", "--run", "run", "--", "python", "stops.py"],
+        cwd=tmp_path,
+        env=environment(short_folder(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert job.stdout is not None and job.stdout.readline() == "begun\n"
+        ask = [*RLDBG, "continue", "all", "--run", "run"]
+        deadline = time.monotonic() + 120
+        while job.poll() is None and time.monotonic() < deadline:
+            # Until it stands at its breakpoint there is nothing to continue.
+            subprocess.run(ask, cwd=tmp_path, env=environment(short_folder(tmp_path)), capture_output=True)
+        assert job.wait(60) == 0
+    finally:
+        job.kill()
+        job.wait()
+    profile(tmp_path, "timeline", "run", "-o", "trace.json")
+    found = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (pause,) = [event for event in found if event.get("cat") == "pause"]
+    (around,) = [event for event in found if event["name"] == "reward" and event["args"]["step"] == 2]
+    assert around["ts"] <= pause["ts"] and pause["dur"] <= around["dur"]
 
 
 def test_torchrun_ranks_by_optimizer_steps(tmp_path):

@@ -54,8 +54,12 @@ def run_profiled(
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     plan_file.write_text(plan.to_text() + "\n", encoding="utf-8")
     planned(plan)
-    told = ((PLAN_VARIABLE, str(plan_file)), (TEXT_VARIABLE, plan.to_text()))
-    armed = replace(launch, set_environment=(*launch.set_environment, *told))
+    armed = replace(
+        launch,
+        set_environment=(*launch.set_environment, (PLAN_VARIABLE, str(plan_file))),
+        # Pages of text: it goes along, but is not announced as a change.
+        environment={**launch.environment, TEXT_VARIABLE: plan.to_text()},
+    )
     outcome = run_armed(
         armed,
         run_folder=run.path,
