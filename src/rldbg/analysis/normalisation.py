@@ -9,6 +9,32 @@ import numpy as np
 from rldbg.algorithms import grpo_advantages
 
 
+def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, slack: float) -> str | None:
+    """By which guard against division by 0 the group's standard deviation was enlarged; None when by no single one.
+
+    What a centred reward was divided by tells: a number added to the deviation, or to the variance under the root.
+    """
+    centred = grpo_advantages(rewards, groups, scale_by_std=False)
+    told = (np.abs(advantages) > slack) & (np.abs(centred) > slack)
+    if np.count_nonzero(told) < 3:
+        return None
+    same = groups[:, None] == groups[None, :]
+    variance = (same * centred[None, :] ** 2).sum(1)[told]
+    sizes = same.sum(1)[told]
+    divisor = centred[told] / advantages[told]
+    for name, degrees in (("", np.maximum(sizes - 1, 1)), ("population ", sizes)):
+        spread = np.sqrt(variance / degrees)
+        if len(np.unique(np.round(spread, 6))) < 2:
+            return None
+        for added, text in (
+            (divisor - spread, "group mean and {}standard deviation + {:.3g}"),
+            (divisor**2 - spread**2, "group mean and the root of the {}variance + {:.3g}"),
+        ):
+            if np.ptp(added) <= slack * float(np.abs(divisor).max()) and added.min() > slack:
+                return text.format(name, float(np.median(added)))
+    return None
+
+
 def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Each rule by name, with the advantages it gives."""
     scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
@@ -35,6 +61,12 @@ def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[st
     yield "group mean and variance", np.divide(scaled, deviation, out=np.zeros_like(scaled), where=deviation != 0)
     best = np.asarray([rewards[groups == group].max() for group in groups], dtype=np.float64)
     yield "best of the group", rewards - best
+    middle = np.asarray([np.median(rewards[groups == group]) for group in groups], dtype=np.float64)
+    yield "median of the group", rewards - middle
+    yield (
+        "median and standard deviation of the group",
+        np.divide(rewards - middle, deviation, out=np.zeros_like(middle), where=deviation != 0),
+    )
     smallest = np.asarray([rewards[groups == group].min() for group in groups], dtype=np.float64)
     span = best - smallest
     yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)

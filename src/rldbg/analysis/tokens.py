@@ -37,11 +37,11 @@ class SampleTokens:
     loss_mask: np.ndarray
     reward: float | None = None
     quantities: dict[str, Values] = field(default_factory=dict)
+    prompt_length: int = field(init=False)
 
-    @property
-    def prompt_length(self) -> int:
+    def __post_init__(self) -> None:
         trained = np.flatnonzero(self.loss_mask)
-        return int(trained[0]) if trained.size else len(self.tokens)
+        self.prompt_length = int(trained[0]) if trained.size else len(self.tokens)
 
     def trained(self, *names: str) -> tuple[np.ndarray, ...] | None:
         """The named quantities where a token is trained on and all of them cover it, then those positions."""

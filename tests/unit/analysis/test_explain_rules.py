@@ -89,8 +89,8 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
         norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
         adam.step()
         parameters.append(parameter.detach().numpy().astype(np.float64))
-    history = optimizer._History(np.stack(gradients), np.asarray(norms), np.stack(parameters))
-    found = optimizer._best(history)
-    assert found is not None and found.clip == clip and found.betas == options["betas"]
+    history = optimizer._History(np.stack(gradients), np.asarray(norms), np.stack(parameters), frozenset())
+    found = optimizer._fitting(history, restarts=False)[0]
+    assert found.rule.clip == clip and found.rule.betas == options["betas"]
     assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
     assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)

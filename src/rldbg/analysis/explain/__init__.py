@@ -1,6 +1,6 @@
 """Why two recordings differ: hypotheses tried on the recorded numbers, reported only when they fit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from rldbg.analysis.explain import (
@@ -44,8 +44,12 @@ class Reasons(NamedTuple):
 def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> Reasons:
     """Why both sides first differ at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
-    tried = [item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence)]
-    tried.sort(key=lambda item: -round(item.share, 3))
+    return ranked(item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence))
+
+
+def ranked(items: Iterable[Explanation]) -> Reasons:
+    """What hypotheses say, sorted into what is reported and what is not."""
+    tried = sorted(items, key=lambda item: -round(item.share, 3))
     fitting = [item for item in tried if item.fits]
     if not fitting:
         return Reasons([], tried[:_NEAREST_SHOWN])
@@ -53,4 +57,4 @@ def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batc
     return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
 
 
-__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "nearest_text"]
+__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "nearest_text", "ranked"]

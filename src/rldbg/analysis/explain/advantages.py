@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
-from rldbg.analysis.normalisation import normalisations
+from rldbg.analysis.normalisation import guarded, normalisations
 
 _SLACK = 1e-3
 _NOISE = 1e-5
@@ -48,13 +49,22 @@ def _rule(side: SideStep) -> str | None:
         for rule, expected in normalisations(reward, grouping):
             if largest(have - expected) <= _SLACK * max(1.0, largest(expected)):
                 return rule + suffix
-    return None
+    return guarded(have, reward, own, _SLACK)
+
+
+def _pairs(evidence: Evidence) -> list[Pair]:
+    """The samples in the first pass over each, or in the pass at which advantages first differ."""
+    for one, other in evidence.samples:
+        a, b = one.trained("advantages"), other.trained("advantages")
+        if a is not None and b is not None and (len(a[0]) != len(b[0]) or largest(a[0] - b[0]) > _NOISE):
+            return evidence.samples
+    return evidence.now
 
 
 def _per_sample(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
     """The advantage of every sample whose tokens all have one."""
     found = []
-    for one, other in evidence.samples:
+    for one, other in _pairs(evidence):
         a, b = one.trained("advantages"), other.trained("advantages")
         if a is not None and b is not None and a[0].size and b[0].size:
             found.append((float(a[0][0]), float(b[0][0])))
@@ -63,7 +73,7 @@ def _per_sample(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows(evidence: Evidence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for one, other in evidence.samples:
+    for one, other in _pairs(evidence):
         a, b = one.trained("advantages"), other.trained("advantages")
         if a is not None and b is not None and len(a[0]) == len(b[0]) and a[0].size:
             yield a[0].astype(np.float64), b[0].astype(np.float64)
@@ -99,9 +109,23 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
     """Advantages beside the wrong samples."""
     a, b = _per_sample(evidence)
     how = permutation(a, b, _NOISE) if len(a) else None
+    how = how or _within_ranks(evidence)
     if how is not None:
         text = f"B's advantages are A's {how}: beside the wrong samples"
         yield Explanation("rows-permuted", text, parameters={"how": how})
+
+
+def _within_ranks(evidence: Evidence) -> str | None:
+    """How each rank that differs has its own samples' advantages in another order; None when one does not."""
+    by_rank: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for one, other in _pairs(evidence):
+        a, b = one.trained("advantages"), other.trained("advantages")
+        if a is not None and b is not None and a[0].size and b[0].size:
+            by_rank[one.quantities["advantages"].source.rank].append((float(a[0][0]), float(b[0][0])))
+    columns = [np.asarray(rows).T for rows in by_rank.values()]
+    apart = [(a, b) for a, b in columns if largest(a - b) > _NOISE]
+    found = [permutation(a, b, _NOISE) for a, b in apart]
+    return f"{found[0]} within each rank" if found and None not in found and len(columns) > 1 else None
 
 
 def last_token_only(evidence: Evidence) -> Iterator[Explanation]:

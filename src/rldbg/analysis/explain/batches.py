@@ -36,19 +36,28 @@ def _row_pairs(evidence: Evidence, kind: str) -> list[tuple[dict[str, np.ndarray
     ]
 
 
-def padding_attended(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's attention mask also covers padding."""
-    pairs = [pair for pair in _row_pairs(evidence, "batch_inputs") if all("attention_mask" in row for row in pair)]
-    for label, right, wrong in evidence.directions:
-        extra = sum(
-            bool(((pair[wrong]["attention_mask"] != 0) & (pair[right]["attention_mask"] == 0)).any())
-            for pair in pairs
-            if pair[0]["attention_mask"].shape == pair[1]["attention_mask"].shape
-            and np.array_equal(pair[0]["input_ids"], pair[1]["input_ids"])
-        )
-        if extra:
-            text = f"{label}'s attention mask also covers padding, in {extra} rows"
-            yield Explanation("padding-attended", text, parameters={"side": label, "rows": extra})
+def attention(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's attention mask covers more than its samples' tokens, or less."""
+    counts = [_attention_faults(side) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, counts, reversed(counts), strict=True):
+        for name, text in (
+            ("padding-attended", "attention mask also covers padding"),
+            ("tokens-not-attended", "attention mask leaves out tokens of the sample"),
+        ):
+            if mine[name] and not other[name]:
+                facts = {"side": label, "rows": mine[name]}
+                yield Explanation(name, f"{label}'s {text}, in {mine[name]} rows", parameters=facts)
+
+
+def _attention_faults(side: SideStep) -> Counter[str]:
+    """How many rows let the model see more or fewer tokens than their sample has."""
+    counted: Counter[str] = Counter()
+    for sample, row in _inputs(side, "batch_inputs", None).items():
+        if "attention_mask" in row and sample in side.samples:
+            more = int(np.count_nonzero(row["attention_mask"])) - len(side.samples[sample].tokens)
+            counted["padding-attended"] += more > 0
+            counted["tokens-not-attended"] += more < 0
+    return counted
 
 
 def padding_side(evidence: Evidence) -> Iterator[Explanation]:
@@ -162,7 +171,7 @@ def sample_counts(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("samples-dropped", text, parameters=facts)
 
 
-_SHARED = (padding_attended, padding_side, positions)
+_SHARED = (attention, padding_side, positions)
 HYPOTHESES = {
     "old_log_probs": _SHARED,
     "forward": (sample_counts, response_masks, *_SHARED),

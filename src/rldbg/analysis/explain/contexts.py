@@ -45,7 +45,7 @@ def within(samples: Iterable[SampleTokens], first: str, second: str) -> Draws:
             for one, other, position in zip(*values, strict=True):
                 if not _drawn(sample, position):
                     continue
-                found[_context(sample, position)][int(sample.tokens[position])] = (float(one), float(other))
+                found[context_of(sample, position)][int(sample.tokens[position])] = (float(one), float(other))
     return found
 
 
@@ -57,7 +57,7 @@ def between(pairs: Iterable[Pair], quantity: str) -> Draws:
             values = sample.trained(quantity)
             if values is not None:
                 for value, position in zip(*values, strict=True):
-                    table[_context(sample, position)][int(sample.tokens[position])] = float(value)
+                    table[context_of(sample, position)][int(sample.tokens[position])] = float(value)
     return {
         context: {
             token: (value, sides[1][context][token]) for token, value in drawn.items() if token in sides[1][context]
@@ -73,7 +73,7 @@ def _drawn(sample: SampleTokens, position: int) -> bool:
     return versions is None or int(versions.values[position - versions.start]) >= 0
 
 
-def _context(sample: SampleTokens, position: int) -> bytes:
+def context_of(sample: SampleTokens, position: int) -> bytes:
     return np.asarray(sample.tokens[:position], dtype="<i8").tobytes()
 
 
@@ -90,6 +90,18 @@ def fit_temperature(draws: Draws) -> TemperatureFit:
     one, other = np.concatenate(first), np.concatenate(second)
     factor = fit_factor(other, one)
     return TemperatureFit(factor, largest(one - factor * other), len(one))
+
+
+def softmax_of_probabilities(draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+    """Differences between tokens of a context in the second quantity, before and after taking off those of the
+    first one's probabilities: probabilities that were normalised as if they were logits leave nothing."""
+    before, after = [], []
+    for drawn in draws.values():
+        values = np.asarray(list(drawn.values()))
+        if len(values) > 1:
+            before.append(values[1:, 1] - values[0, 1] - (values[1:, 0] - values[0, 0]))
+            after.append(values[1:, 1] - values[0, 1] - (np.exp(values[1:, 0]) - np.exp(values[0, 0])))
+    return (np.concatenate(before), np.concatenate(after)) if before else (np.empty(0), np.empty(0))
 
 
 def offsets(draws: Draws, *, skip_zeros: bool = False) -> Iterator[np.ndarray]:

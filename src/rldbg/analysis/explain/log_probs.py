@@ -11,6 +11,7 @@ from rldbg.analysis.explain.aggregation import mask_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.permuted import permuted_rows
+from rldbg.analysis.explain.scatter import scatter
 
 _NOISE = 2e-5
 Hypothesis = Callable[[Evidence], Iterator[Explanation]]
@@ -101,6 +102,9 @@ def temperature(quantity: str) -> Hypothesis:
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         if not differs(evidence, quantity):
             return
+        found = evidence.tokens(quantity)
+        if found is not None and largest(found[1] - fit_factor(*found) * found[0]) <= 5 * _NOISE:
+            return  # another unit, not another distribution
         fit = contexts.fit_temperature(contexts.between(evidence.now, quantity))
         if fit.fits and abs(fit.factor - 1) > 0.01:
             # The factor is A's inverse temperature in units of B's.
@@ -140,6 +144,23 @@ def _by_entropy(evidence: Evidence, quantity: str) -> Iterator[Explanation]:
         text = f"B's {quantity} are those of logits divided by {1 / best:.3g} times A's temperature"
         facts = {"temperature_ratio": 1 / best}
         yield Explanation("temperature", text, left, 0.1 * spread, facts, max(0.0, 1 - left / spread))
+
+
+def softmax_twice(quantity: str) -> Hypothesis:
+    """One side's log probs are those of probabilities taken for logits."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        if not differs(evidence, quantity):
+            return
+        draws = contexts.between(evidence.now, quantity)
+        turned = {context: {token: pair[::-1] for token, pair in drawn.items()} for context, drawn in draws.items()}
+        for label, known in (("B", draws), ("A", turned)):
+            before, after = contexts.softmax_of_probabilities(known)
+            if len(before) >= 4 and largest(before) > _NOISE:
+                text = f"{label}'s {quantity} are normalised twice: a softmax of probabilities, not of logits"
+                yield applied("softmax-twice", text, before, after, contexts.NOISE, {"side": label}, 0.995)
+
+    return hypothesis
 
 
 def scaled(quantity: str) -> Hypothesis:
@@ -219,7 +240,8 @@ def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
         same = [_same(side, quantity, source, (0, 0)) for _, side in evidence.sides]
         for (label, side), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
             # As long as the policy is the reference, every log prob is the reference's.
-            if mine and other is False and not _same(side, "log_probs", "ref_log_probs", (0, 0)):
+            untrained = side.step == min(side.side.steps()) and _same(side, "log_probs", "ref_log_probs", (0, 0))
+            if mine and other is False and not untrained:
                 yield Explanation(id, f"{label}'s {quantity} are those of {text}", parameters={"side": label})
 
     return hypothesis
@@ -280,6 +302,7 @@ def _all(quantity: str) -> tuple[Hypothesis, ...]:
         offset(quantity),
         bounded(quantity),
         temperature(quantity),
+        softmax_twice(quantity),
         permuted(quantity),
     )
 
@@ -298,6 +321,7 @@ HYPOTHESES = {
         ratio_always_one,
         taken_from("old_log_probs", "ref_log_probs", "of-reference", "its reference model"),
         *_all("old_log_probs"),
+        scatter,
     ),
     "forward": (
         reference_is_policy,
@@ -305,6 +329,7 @@ HYPOTHESES = {
         taken_from("ref_log_probs", "rollout_log_probs", "reference-is-rollout", "the rollout"),
         *_all("log_probs"),
         *_all("ref_log_probs"),
+        scatter,
         scaled("entropy"),
         rounded("entropy"),
     ),

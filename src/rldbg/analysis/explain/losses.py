@@ -184,6 +184,9 @@ class _Clip:
     def bound(self, name: str) -> float | None:
         """The one value the clip used; None when it never decided, or not by one value."""
         values = self._used[self._chosen[name]]
+        # A loss that no ratio but 1 ever enters is none that clips.
+        if not (self._untouched & (np.abs(self._ratio - 1) > 1e-3)).any():
+            return None
         if values.size == 0 or float(values.max() - values.min()) > 1e-3 * float(values.max()):
             return None
         return float(np.median(values))

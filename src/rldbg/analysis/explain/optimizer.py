@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,24 +18,32 @@ from rldbg.analysis.explain.passes import SideStep
 _CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
 _BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
 _EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
-_KINDS = (
-    *(("AdamW", betas, epsilon) for betas, epsilon in itertools.product(_BETAS, _EPSILONS)),
-    ("plain gradient descent", (0.0, 0.0), 0.0),
-    ("gradient descent with momentum 0.9", (0.9, 0.0), 0.0),
+_ADAM = "AdamW"
+_KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
+    *((_ADAM, betas, _EPSILONS) for betas in _BETAS),
+    ("plain gradient descent", (0.0, 0.0), (0.0,)),
+    ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
 )
 _STEPS = 5
 _ELEMENTS = 6000
 _FIT = 2e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Optimizer:
-    """What turns gradients into steps; `rates` are the learning rates of its steps from the second one on."""
+class Rule(NamedTuple):
+    """What turns gradients into a direction; `restarts` when its moments begin anew with every step of the run."""
 
     kind: str
     clip: float | None
     betas: tuple[float, float]
     epsilon: float
+    restarts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """A rule with what was fitted to it; `rates` are the learning rates of its steps from the second one on."""
+
+    rule: Rule
     rates: tuple[float, ...]
     decay: float
     residual: float
@@ -47,6 +56,8 @@ class _History:
     gradients: np.ndarray  # [steps, elements]
     norms: np.ndarray  # [steps]
     parameters: np.ndarray  # [steps, elements]
+    # Places of the first optimizer step of each step of the run after the first one.
+    step_starts: frozenset[int]
 
 
 def _history(side: SideStep) -> _History | None:
@@ -64,83 +75,116 @@ def _history(side: SideStep) -> _History | None:
         parameters.append(np.concatenate([parameter[name].ravel() for name in names])[::stride])
     if len({len(row) for row in gradients}) != 1:
         return None
-    history = _History(np.stack(gradients), np.asarray(norms), np.stack(parameters))
+    starts = frozenset(place for place in range(1, len(places)) if places[place][0] != places[place - 1][0])
+    history = _History(np.stack(gradients), np.asarray(norms), np.stack(parameters), starts)
     moving = (history.parameters[1:] != history.parameters[:-1]).any(0)
     if not moving.any() or not np.isfinite(history.gradients).all():
         return None
-    return _History(history.gradients[:, moving], history.norms, history.parameters[:, moving])
+    return _History(history.gradients[:, moving], history.norms, history.parameters[:, moving], starts)
 
 
-def identify(side: SideStep) -> Optimizer | None:
-    """The optimizer that fits best, if it fits; of two that fit alike the plainer one."""
+def identify(side: SideStep) -> list[Optimizer]:
+    """The optimizers that fit and fit alike, the plainer ones first; none when nothing does."""
     history = _history(side)
-    return None if history is None else _best(history)
+    if history is None:
+        return []
+    found = _fitting(history, restarts=False)
+    return found if found or not history.step_starts else _fitting(history, restarts=True)
 
 
-def _best(history: _History) -> Optimizer | None:
-    found: Optimizer | None = None
-    for clip in _CLIPS:
-        if clip is not None and history.norms.max() <= clip:
-            continue
-        for kind, betas, epsilon in _KINDS:
-            tried = _try(history, kind, clip, betas, epsilon)
-            if found is None or tried.residual < 0.5 * found.residual:
-                found = tried
-    return found if found is not None and found.residual <= _FIT else None
+def _fitting(history: _History, *, restarts: bool) -> list[Optimizer]:
+    tried = []
+    for clip, (kind, betas, epsilons) in itertools.product(_CLIPS, _KINDS):
+        if clip is None or history.norms.max() > clip:
+            moments = _moments(history, kind, clip, betas, restarts)
+            tried += [_try(history, moments, Rule(kind, clip, betas, epsilon, restarts)) for epsilon in epsilons]
+    limit = min(_FIT, 2 * min(item.residual for item in tried))
+    return [item for item in tried if item.residual <= limit]
 
 
-def _try(history: _History, kind: str, clip: float | None, betas: tuple[float, float], epsilon: float) -> Optimizer:
-    """Repeats the optimizer's moments; learning rate and decay are fitted to each step's movement."""
+def _moments(
+    history: _History, kind: str, clip: float | None, betas: tuple[float, float], restarts: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """After each step the direction it takes, and what Adam divides it by, before epsilon."""
     beta1, beta2 = betas
+    is_adam = kind == _ADAM
     mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
-    rates, decays, worst = [], [], 0.0
-    for step, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True), 1):
+    found, age = [], 0
+    for place, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True)):
+        if restarts and place in history.step_starts:
+            mean, square, age = np.zeros_like(mean), np.zeros_like(square), 0
+        age += 1
         clipped = gradient if clip is None else gradient * min(1.0, clip / (norm + 1e-6))
-        mean = beta1 * mean + (1 - beta1 if kind == "AdamW" else 1.0) * clipped
+        mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
         square = beta2 * square + (1 - beta2) * clipped**2
-        if step == 1:
-            continue
-        direction = mean
-        if kind == "AdamW":
-            direction = mean / (1 - beta1**step) / (np.sqrt(square / (1 - beta2**step)) + epsilon)
-        before, moved = history.parameters[step - 2], history.parameters[step - 1] - history.parameters[step - 2]
-        columns = -np.stack([direction, before], 1)
-        weights = np.linalg.lstsq(columns, moved, rcond=None)[0]
-        left = float(np.linalg.norm(moved - columns @ weights) / max(float(np.linalg.norm(moved)), 1e-30))
-        worst = max(worst, left)
-        rates.append(float(weights[0]))
-        decays.append(float(weights[1] / weights[0]) if weights[0] else 0.0)
+        if is_adam:
+            found.append((mean / (1 - beta1**age), np.sqrt(square / (1 - beta2**age))))
+        else:
+            found.append((mean, np.ones_like(mean)))
+    return found
+
+
+def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: Rule) -> Optimizer:
+    """Learning rate and decay are fitted to each step's movement."""
+    rates, decays, worst = [], [], 0.0
+    for place in range(1, len(moments)):
+        mean, size = moments[place]
+        direction = mean / (size + rule.epsilon)
+        before, moved = history.parameters[place - 1], history.parameters[place] - history.parameters[place - 1]
+        rate, shrink = _two_factors(-direction, -before, moved)
+        left = moved + rate * direction + shrink * before
+        worst = max(worst, float(np.sqrt(left @ left / max(float(moved @ moved), 1e-60))))
+        rates.append(rate)
+        decays.append(shrink / rate if rate else 0.0)
     decay = float(np.median(decays))
-    return Optimizer(kind, clip, betas, epsilon, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst)
+    return Optimizer(rule, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst)
+
+
+def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """The factors of x and y that bring their sum nearest to the target; y's is 0 where it is none of its own."""
+    xx, xy, yy = float(x @ x), float(x @ y), float(y @ y)
+    xt, yt = float(x @ target), float(y @ target)
+    determinant = xx * yy - xy * xy
+    if determinant <= 1e-12 * xx * yy:
+        return (xt / xx if xx else 0.0), 0.0
+    return (xt * yy - yt * xy) / determinant, (yt * xx - xt * xy) / determinant
 
 
 def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     """The two sides' optimizers differ in one of their numbers."""
-    a, b = identify(evidence.a), identify(evidence.b)
-    if a is None or b is None:
+    # A clip and an epsilon ten times as large are one optimizer where all gradients are clipped: of those that fit
+    # alike, the two that have most in common.
+    in_a, in_b = identify(evidence.a), identify(evidence.b)
+    pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
+    if not pairs:
         return
+    a, b, differences = min(pairs, key=lambda pair: len(pair[2]))
     residual = max(a.residual, b.residual)
-    for name, text, one, other in _differences(a, b):
+    for name, text, one, other in differences:
         facts = {"a": one, "b": other}
         yield Explanation(name, f"{text} {_show(one)} in A and {_show(other)} in B", residual, _FIT, facts)
 
 
 def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object, object]]:
-    if a.kind != b.kind:
-        yield "optimizer-kind", "the optimizer is", a.kind, b.kind
+    one, other = a.rule, b.rule
+    if one.kind != other.kind:
+        yield "optimizer-kind", "the optimizer is", one.kind, other.kind
         return
+    if one.restarts != other.restarts:
+        words = {False: "kept from step to step", True: "started anew every step"}
+        yield "optimizer-reset", "the optimizer's moments are", words[one.restarts], words[other.restarts]
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
     if ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
         first = next(place for place, ratio in enumerate(ratios) if abs(ratio - 1) > 0.02)
         yield "learning-rate", "the learning rate is", a.rates[first], b.rates[first]
     if abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
-    if a.clip != b.clip:
-        yield "gradient-clip", "gradients are clipped to a norm of", a.clip, b.clip
-    if a.betas != b.betas:
-        yield "optimizer-betas", "AdamW's betas are", a.betas, b.betas
-    if a.epsilon != b.epsilon:
-        yield "optimizer-epsilon", "AdamW's epsilon is", a.epsilon, b.epsilon
+    if one.clip != other.clip:
+        yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip
+    if one.betas != other.betas:
+        yield "optimizer-betas", "AdamW's betas are", one.betas, other.betas
+    if one.epsilon != other.epsilon:
+        yield "optimizer-epsilon", "AdamW's epsilon is", one.epsilon, other.epsilon
 
 
 def _show(value: object) -> str:

@@ -24,13 +24,14 @@ def form(evidence: Evidence) -> Iterator[Explanation]:
 
 def _rule(side: SideStep) -> tuple[str, str] | None:
     """Id and description of the one rule that gives all ratios of a step."""
-    parts = [_pass(item) for item in side.micros]
+    parts = [_pass(side, item) for item in side.micros]
     known = [part for part in parts if part is not None]
     if not known:
         return None
     ratio = np.concatenate([part[0] for part in known])
     log_ratio = np.concatenate([part[1] for part in known])
     sequence = np.concatenate([part[2] for part in known])
+    others = {name: np.concatenate([part[3][name] for part in known]) for name in known[0][3]}
     plain = np.exp(log_ratio)
     if largest(ratio - plain) <= _NOISE * max(1.0, largest(plain)):
         return "plain", "new over old"
@@ -42,6 +43,9 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
         return "of-sequence", "the geometric mean over the sequence"
     if largest(ratio - (1 + log_ratio)) <= _NOISE * max(1.0, largest(ratio)):
         return "linear", "1 + the difference of log probs, without exp"
+    for name, gap in others.items():
+        if len(gap) == len(ratio) and largest(ratio - np.exp(gap)) <= _NOISE * max(1.0, largest(ratio)):
+            return f"of-{name}", f"new over the {name}'s, not over old"
     low, high = float(ratio.min()), float(ratio.max())
     if largest(ratio - np.clip(plain, low, high)) <= _NOISE:
         bounds = [f"at most {high:.4g}"] if (plain > high + _NOISE).any() else []
@@ -50,8 +54,11 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     return None
 
 
-def _pass(item: MicroPass) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Ratio, log ratio and the mean log ratio of the sequence, at the tokens that count."""
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
+
+
+def _pass(side: SideStep, item: MicroPass) -> _Parts | None:
+    """Ratio, log ratio, the mean log ratio of the sequence, and the gaps to other log probs, at tokens that count."""
     names = ("prob_ratio", "log_probs", "old_log_probs", "effective_valid")
     ratio, new, old, valid = (item.array("is_loss_debug", name) for name in names)
     if ratio is None or new is None or old is None or valid is None or not new.shape == old.shape == ratio.shape:
@@ -59,7 +66,27 @@ def _pass(item: MicroPass) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     counts = valid != 0
     gap = np.where(counts, new - old, 0.0)
     mean = gap.sum(1) / np.maximum(counts.sum(1), 1)
-    return ratio[counts], gap[counts], np.broadcast_to(mean[:, None], gap.shape)[counts]
+    others = {"reference": item.array("forward_data", "ref_log_probs"), "rollout": _of_rollout(side, item, new.shape)}
+    gaps = {
+        name: (new - value)[counts] for name, value in others.items() if value is not None and value.shape == new.shape
+    }
+    return ratio[counts], gap[counts], np.broadcast_to(mean[:, None], gap.shape)[counts], gaps
+
+
+def _of_rollout(side: SideStep, item: MicroPass, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The rollout's log probs of a pass's samples, where the response tokens stand."""
+    found = np.zeros(shape)
+    samples = item.records["is_loss_debug"].samples
+    if len(samples) != shape[0]:
+        return None
+    for row, sample in enumerate(samples):
+        known = side.samples.get(sample)
+        values = None if known is None else known.quantities.get("rollout_log_probs")
+        if known is None or values is None:
+            return None
+        response = values.values[known.prompt_length - values.start :][: shape[1]]
+        found[row, : len(response)] = response
+    return found
 
 
 HYPOTHESES = {"ratio": (form,), "loss": (form,), "gradient": (form,)}

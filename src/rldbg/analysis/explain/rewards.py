@@ -117,4 +117,4 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
         )
 
 
-HYPOTHESES = {"reward": (affine, permuted, by_length, lost, of_group, clipped, rounded)}
+HYPOTHESES = {"reward": (affine, permuted, by_length, clipped, rounded, lost, of_group)}

@@ -81,6 +81,38 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         yield applied("gradient-scaled", text, other - one, other - factor * one, 1e-3 * largest(other), facts)
 
 
+def clipped(evidence: Evidence) -> Iterator[Explanation]:
+    """Every element of one side's gradients is cut off at one bound."""
+    a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
+    keys = _shared(a, b)
+    for label, full, cut in (("B", _flat(a, keys), _flat(b, keys)), ("A", _flat(b, keys), _flat(a, keys))):
+        bound = largest(cut)
+        # A bound is one that several elements are at.
+        if cut.size and 0 < bound < np.inf and np.count_nonzero(np.abs(cut) >= bound * (1 - 1e-6)) > 2:
+            text = f"each element of {label}'s gradients is clipped to {bound:.6g}"
+            facts = {"side": label, "bound": bound}
+            yield applied("gradient-clipped", text, full - cut, np.clip(full, -bound, bound) - cut, 1e-3 * bound, facts)
+
+
+def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
+    """Every tensor's gradient is the other side's times a number of its own."""
+    a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
+    keys = [key for key in _shared(a, b) if key[1] == 0 and a[key].size > 3 and largest(a[key]) > 0]
+    factors = {key: fit_factor(a[key].ravel(), b[key].ravel()) for key in keys}
+    if len(keys) < 2 or max(factors.values()) - min(factors.values()) < 1e-3:
+        return
+    left = {key: largest(b[key] - factor * a[key]) / max(largest(b[key]), 1e-30) for key, factor in factors.items()}
+    ordered = sorted(factors, key=lambda key: factors[key])
+    low, high = factors[ordered[0]], factors[ordered[-1]]
+    text = f"each tensor of B's gradients is A's times a number of its own, from {low:.4g} to {high:.4g}"
+    norms = [float(np.linalg.norm(b[key])) for key in keys if abs(factors[key] - 1) > 1e-3]
+    if norms and max(norms) - min(norms) <= 1e-3 * max(norms):
+        text += f": clipped to a norm of {max(norms):.4g} tensor by tensor"
+    share = sum(value <= 1e-3 for value in left.values()) / len(left)
+    facts = {"lowest": low, "highest": high}
+    yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share)
+
+
 def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
     """One side's tensors have fewer bits than the other's."""
 
@@ -93,7 +125,7 @@ def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
         for label, fine, coarse in (("B", tensors[0], tensors[1]), ("A", tensors[1], tensors[0])):
             for dtype, bits in (("bfloat16", 8), ("float16", 11)):
                 if (
-                    coarse.size
+                    coarse.any()
                     and fine.size
                     and np.array_equal(coarse, round_to(coarse, bits))
                     and not np.array_equal(fine, round_to(fine, bits))
@@ -178,6 +210,6 @@ def skipped(evidence: Evidence) -> Iterator[Explanation]:
 
 HYPOTHESES = {
     "trajectory": (_rounding("param"),),
-    "gradient": (not_reduced, carried_over, scaled, missing, _rounding("gradient")),
+    "gradient": (not_reduced, carried_over, scaled, clipped, scaled_by_tensor, missing, _rounding("gradient")),
     "parameter": (_rounding("param"), drifted_replica, skipped, frozen),
 }

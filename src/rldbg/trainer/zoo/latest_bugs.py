@@ -147,9 +147,9 @@ def logits_in_bfloat16(original: Any, model: Any, *arguments: Any, **options: An
     return original(Rounded() if is_training else model, *arguments, **options)
 
 
-@late(_FORWARD, stage="old_log_probs", cause="temperature")
+@late(_FORWARD, stage="forward", cause="temperature")
 def temperature_applied_twice(original: Any, *arguments: Any, **options: Any) -> Any:
-    """The logits are divided by the temperature in the model's wrapper and in the loss."""
+    """In training the logits are divided by the temperature in the model's wrapper and in the loss."""
     return original(*arguments, **(options | {"temperature": options["temperature"] ** 2}))
 
 
