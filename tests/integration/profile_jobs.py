@@ -30,9 +30,18 @@ class DTensorPolicyWorker:
         os.kill(os.getpid(), signal.SIGKILL)
 
 @ray.remote(num_cpus=0)
+class InnerWorker:
+    def forward(self):
+        torch.ones(8).prod()
+
+@ray.remote(num_cpus=0)
 class VllmGenerationWorker:
+    def __init__(self, nested):
+        self.inner = InnerWorker.remote() if nested else None
     def generate(self):
         torch.ones(8).sum()
+        if self.inner:
+            ray.get(self.inner.forward.remote())
         time.sleep(0.3)
         return os.getpid()
 
@@ -48,7 +57,7 @@ ray.init(address=cluster.address, logging_level="error")
 marked = {"py_executable": f"env MARK=kept {sys.executable}"}
 one = DTensorPolicyWorker.options(resources={"a": 1}, runtime_env=marked).remote()
 two = DTensorPolicyWorker.options(resources={"b": 1}).remote()
-engine = VllmGenerationWorker.options(resources={"b": 1}).remote()
+engine = VllmGenerationWorker.options(resources={"b": 1}).remote(nested="nested" in sys.argv)
 other = Bystander.options(resources={"a": 1}).remote()
 ray.get(other.look.remote())
 for step in range(4):

@@ -15,11 +15,13 @@ def events(path: Path) -> list[dict]:
 
 
 def test_a_ray_job_that_never_imports_rldbg(tmp_path):
-    """GIVEN actors on two raylets, one of them without steps of its own
+    """GIVEN actors on two raylets, one of them an engine without steps of its own and with a worker inside
     WHEN step 2 is profiled
     THEN each chosen worker has a trace of that step, the engine by following, and the timeline has all of them."""
     (tmp_path / "job.py").write_text(RAY_JOB)
-    done = profile(tmp_path, "--workers", "*policy*, *vllm*", *STEPS_2_TO_3, "--run", "run", "--", "python", "job.py")
+    done = profile(
+        tmp_path, "--workers", "*policy*, *vllm*", *STEPS_2_TO_3, "--run", "run", "--", "python", "job.py", "nested"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "run" / "profiles" / "manifest.json").read_text())
     assert found["missing"] == [], done.stderr
@@ -29,7 +31,9 @@ def test_a_ray_job_that_never_imports_rldbg(tmp_path):
     assert {name: len(paths) for name, paths in by_worker.items()} == {
         "dtensor_policy_worker": 2,
         "vllm_generation_worker": 1,
+        "vllm_generation_worker.inner_worker": 1,
     }
+    assert "aten::prod" in [event["name"] for event in events(by_worker["vllm_generation_worker.inner_worker"][0])]
     for path in by_worker["dtensor_policy_worker"]:
         names = [event["name"] for event in events(path)]
         # One step: one backward, and the optimizer inside the window.

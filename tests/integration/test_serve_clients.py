@@ -1,46 +1,24 @@
-"""The published clients against the embedded server: `openai`, `litellm`, and AReaL's own remote engines.
+"""The published clients against the embedded server: `openai`, `litellm`, AReaL's own remote engines, TRL's.
 
-Each is installed once into an environment of its own under .venvs/, which later runs use again. AReaL pins other
-versions of what is installed here, so it is installed alone, with the few packages it imports, beside ours.
+AReaL and TRL pin other versions of what is installed here, so they are installed alone, with the few packages they
+import, beside ours.
 """
 
 import json
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from client_environments import TRL, environment_with
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "serve_clients"
 RLDBG = Path(sys.executable).with_name("rldbg")
 AREAL = ("areal==1.0.4", "colorlog", "tenacity", "torchdata", "lark", "numba", "llvmlite", "einops", "openai",
          "sniffio", "jiter", "pybase64")  # fmt: skip
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def environment_with(name, packages, *, beside_ours=False):
-    """The interpreter of an environment that has the packages; made when it is not there yet."""
-    folder = ROOT / ".venvs" / name
-    python, done = folder / "bin" / "python", folder / ".installed"
-    if done.exists():
-        return python
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    made = subprocess.run(
-        [*install, *(["--no-deps"] if beside_ours else []), *packages], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
-    if beside_ours:
-        (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
-            sysconfig.get_path("purelib") + "\n"
-        )
-    done.touch()
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +65,7 @@ def test_areals_remote_engines(server):
 
 
 def test_trls_client(server):
-    python = environment_with("trl", ["trl", "accelerate", "datasets"], beside_ours=True)
+    python = environment_with("trl", TRL, beside_ours=True)
     report = drive(python, "drive_trl.py", f"http://{server[0]}")
     assert (report["model"], report["world_size"]) == ("tiny", 1)
     made, scored = report["generated"], report["scored"]
