@@ -128,6 +128,35 @@ def miles_train(root: Path, step: int, rank: int, indices: list[int]) -> Path:
     return path
 
 
+def miles_slices(root: Path, step: int, size: int, responses: list[torch.Tensor], prompt: int, padded: int = 0) -> None:
+    """One file a context-parallel rank, each with its two chunks of every sample's log probs."""
+    for rank in range(size):
+        mine = []
+        for whole in responses:
+            total = prompt + len(whole)
+            chunk = -(-(padded or total) // (2 * size))
+            positions = torch.arange(prompt - 1, total - 1)  # where the values were computed
+            chunks = [positions // chunk == number for number in (rank, 2 * size - 1 - rank)]
+            mine.append(torch.cat([whole[held] for held in chunks]))
+        lengths = [len(whole) for whole in responses]
+        columns = {
+            "tokens": [torch.arange(prompt + length) for length in lengths],
+            "loss_masks": [torch.ones(length, dtype=torch.int32) for length in lengths],
+            "total_lengths": [prompt + length for length in lengths],
+            "response_lengths": lengths,
+            "rewards": [0.5] * len(lengths),
+            "log_probs": mine,
+            "advantages": [values * 2 for values in mine],
+            "sample_indices": list(range(len(lengths))),
+        }
+        if padded:
+            columns["max_seq_lens"] = [padded] * len(lengths)
+        content = {"rollout_id": step, "rank": rank, "rollout_data": columns, "cp_rank": rank, "cp_size": size}
+        path = root / "train_data" / f"{step}_{rank}.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content | {"qkv_format": "bshd" if padded else "thd"}, path)
+
+
 def sglang(root: Path, *, steps=1, ranks=2, layers=2, dtype=torch.float32) -> None:
     root.mkdir(parents=True, exist_ok=True)
     for step in range(steps):

@@ -153,6 +153,32 @@ def test_miles_writes_one_train_file_a_rank(tmp_path):
     assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 0, 1, 1, 1]] * 2
 
 
+@pytest.mark.parametrize("padded", [0, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_miles_context_parallel_slices_are_put_together(tmp_path, padded, dtype):
+    responses = [-torch.arange(1, length + 1, dtype=torch.float32).to(dtype) / 8 for length in (13, 4, 1)]
+    peer_dumps.miles_slices(tmp_path, 3, 4, responses, prompt=6, padded=padded)
+    recording = open_recording(tmp_path)
+    for rank in range(4):
+        record = recording.read(RecordKey("old_log_probs", 3, rank))
+        assert [numbers(row) for row in record.rows("old_log_probs")] == [whole.tolist() for whole in responses]
+        assert record.coordinates == {"cp": rank}
+    advantages = [*recording.read(RecordKey("prepared_trajectories", 3, 1)).rows("advantages")]
+    assert numbers(advantages[1])[6:] == [2 * value for value in responses[1].tolist()]
+
+
+def numbers(row: np.ndarray | EncodedArray) -> list[float]:
+    return (row.decode() if isinstance(row, EncodedArray) else row).tolist()
+
+
+def test_miles_slices_stay_as_they_are_where_a_rank_is_missing(tmp_path):
+    peer_dumps.miles_slices(tmp_path, 0, 2, [torch.ones(12)], prompt=4)
+    (tmp_path / "train_data" / "0_1.pt").unlink()
+    record = open_recording(tmp_path).read(RecordKey("old_log_probs", 0, 0))
+    assert record.extra["cp_size"] == 2
+    assert [len(row) for row in record.rows("old_log_probs")] == [4]
+
+
 def test_miles_conversations_come_with_their_samples(tmp_path):
     peer_dumps.slime_rollout(tmp_path, 0, [peer_dumps.slime_sample(0), peer_dumps.slime_sample(1)])
     conversation = [{"role": "user", "content": "2+2"}]

@@ -15,6 +15,7 @@ from rldbg.recording.layouts.base import VALIDATION, Entry, Layout, Listing, lis
 from rldbg.recording.layouts.lines import json_lines
 from rldbg.recording.layouts.pickled import mentions
 from rldbg.recording.layouts.slime_samples import loss_record, rollout_record, train_record
+from rldbg.recording.layouts.slime_slices import whole_columns
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree, head
 
@@ -68,7 +69,7 @@ class SlimeLayout(Layout):
         is_rollout = "samples" in data and "format_version" not in data
         if is_rollout:
             return _Content(data, {}, _messages(tree, file))
-        return _Content(data, _groups(tree, file), {})
+        return _Content(whole_columns(tree, file, data), _groups(tree, file), {})
 
     def record(self, content: Any, entry: Entry) -> Record:
         if entry.kind == "is_loss_debug":

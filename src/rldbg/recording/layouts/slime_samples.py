@@ -126,7 +126,10 @@ def _train_samples(data: Mapping[str, Any]) -> Sequence[_Sample]:
 
 
 def _length(values: Any) -> int:
-    return len(values) if isinstance(values, list | tuple | np.ndarray | EncodedArray) and np.ndim(values) else -1
+    """How many samples a column has; -1 for what is no column. A list's rows may differ in length."""
+    if isinstance(values, np.ndarray | EncodedArray):
+        return len(values) if values.shape else -1
+    return len(values) if isinstance(values, list | tuple) else -1
 
 
 def _ids(
