@@ -157,7 +157,12 @@ for x in range(100_000):
     text = job.rldbg("attach", "late", "-c", "b score, x % 10 == 2", "-c", "condition 2 x % 10 == 3").stdout
     assert "reward.py:2" in text and text.splitlines()[-1].startswith("2 ") and "if x % 10 == 3" in text
     assert "\n3\n" in job.rldbg("attach", "late", "-c", "c", "-c", "p x % 10").stdout
+    # AND a condition that fails is said to fail, once and not at every hit
+    job.rldbg("attach", "late", "-c", "condition 2 x.nope", "-c", "c")
+    until(lambda: "THE CONDITION FAILS in late: AttributeError" in job.rldbg("break", "--list").stdout, "the failure")
+    assert "pydevd" not in job.rldbg("break", "--list").stdout
     job.rldbg("break", "--clear")
+    job.rldbg("pause", "late")
     # AND a file is the same whichever way it is named
     job.rldbg("break", f"{job.folder / 'elsewhere' / 'link.py'}:6", "--once")
     job.rldbg("continue", "all")

@@ -4,12 +4,14 @@ import re
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 _WORD_AFTER_ACRONYM = re.compile(r"([A-Z]{2,})([A-Z][a-z])")
 _WORD_START = re.compile(r"([a-z0-9])([A-Z])")
 _WORKER_MODE = 1
+_HERE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,20 @@ def _running_task() -> str:
     inside = False
     for frame in reversed(frames):
         if inside and "/ray/" not in frame.f_code.co_filename:
-            return frame.f_code.co_name
+            return _failed_task(frame) or frame.f_code.co_name
         inside = inside or frame.f_code.co_name == "main_loop"
+    return ""
+
+
+def _failed_task(frame: FrameType) -> str:
+    """After an exception the task's own frames are gone, and our hook stands in their place with the error."""
+    error = frame.f_locals.get("error") if frame.f_code.co_filename.startswith(_HERE) else None
+    trace = getattr(error, "__traceback__", None)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "/ray/" not in code.co_filename:
+            return str(code.co_name)
+        trace = trace.tb_next
     return ""
 
 

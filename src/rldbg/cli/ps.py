@@ -53,7 +53,8 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
             if note != process["message"]:
                 print_note(f"{process['who']}: {note}")
         if process.get("crash_file"):
-            print_note(f"{process['who']}: {process['message']} (rldbg attach {process['crash_file']})")
+            first_line = str(process["message"]).partition("\n")[0]
+            print_note(f"{process['who']}: {first_line} (rldbg attach {process['crash_file']})")
     for line in answer.get("advice", []):
         print_note(line)
 

@@ -106,10 +106,10 @@ class Watch:
             self._once(("dashboard", dashboard), f"Ray cluster started at: {dashboard}")
             paste = f"cluster {dashboard.removeprefix('http://')}, local folder {Path.cwd()}"
             self._once(("extension", dashboard), f"for VS Code's Ray extension (with --ray-breakpoints): {paste}")
-        if process["state"] == "stopped":
+        if process["state"] == "stopped" and process["reason"] != "step":
             place = f"{process['file']}:{process['line']}"
             text = f"{process['who']} stopped at {place}: rldbg attach {process['who']} --run {self.run.path}"
-            self._once(("stopped", process["who"], place, round(time.time() - (process["since_s"] or 0))), text)
+            self._once(("stopped", process["pid"], process["stop_number"]), text)
         if process["crash_file"]:
             message = (process["message"] or "").partition("\n")[0][:200]
             text = f"{process['who']} crashed: {message}: rldbg attach {process['crash_file']}"

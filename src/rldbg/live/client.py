@@ -1,6 +1,7 @@
 """A client's connection to a broker: blocking requests, many at a time from many threads."""
 
 import getpass
+import json
 import os
 import threading
 from pathlib import Path
@@ -32,10 +33,19 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     except Refused as error:
         raise PrerequisiteError(f"the broker of {run} refused: {error}", "use the same rldbg on both sides") from error
     except (OSError, WireError) as error:
+        if _has_ended(run):
+            raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
         raise UnreachableError(
             f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
             f"`rldbg broker start --run {run}` starts a new one; agents find it by themselves",
         ) from error
+
+
+def _has_ended(run: Path) -> bool:
+    try:
+        return json.loads((run / "run.json").read_text(encoding="utf-8")).get("ended_at") is not None
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _since_when(run: Path) -> str:

@@ -334,6 +334,8 @@ def break_text(each: Message) -> str:
     unset = [who for who, ok in (each.get("set_in") or {}).items() if not ok]
     extras += [f"hit {hits} times"] if hits else []
     extras += [f"NOT SET in {', '.join(unset)}"] if unset else []
+    failures = each.get("condition_fails") or {}
+    extras += [f"THE CONDITION FAILS in {', '.join(failures)}: {next(iter(failures.values()))}"] if failures else []
     return " ".join([f"{each['id']}", place, f"ranks {each['ranks']}", *extras])
 
 

@@ -12,6 +12,7 @@ from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.session import DebugSession
 
+_FAILED_CONDITION = "pydevd: Error while evaluating expression in conditional breakpoint:"
 _FILTERS = {"raised": ["raised"], "unhandled": ["userUnhandled", "uncaught"]}
 
 
@@ -29,6 +30,7 @@ class Break:
     once: bool
     hits: Counter[str] = field(default_factory=Counter)
     verified: dict[str, bool] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     spent: set[int] = field(default_factory=set)
 
     def is_meant_for(self, process: Process) -> bool:
@@ -46,6 +48,7 @@ class Break:
             "once": self.once,
             "hits": dict(self.hits),
             "set_in": dict(sorted(self.verified.items())),
+            "condition_fails": dict(sorted(self.failures.items())),
         }
 
 
@@ -106,8 +109,9 @@ class BreakTable:
                 paths[file] = path
         for each in meant:
             each.verified.setdefault(process.who, False)
-        for file, path in paths.items():
-            lines = [each for each in meant if each.file == file]
+        # A file may have been named in several ways; the debuggee takes all its breakpoints at once.
+        for path in set(paths.values()):
+            lines = [each for each in meant if paths.get(each.file) == path]
             body = {"source": {"path": path, "name": PurePath(path).name}, "breakpoints": [_line(b) for b in lines]}
             answer = await session.request("setBreakpoints", body)
             for each, result in zip(lines, answer.get("breakpoints") or [], strict=False):
@@ -121,6 +125,22 @@ class BreakTable:
             if each.exception:
                 each.verified[process.who] = True
 
+    def lines_in(self, process: Process, path: str) -> list[dict[str, Any]]:
+        """The breakpoints of one file, as the debuggee is told them."""
+        paths = self._paths.get(process.number, {})
+        return [_line(each) for each in self.meant_for(process) if each.file and paths.get(each.file) == path]
+
+    def note_output(self, process: Process, text: str) -> bool:
+        """True when it is pydevd's complaint about a condition, which says the same at every hit."""
+        if not text.startswith(_FAILED_CONDITION):
+            return False
+        condition = text.removeprefix(_FAILED_CONDITION).partition("\n")[0].strip()
+        reason = text.strip().splitlines()[-1]
+        for each in self.meant_for(process):
+            if each.condition == condition:
+                each.failures[process.who] = reason
+        return True
+
     def is_looking(self, process: Process) -> bool:
         """Whether a file that is meant for it was not there when it was last asked: it may be loaded by now."""
         paths = self._paths.get(process.number, {})
@@ -132,6 +152,7 @@ class BreakTable:
         if number not in self._breaks:
             raise UsageError(f"there is no breakpoint {number}", "`rldbg break --list` shows them")
         self._breaks[number].condition = condition
+        self._breaks[number].failures.clear()
         return self._breaks[number]
 
     def note_stop(self, process: Process) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
+from rldbg.live.broker.breakpoints import Break
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import stack_of
 from rldbg.live.foreign_ray.held_workers import ADVICE
@@ -154,10 +155,12 @@ class Desk:
         process = self._one(body)
         session = await self._broker.sessions.settled(process)
         arguments = dict(body.get("arguments") or {})
-        if arguments.get("threadId") == "stopped":
-            arguments["threadId"] = session.stop.thread_id if session.stop else 0
-        if arguments.get("frameId") == "stopped":
-            arguments["frameId"] = session.stop.frame_id if session.stop else None
+        meant = [name for name in ("threadId", "frameId") if arguments.get(name) == "stopped"]
+        if meant and session.stop is None:
+            raise UsageError(f"{process.who} is running", "`rldbg pause WHO`, or wait for its next stop: rldbg ps")
+        for name in meant:
+            assert session.stop is not None
+            arguments[name] = session.stop.thread_id if name == "threadId" else session.stop.frame_id
         return await session.request(str(body["command"]), arguments, float(body.get("limit_s") or 30.0))
 
     async def _resume(self, body: Message) -> Message:
@@ -210,25 +213,30 @@ class Desk:
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg break --help` for the grammar") from None
         await self._apply_everywhere()
-        return made.to_dict()
+        return self._shown(made)
 
     async def _break_list(self, _body: Message) -> Message:
         log = self._broker.sessions.log_points
-        breaks = [each.to_dict() for each in self._broker.sessions.breaks.all()]
+        breaks = [self._shown(each) for each in self._broker.sessions.breaks.all()]
         return {"breaks": breaks, "log_file": str(log.path), "log": log.recent()}
 
     async def _break_clear(self, body: Message) -> Message:
         removed = self._broker.sessions.breaks.clear([int(number) for number in body.get("ids") or []])
         await self._apply_everywhere()
-        for process in self._broker.processes:
-            if process.is_alive:
-                await self._broker.sessions.release(process)
+        alive = [process for process in self._broker.processes if process.is_alive]
+        await asyncio.gather(*(self._broker.sessions.release(process) for process in alive))
         return {"cleared": [each.number for each in removed]}
 
     async def _break_condition(self, body: Message) -> Message:
         changed = self._broker.sessions.breaks.set_condition(int(body["id"]), str(body.get("condition") or ""))
         await self._apply_everywhere()
-        return changed.to_dict()
+        return self._shown(changed)
+
+    def _shown(self, each: Break) -> Message:
+        """Without pooled workers that have nothing to do: it is set there too, and nobody has heard of them."""
+        facts = each.to_dict()
+        idle = {process.who for process in self._broker.processes if process.facts.get("idle")}
+        return facts | {"set_in": {who: ok for who, ok in facts["set_in"].items() if who not in idle}}
 
     async def _apply_everywhere(self) -> None:
         alive = [process for process in self._broker.processes if process.is_alive]

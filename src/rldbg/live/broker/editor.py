@@ -138,7 +138,7 @@ class EditorBridge:
         path = str((arguments.get("source") or {}).get("path", ""))
         theirs = list(arguments.get("breakpoints") or [])
         self._lines[path] = theirs
-        ours = [{"line": each.line} for each in self._broker.sessions.breaks.meant_for(process) if each.file == path]
+        ours = self._broker.sessions.breaks.lines_in(process, path)
         return {**arguments, "breakpoints": theirs + ours}
 
     async def _leave(self, process: Process, session: DebugSession) -> None:

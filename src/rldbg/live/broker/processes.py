@@ -29,6 +29,7 @@ class Process:
     declared: Stop | None = None
     crash: Message | None = None
     stops_seen: int = 0
+    stop_count: int = 0
     failure: str = ""
     ended_at: float | None = None
     said_goodbye: bool = False
@@ -122,6 +123,7 @@ class Process:
             "since_s": round(time.time() - stop.since, 1) if stop else None,
             "attached_by": sorted(self.attached),
             "reason": stop.reason if stop else None,
+            "stop_number": self.stop_count if stop else None,
             "notes": list(stop.notes) if stop else [],
             "crash_file": crash.get("path"),
             "message": crash.get("message"),

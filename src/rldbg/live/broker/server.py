@@ -123,6 +123,7 @@ class Broker:
         self.learn(process, dict(body.get("identity") or process.facts))
         process.stops_seen = int(body.get("stop") or 0)
         process.failure = ""
+        process.stop_count += 1
         notes = [str(note) for note in body.get("notes") or []] + await self._hold_others(process)
         process.declared = Stop(
             file=str(body.get("file") or ""),

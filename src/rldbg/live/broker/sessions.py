@@ -75,7 +75,7 @@ class Sessions:
         session = DebugSession(stream, number=number, on_change=lambda: self._changed(process, session))
         session.prepare_stop = prepare_stop
         session.interrupt = lambda: _interrupt(process)
-        session.on_output = lambda text: self.log_points.add(process.who, text)
+        session.on_output = lambda text: self._said(process, text)
         before = process.session
         reading = asyncio.ensure_future(session.run())
         try:
@@ -96,6 +96,10 @@ class Sessions:
                 process.declared = None
             process.touch()
 
+    def _said(self, process: Process, text: str) -> None:
+        if not self.breaks.note_output(process, text):
+            self.log_points.add(process.who, text)
+
     def _changed(self, process: Process, session: DebugSession) -> None:
         stop = session.stop
         if stop is not None and not stop.counted:
@@ -109,6 +113,8 @@ class Sessions:
             stop.notes = [*known, *(note for note in stop.notes if not any(each.startswith(note) for each in known))]
             stop.since = process.declared.since
             process.declared = None
+        else:
+            process.stop_count += 1
         if self.breaks.note_stop(process):
             self.spawn(self.apply_breaks(process))
 
