@@ -74,7 +74,9 @@ for number in range(1, 6):
 
 
 def test_py_spy_and_memory_of_a_window(tmp_path):
-    (tmp_path / "loop.py").write_text(LOOP)
+    # As Ray's workers do, which py-spy must not inherit.
+    blocked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
+    (tmp_path / "loop.py").write_text(blocked + LOOP)
     spied = profile(
         tmp_path,
         "--workers",

@@ -140,7 +140,8 @@ class PySpyTool:
             words = [tool, "record", "--pid", str(os.getpid()), "--format", name, "--output", str(raw), "--nonblocking"]
             words += ["--rate", self._plan.options.get("rate") or "100", "--threads", *flags]
             log = open(f"{raw}.log", "wb")  # noqa: SIM115 - py-spy owns it from here
-            spy = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            with _interruptible():
+                spy = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
             log.close()
             _permit(spy.pid)
             self._spies.append((spy, raw, final))
@@ -154,7 +155,11 @@ class PySpyTool:
             spy.send_signal(signal.SIGINT)
         written = []
         for spy, raw, final in self._spies:
-            spy.wait(_SPY_END_S)
+            try:
+                spy.wait(_SPY_END_S)
+            except subprocess.TimeoutExpired:
+                spy.kill()
+                raise ToolError(f"py-spy did not end within {_SPY_END_S:g} s of being asked to") from None
             log = Path(f"{raw}.log")
             if not raw.exists():
                 lines = log.read_text(errors="replace").strip().splitlines() or ["it wrote nothing"]
@@ -166,6 +171,16 @@ class PySpyTool:
         side.write_text(json.dumps({"started_at": self._started_at, "pid": os.getpid()}))
         self._spies = []
         return [*written, side]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ray's workers block SIGINT in their threads, and what they start inherits that; py-spy is ended by it."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _permit(pid: int) -> None:
