@@ -85,6 +85,43 @@ def test_a_scripted_attach_speaks_pdb(job):
     assert "RESULT" in output(process)
 
 
+def test_pdb_words_across_functions_and_threads(job):
+    script = job.write(
+        "words.py",
+        """
+import threading, time
+def inner(a, *args, b=2, **kw):
+    total = a + b
+    for i in range(3): total += i
+    x = [j * a for j in range(3)]
+    return total
+def outer(n):
+    breakpoint()
+    return inner(n, 7, b=3, z=9) + inner(n + 1)
+threading.Thread(target=lambda: time.sleep(600), daemon=True, name="sleeper").start()
+print("RESULT", outer(5), flush=True)
+""",
+    )
+    process = job.start(script)
+    job.wait_stopped()
+
+    def said(*lines):
+        return job.rldbg("attach", "words", *(word for line in lines for word in ("-c", line)), check=False).stdout
+
+    text = said("s", "a", "unt 6", "b", "n", "p [v + a for v in x]", "b inner, a == 6", "enable 1")
+    assert "args = (7,)\nkw = {'z': 9}\n" in text and "(6)inner()" in text and "\n[5, 10, 15]\n" in text
+    # What `until` set is gone once it has served; a function stands for its first line.
+    assert "no breakpoint is set" in text and "2 " in text and "words.py:4" in text
+    assert "*** there is no enable here" in text
+    assert "\n6\n" in said("c", "p a")
+    # A thread that sleeps in C is shown where it is, and says why it cannot be asked.
+    sleeper = next(line.split()[0] for line in said("threads").splitlines() if line.endswith("sleeper"))
+    text = said(f"thread {sleeper}", "p 1", "thread 1", "p a")
+    assert "(11)<lambda>()" in text and "*** that thread is in C code" in text and text.endswith("\n6\n")
+    job.rldbg("continue", "all")
+    assert "RESULT 22" in output(process)
+
+
 def test_a_breakpoint_from_outside_hits_in_a_process_that_never_called_one(job):
     script = job.write("loop.py", LOOP)
     process = job.start(script)

@@ -148,5 +148,7 @@ def parse_answer(text: str, shown: str) -> Message:
 
 
 def _last_line(text: str) -> str:
+    if "Unable to find thread" in text:
+        return "that thread is in C code and cannot be asked; `rldbg stacks --locals` shows its variables"
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "it failed without a message"

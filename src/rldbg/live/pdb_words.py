@@ -30,6 +30,7 @@ _ALIASES = {
     "bt": "w", "list": "l", "longlist": "ll", "print": "p", "args": "a", "break": "b", "clear": "cl", "jump": "j",
     "quit": "q", "exit": "q", "detach": "q", "help": "h", "?": "h", "until": "unt", "frame": "f", "exception": "exc",
 }  # fmt: skip
+_ONLY_IN_PDB = ("alias", "commands", "debug", "disable", "enable", "ignore", "restart", "run", "source", "unalias")
 HELP = """\
 n s r c          next, step into, return, continue      unt [LINE]  until a later line     j LINE  jump
 u d [N]  f N     up, down, frame                        w           where                  threads, thread N
@@ -173,8 +174,8 @@ class PdbWords:
     # Source.
 
     def _source(self, first: int, last: int) -> list[str]:
-        frame = self.frame
-        return source_lines(self.debuggee, _path(frame), max(first, 1), last, frame["id"])[0]
+        # Read in the frame of the stop, whichever is chosen: a thread that is in C code evaluates nothing.
+        return source_lines(self.debuggee, _path(self.frame), max(first, 1), last, self.debuggee.top_frame)[0]
 
     def _list(self, text: str) -> Answer:
         current = int(self.frame["line"])
@@ -203,6 +204,9 @@ class PdbWords:
         try:
             ast.parse(line, mode="eval")
         except SyntaxError:
+            word = line.split(" ")[0]
+            if word in _ONLY_IN_PDB:
+                return Answer(f"*** there is no {word} here; h shows the words", ok=False)
             return self._statement(line)
         answer = self._print(line)
         return Answer() if answer.value is None and answer.text == "None" else answer

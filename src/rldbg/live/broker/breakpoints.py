@@ -170,6 +170,9 @@ class BreakTable:
                 if each.once:
                     each.spent.add(process.number)
                     spent = True
+                    if each.selection.text == f"@{process.facts.get('pid')}":
+                        # As tbreak does: it was for this process alone.
+                        del self._breaks[each.number]
         return spent
 
 

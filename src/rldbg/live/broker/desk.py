@@ -137,7 +137,11 @@ class Desk:
     async def _attach(self, body: Message) -> Message:
         """Joins a session, opened if need be; with `stop` a running process is paused."""
         process = self._one(body)
-        await self._broker.sessions.settled(process)
+        try:
+            await self._broker.sessions.settled(process)
+        except asyncio.CancelledError:
+            self._broker.sessions.spawn(self._broker.sessions.release_once_open(process))
+            raise
         if process not in self._attached:
             self._attached.add(process)
             process.attached[self._name] += 1

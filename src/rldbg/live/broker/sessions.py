@@ -125,6 +125,8 @@ class Sessions:
                 await self.breaks.configure(process.session, process)
             elif self.breaks.concerns(process):
                 await self.of(process)
+                # They may have been cleared while it was opening.
+                await self.release(process)
         except (RldbgError, TimeoutError) as error:
             _log.info("breakpoints of %s: %s", process.who, error)
 
@@ -167,6 +169,12 @@ class Sessions:
                 return
             if not session.is_halting and await self._close(process, session):
                 await process.wait_until(lambda: process.session is not session, _STOP_S)
+
+    async def release_once_open(self, process: Process) -> None:
+        """For somebody who left while the session was being opened."""
+        with contextlib.suppress(RldbgError):
+            await self.of(process)
+            await self.release(process)
 
     async def _close(self, process: Process, session: DebugSession) -> bool:
         """Whether the session is ending; an agent refuses while a stop is on its way to it."""
