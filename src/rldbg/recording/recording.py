@@ -195,14 +195,11 @@ class Recording:
         return self.run.read() if self.run else {}
 
     def count_rows(self, entry: Entry) -> int:
-        """How many samples a record has; none when its file cannot be read, which verify reports."""
+        """How many samples a record has; IncompleteDataError when its file cannot be read."""
         if entry.rows != UNCOUNTED:
             return entry.rows
-        try:
-            with reading(self.tree.place(entry.file)):
-                return self.layout.count_rows(self.tree, entry)
-        except IncompleteDataError:
-            return 0
+        with reading(self.tree.place(entry.file)):
+            return self.layout.count_rows(self.tree, entry)
 
 
 def _narrowed(listing: Listing, within: str) -> Listing:

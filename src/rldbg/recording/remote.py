@@ -137,7 +137,10 @@ def _reaching(title: str) -> Iterator[None]:
 
 
 def _unreachable(title: str, error: BaseException) -> UnreachableError:
-    return UnreachableError(f"{title}: {error}", "check the network and the store's address, then try again")
+    hint = "check the network and the store's address, then try again"
+    if "credential" in str(error).lower():
+        hint = "give the store's credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY ...), then try again"
+    return UnreachableError(f"{title}: {error}", hint)
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

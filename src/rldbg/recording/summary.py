@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import Finding, Severity, to_html
+from rldbg.core import Finding, IncompleteDataError, Severity, to_html
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.samples import causal_order
-from rldbg.recording.verification import duplicates, empty_recording, holes, unread_files
+from rldbg.recording.verification import damage, duplicates, empty_recording, holes, unread_files
 
 if TYPE_CHECKING:
     from rldbg.recording.recording import Recording
@@ -99,9 +99,9 @@ class Summary:
 
 def summarise(recording: "Recording") -> tuple[Summary, Listing]:
     """The summary, and the listing with the samples that were counted on the way."""
-    listing, uncounted = _count_samples(recording)
+    listing, uncounted, damaged = _count_samples(recording)
     entries = listing.entries
-    health = list(listing.findings)
+    health = [*listing.findings, *damaged]
     if recording.layout.is_regular:
         health += holes(entries)
     health += duplicates(entries)
@@ -144,20 +144,26 @@ def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.epoch and _PLACES.get(entry.kind, -1) == first.get(entry.step)]
 
 
-def _count_samples(recording: "Recording") -> tuple[Listing, int]:
-    """The listing with its samples counted, and how many records were not opened because it would take too long."""
+def _count_samples(recording: "Recording") -> tuple[Listing, int, list[Finding]]:
+    """The listing with its samples counted, how many records were not opened for want of time, and damaged files."""
     uncounted = [entry for entry in _sample_entries(recording.listing.entries) if entry.rows == UNCOUNTED]
     counted: dict[Entry, Entry] = {}
+    damaged: dict[str, Finding] = {}
     size = 0
     for entry in uncounted:
         size += entry.size_bytes
         if len(counted) == _MAX_OPENED or (counted and size > _MAX_OPENED_BYTES):
             break
-        counted[entry] = entry._replace(rows=recording.count_rows(entry))
+        try:
+            counted[entry] = entry._replace(rows=recording.count_rows(entry))
+        except IncompleteDataError as error:
+            counted[entry] = entry._replace(rows=0)
+            where = recording.tree.place(entry.file)
+            damaged[where] = damage(where, error)
     if not counted:
-        return recording.listing, len(uncounted)
+        return recording.listing, len(uncounted), []
     entries = tuple(counted.get(entry, entry) for entry in recording.listing.entries)
-    return replace(recording.listing, entries=entries), len(uncounted) - len(counted)
+    return replace(recording.listing, entries=entries), len(uncounted) - len(counted), list(damaged.values())
 
 
 def _uncounted(title: str, records: int) -> Finding:

@@ -58,7 +58,7 @@ def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
         try:
             record = recording.read_entry(entry)
         except IncompleteDataError as error:
-            damaged[entry.file] = _damage(recording.tree.place(entry.file), error)
+            damaged[entry.file] = damage(recording.tree.place(entry.file), error)
             continue
         if _lacks_ids(record):
             if record.role:  # a recorder wrote it, and its caller could have named the samples
@@ -83,7 +83,7 @@ def _bad_checksums(recording: "Recording", known: set[str]) -> Iterator[Finding]
         try:
             members = verify_pt(recording.tree.local(file))
         except IncompleteDataError as error:
-            yield _damage(where, error)
+            yield damage(where, error)
             continue
         if members:
             yield corrupt(where, f"the checksum of {_some(members)} does not fit its bytes")
@@ -100,7 +100,8 @@ def corrupt(where: str, evidence: str) -> Finding:
     )
 
 
-def _damage(where: str, error: IncompleteDataError) -> Finding:
+def damage(where: str, error: IncompleteDataError) -> Finding:
+    """A file that cannot be read, and whether it wanted to do harm."""
     cause = error.__cause__
     hostile = isinstance(cause, Malformed) and cause.reason.startswith("hostile")
     return Finding(

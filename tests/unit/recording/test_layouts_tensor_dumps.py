@@ -179,6 +179,18 @@ def test_miles_slices_stay_as_they_are_where_a_rank_is_missing(tmp_path):
     assert [len(row) for row in record.rows("old_log_probs")] == [4]
 
 
+def test_a_damaged_rollout_is_named_and_the_train_file_beside_it_is_read(tmp_path):
+    peer_dumps.slime_rollout(tmp_path, 0, [peer_dumps.slime_sample(0)])
+    peer_dumps.slime_train(tmp_path, 0, 1)
+    rollout = tmp_path / "rollout_data" / "0.pt"
+    rollout.write_bytes(rollout.read_bytes()[:600])
+    recording = open_recording(tmp_path)
+    assert len(recording.read(RecordKey("old_log_probs", 0)).samples) > 0
+    assert [(finding.id, finding.where) for finding in recording.summary().health] == [
+        ("unreadable-file", str(rollout))
+    ]
+
+
 def test_miles_conversations_come_with_their_samples(tmp_path):
     peer_dumps.slime_rollout(tmp_path, 0, [peer_dumps.slime_sample(0), peer_dumps.slime_sample(1)])
     conversation = [{"role": "user", "content": "2+2"}]

@@ -111,7 +111,10 @@ def _groups(tree: Tree, file: str) -> dict[int, str]:
     name = f"{found['before']}rollout_data/{found['step']}.pt"
     if not any(fact.name == name for fact in tree.files):
         return {}
-    data = load_pt(tree.local(name), arrays=True)
+    try:
+        data = load_pt(tree.local(name), arrays=True)
+    except IncompleteDataError:
+        return {}  # that file is named for itself; what the trainer computed can be read without it
     samples = data.get("samples") if isinstance(data, Mapping) else None
     if not isinstance(samples, list):
         raise Malformed(f"{name} has no samples")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.core import IncompleteDataError
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.records import EncodedArray
@@ -49,7 +50,10 @@ def _group(tree: Tree, file: str, data: _Data, size: int) -> dict[int, Mapping[s
     for _distance, name in sorted(beside):
         if len(found) == size:
             break
-        other = load_pt(tree.local(name), arrays=True)
+        try:
+            other = load_pt(tree.local(name), arrays=True)
+        except IncompleteDataError:
+            continue  # that file is named for itself
         if _is_of_group(other, data):
             found.setdefault(int(other["cp_rank"]), other["rollout_data"])
     return found
