@@ -81,6 +81,11 @@ def reward(n):
 
 
 @ray.remote(num_cpus=0.1)
+def failing_reward(n):
+    raise ValueError(f"no reward for {n}")
+
+
+@ray.remote(num_cpus=0.1)
 def environment():
     names = ("USER_HOOK_RAN", "RLDBG_RUN", "RAY_DEBUG_POST_MORTEM", "USER_VARIABLE")
     return {name: os.environ.get(name) for name in names}
@@ -145,6 +150,13 @@ def crash():
         return ray.get(DTensorPolicyWorker.remote(3).fail.remote("sk-aaaaaaaaaaaaaaaaaaaaaaaa"))
     except ray.exceptions.RayTaskError as error:
         return type(error.cause).__name__ if error.cause else str(error)[-80:]
+
+
+def failing_task():
+    try:
+        return ray.get(failing_reward.remote(5))
+    except ray.exceptions.RayTaskError as error:
+        return type(error.cause).__name__
 
 
 def variables():

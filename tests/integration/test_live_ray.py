@@ -113,6 +113,11 @@ def test_a_task_that_fails_leaves_a_crash_file(job, stage):
     assert "sk-aaaa" not in text
     shown = job.rldbg("attach", str(files[0]), "-c", "p reason", "-c", "u", "-c", "p global_step", run=None).stdout
     assert "'a zero in the batch'" in shown and "\n31\n" in shown
+    # A task keeps its name, although its own frames are gone when it is looked at.
+    stage.play("failing_task")
+    assert stage.result("failing_task") == "ValueError"
+    (file,) = until(lambda: list((job.run.path / "crashes").glob("*failing_reward*.json")), "the task's crash file")
+    assert json.loads(file.read_text())["who"]["role"] == "failing_reward"
 
 
 def test_the_users_own_hook_and_variables_are_kept(job, stage):
