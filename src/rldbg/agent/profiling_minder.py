@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from .settings import say
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEAT_S = 0.2
 _REPORT_S = 60.0
+_TRIES = 3
 
 
 def main() -> None:
@@ -73,19 +74,30 @@ class Minder:
         notes = ticket.path.parent / "nsys" / ticket.path.stem
         notes.parent.mkdir(parents=True, exist_ok=True)
         output = str(Path(plan.folder) / plan.stem(name, "%p"))
-        session = f"rldbg-{ticket.path.stem.replace('_', '-')}"
+        self._session = session = f"rldbg-{ticket.path.stem.replace('_', '-')}"
         self._under = UnderNsys(mode, job["nsys"], session, output, str(notes), job["worker"])
 
     def run(self) -> None:
         self._ticket.update(minder=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
+        code = self._run_nsys()
+        for again in range(2, _TRIES + 1):
+            # On a busy machine nsys 2022 now and then gives up before it has started anything.
+            if not code or self._told:
+                break
+            self._end_agent()
+            self._under = replace(self._under, session=f"{self._session}-{again}")
+            code = self._run_nsys()
+        self._tell(f"exit {code}")
+        self._settle(code)
+        self._end_agent()
+
+    def _run_nsys(self) -> int:
         process = subprocess.Popen(self._command(), env=os.environ | {VARIABLE: json.dumps(asdict(self._under))})
         while process.poll() is None:
             self._look()
             time.sleep(_BEAT_S)
         self._look()
-        self._tell(f"exit {process.returncode}")
-        self._settle(process.returncode)
-        self._end_agent()
+        return process.returncode
 
     def _command(self) -> list[str]:
         under, options = self._under, nsys_options(self._plan, self._under.mode)

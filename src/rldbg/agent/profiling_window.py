@@ -89,7 +89,7 @@ class Window:
             if self._state == "recording":
                 self._close(reason)
             elif self._state == "armed" and self._plan.steps is not None:
-                self._note(reason=f"step {self._plan.steps[0]} never began here: {self._steps_seen} steps were seen")
+                self._note(reason=never_began(self._plan.steps[0], self._steps_seen))
 
     def _reach(self, number: int) -> None:
         steps = self._plan.steps
@@ -190,6 +190,11 @@ class Window:
         self.finish("the process was ended by SIGTERM inside the window")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+def never_began(step: int, reached: int) -> str:
+    """Why a window was never opened."""
+    return f"step {step} never began in it: " + (f"it got as far as step {reached}" if reached else "it saw no step")
 
 
 def step_mark(plan: Plan, number: int) -> Path:

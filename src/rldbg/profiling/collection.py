@@ -18,6 +18,7 @@ import psutil
 from rldbg.agent.profiling_actors import WORKERS
 from rldbg.agent.profiling_plan import Plan
 from rldbg.agent.profiling_ticket import OPEN_STATES, read_tickets
+from rldbg.agent.profiling_window import never_began
 from rldbg.core import Finding, Severity
 
 _STALE_S = 15.0
@@ -157,7 +158,7 @@ def _entry(ticket: dict[str, Any], plan: Plan) -> dict[str, Any]:
 def _reason(ticket: dict[str, Any], plan: Plan) -> str:
     state = ticket["state"]
     if state == "armed" and plan.steps is not None:
-        return f"step {plan.steps[0]} never began in it: it saw {ticket['steps_seen'] or 0} steps"
+        return never_began(plan.steps[0], int(ticket["steps_seen"] or 0))
     if state == "armed":
         return "the tool was never started in it" + (": it never imported torch" if plan.tool == "torch" else "")
     if state == "recording":
