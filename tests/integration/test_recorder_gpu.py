@@ -60,3 +60,29 @@ def test_nothing_is_recorded_while_a_graph_is_captured(tmp_path: Path) -> None:
         recorder.record("mine", step=1, x=doubled)
         assert recorder.stopped is None
     assert [record.key.step for record in rldbg.open(tmp_path).records()] == [1]
+
+
+def test_a_models_parameters_come_whole_though_training_goes_on(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict(
+        {
+            "brain": torch.nn.Linear(512, 512, dtype=torch.bfloat16, device="cuda"),
+            "large": torch.nn.Linear(2048, 2048, device="cuda"),  # more than is handed over in one piece
+            "host": torch.nn.Linear(64, 64),
+        }
+    )
+    expected = []
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        for step in range(3):
+            expected.append(
+                {name: value.detach().float().cpu().numpy().copy() for name, value in model.named_parameters()}
+            )
+            recorder.record_parameters(step, model)
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.add_(1)
+    recording = rldbg.open(tmp_path)
+    assert recording.verify() == []
+    for step, values in enumerate(expected):
+        found = {record.fields["param_name"]: record.array("param") for record in recording.records(step=step)}
+        assert found.keys() == values.keys()
+        assert all((found[name] == values[name]).all() for name in values)
