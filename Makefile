@@ -6,22 +6,25 @@ BIN := .venv/bin
 export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: demo test check soak bench docs setup clean
+.PHONY: demo test unit lint check soak bench docs setup clean
 
 demo: setup
 	$(BIN)/rldbg demo
 
-test: setup
-	$(BIN)/pytest tests/unit -n 2 -m "not soak"
+test: unit
 	# Real clusters on two shared cores: what fails once is tried again, and the report names it.
 	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile -m "not soak" --reruns 2 -r fEsR
 
-check: setup
+unit: setup
+	$(BIN)/pytest tests/unit -n 2 -m "not soak"
+
+check: lint unit
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest tests/unit -n 2 -m "not soak"
 
 soak: setup
 	$(BIN)/pytest tests -m soak --timeout 7200
