@@ -241,3 +241,12 @@ def nemo_row(index: int, **changes) -> dict:
     row |= {"token_loss_mask": [[0, 0, 1, 1, 0]], "sample_loss_mask": [1.0], "advantages": [[0.5] * 5]}
     row |= {"generation_logprobs": [[0, 0, -0.1, -0.2, 0]], "prev_logprobs": [[0, 0, -0.11, -0.2, 0]], "idx": index}
     return row | changes
+
+
+def prime_batch(sequences: list[int], **last: object) -> list:
+    """One micro-batch as prime-rl's orchestrator packs it: fields by place, the optional ones at the end."""
+    tokens = list(range(100, 100 + sum(sequences)))
+    mask = [place > 0 for length in sequences for place in range(length)]
+    logprobs = [-(place + 1) / 8 for place in range(len(tokens))]
+    fields = [tokens, mask, [0.5] * len(tokens), logprobs, tokens, sequences, [1.0] * len(tokens)]
+    return [*fields, ["math"] * len(sequences), sequences, *last.values()]

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rldbg.core import IncompleteDataError, PrerequisiteError, SampleId
+from rldbg.core import IncompleteDataError, PrerequisiteError, SampleId, Severity
 from rldbg.recording import RecordKey
 from rldbg.recording import open as open_recording
 
@@ -44,6 +44,51 @@ def test_areal_task_files(tmp_path):
     assert recording.steps() == (2, 3)
     assert recording.samples(step=2) == (SampleId("7", 0), SampleId("7", 1), SampleId("9", 0))
     assert recording.summary().samples == 4
+
+
+def prime_batches(root, step, rank, batches):
+    msgpack = pytest.importorskip("msgpack")
+    path = root / "rollouts" / f"step_{step}" / f"rank_{rank}.bin"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgpack.packb(batches))
+    return path
+
+
+def test_prime_rl_batches_that_the_trainers_got(tmp_path):
+    batches = [peer_dumps.prime_batch([3, 2]), peer_dumps.prime_batch([4], ref_logprobs=[-0.25, 0.0, -1.0, -2.0])]
+    for rank in range(2):
+        prime_batches(tmp_path, 7, rank, batches)
+    recording = open_recording(tmp_path)
+    assert (recording.layout.name, recording.kinds()) == ("prime_rl", ("prepared_trajectories",))
+    assert recording.ranks("prepared_trajectories") == (0, 1)
+    record = recording.read(RecordKey("prepared_trajectories", 7, 1))
+    assert [row.tolist() for row in record.rows("tokens")] == [[100, 101, 102], [103, 104]]
+    assert [row.tolist() for row in record.rows("logprobs")] == [[-0.125, -0.25, -0.375], [-0.5, -0.625]]
+    assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 1, 1], [0, 1]]
+    assert [sample.run_id % 1_000_000 for sample in record.samples] == [0, 1]
+    second = recording.read(RecordKey("prepared_trajectories", 7, 0, 1))
+    assert [row.tolist() for row in second.extra["ref_logprobs"]] == [[-0.25, 0.0, -1.0, -2.0]]
+    assert [sample.run_id for sample in second.samples] == [2]
+    assert not [finding for finding in recording.verify() if finding.severity is Severity.ERROR]
+
+
+def test_prime_rl_batches_are_left_alone_beside_a_token_export(tmp_path):
+    prime_batches(tmp_path, 3, 0, [peer_dumps.prime_batch([3])])
+    peer_dumps.lines(tmp_path / "token_exports" / "step_3" / "rank_0.jsonl", [peer_dumps.prime_row(3, 0, 0, 0)])
+    recording = open_recording(tmp_path)
+    assert {entry.file for entry in recording.listing.entries} == {"token_exports/step_3/rank_0.jsonl"}
+    assert recording.listing.unread == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x91\x99\x01", b"\xdd\xff\xff\xff\xff\x99", b"\x91\x99" + b"\x91" * 64, b"\x91\x99" + b"\xc1" * 9]
+)
+def test_a_damaged_prime_rl_batch_is_a_finding(tmp_path, content):
+    whole = prime_batches(tmp_path, 1, 0, [peer_dumps.prime_batch([2])])
+    (whole.parent / "rank_1.bin").write_bytes(content)
+    assert {finding.where for finding in open_recording(tmp_path).verify()} >= {str(whole.parent / "rank_1.bin")} or (
+        open_recording(tmp_path).listing.unread == ("rollouts/step_1/rank_1.bin",)
+    )
 
 
 def test_prime_rl_ranks_and_micro_batches(tmp_path):

@@ -1,4 +1,8 @@
-"""prime-rl token exports: token_exports/step_<N>/rank_<R>.jsonl, one sequence a line, and a STABLE marker."""
+"""prime-rl: token_exports/step_<N>/rank_<R>.jsonl, one sequence a line, and a STABLE marker; rollouts/.../rank_<R>.bin.
+
+A rank's batch (.bin) is what its trainer got, its token export that and what the trainer made of it: where there are
+both, the export is read.
+"""
 
 import re
 from collections.abc import Sequence
@@ -8,13 +12,16 @@ import numpy as np
 
 from rldbg.core import Finding, SampleId, Severity
 from rldbg.recording.formats.malformed import Malformed
+from rldbg.recording.formats.msgpack_reader import read_msgpack
 from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import prompt_hashes, ragged
 from rldbg.recording.layouts.lines import json_lines
+from rldbg.recording.layouts.prime_rl_batches import micro_batches, sequences
 from rldbg.recording.records import Record
 from rldbg.recording.tree import Tree, head
 
 _FILE = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.jsonl$")
+_BATCH = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.bin$")
 _MICRO = re.compile(rb'"micro_step": ?(\d+)')
 _HEAD_BYTES = 400
 _RANK_STRIDE = 1_000_000
@@ -45,11 +52,12 @@ _INDICES = ("micro_sequence_idx", "export_sequence_idx")
 
 class PrimeRlLayout(Layout):
     name = "prime_rl"
-    looks_for = "token_exports/step_<N>/rank_<R>.jsonl with trainer_logprobs"
+    looks_for = "token_exports/step_<N>/rank_<R>.jsonl with trainer_logprobs, or rollouts/step_<N>/rank_<R>.bin"
     grows = True
 
     def recognises(self, tree: Tree) -> bool:
-        return any(b'"micro_step"' in head(tree, fact.name, _HEAD_BYTES) for fact, _ in matches(tree, _FILE))
+        exported = any(b'"micro_step"' in head(tree, fact.name, _HEAD_BYTES) for fact, _ in matches(tree, _FILE))
+        return exported or any(micro_batches(head(tree, fact.name, 16)) for fact, _ in matches(tree, _BATCH))
 
     def survey(self, tree: Tree) -> Listing:
         entries = []
@@ -57,13 +65,33 @@ class PrimeRlLayout(Layout):
             for micro, rows in _micros(tree, fact.name).items():
                 key = (int(found["step"]), int(found["rank"]), micro, 0, 0)
                 entries += [Entry(kind, *key, fact.name, fact.size, micro, rows) for kind in _COLUMNS]
-        return listing_of(tree, entries, _unstable(tree), ignored=r"(^|/)STABLE$")
+        exported = {(entry.step, entry.rank) for entry in entries}
+        known = [r"(^|/)STABLE$"]
+        for fact, found in matches(tree, _BATCH):
+            step, rank = int(found["step"]), int(found["rank"])
+            if (step, rank) in exported:
+                known.append(f"^{re.escape(fact.name)}$")
+                continue
+            count = micro_batches(head(tree, fact.name, 16))
+            places = ((step, rank, micro, 0, 0, fact.name, fact.size, micro) for micro in range(count))
+            entries += [Entry("prepared_trajectories", *place) for place in places]
+        return listing_of(tree, entries, _unstable(tree), ignored="|".join(known))
 
-    def load(self, tree: Tree, file: str) -> list[dict[str, Any]]:
-        return json_lines(tree.local(file))
+    def load(self, tree: Tree, file: str) -> list[Any]:
+        if not file.endswith(".bin"):
+            return json_lines(tree.local(file))
+        content = read_msgpack(tree.local(file).read_bytes())
+        if not isinstance(content, list):
+            raise Malformed("no list of micro-batches")
+        return content
 
     def record(self, content: Any, entry: Entry) -> Record:
-        rows = [row for row in content if row.get("micro_step") == entry.part]
+        is_batch = entry.file.endswith(".bin")
+        rows = (
+            sequences(content, entry.part)
+            if is_batch
+            else [row for row in content if row.get("micro_step") == entry.part]
+        )
         columns = _COLUMNS[entry.kind]
         fields: dict[str, Any] = {
             ours: ragged([row.get(theirs) for row in rows])
@@ -75,6 +103,7 @@ class PrimeRlLayout(Layout):
             fields["effective_valid"] = ragged([_valid(row) for row in rows])
         elif entry.kind == "prepared_trajectories":
             fields["extra_fields"] = [{"env_name": row.get("env_name")} for row in rows]
+            extra |= _rest(rows) if is_batch else {}
         else:
             extra |= _rest(rows)
         hashes = _hashes(rows)
