@@ -30,6 +30,7 @@ trainer.train()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_steps_and_phases_of_grpo(tmp_path):
     python = environment_with("trl", TRL, beside_ours=True)

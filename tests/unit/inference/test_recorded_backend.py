@@ -100,6 +100,10 @@ def test_an_unknown_prompt_is_a_404_with_the_nearest_and_a_finding_at_the_end(re
             RequestError, match=r"differs from token 3 on \(step 1, sample b/0\): \[5, 6, 6\]"
         ) as caught:
             await ask(backend, [5, 6, 6, 3])
+        with pytest.raises(RequestError, match=r"no generation for the text 'what' .*\(serve with --model"):
+            backend.submit(Job("x", (), SamplingSettings(3), seed=0, prompt_text="what"))
+        with pytest.raises(RequestError, match="the prompt is empty"):
+            await ask(backend, [])
         await ask(backend, [5, 6])
         return caught.value.status, backend.report()
 

@@ -44,6 +44,8 @@ class RecordedBackend:
     def submit(self, job: Job, *, streams: bool = False) -> Answer:
         if job.prompt_from is not None:
             raise RequestError("a recording has no log probs of prompts")
+        if not job.prompt and not job.prompt_text:
+            raise RequestError("the prompt is empty")
         answer = Answer(job)
         if self._paused is not None:
             self._paused.append((job, answer))
@@ -74,6 +76,12 @@ class RecordedBackend:
 
     def _unknown_prompt(self, job: Job) -> Generation:
         near = self._generations.nearest(job.prompt)
+        if not job.prompt:
+            message = (
+                f"no generation for the text {job.prompt_text!r:.200} in {self._generations.title}, and no tokenizer "
+                f"to look for its tokens (serve with --model PATH); a recorded prompt is {self._shown(near.prompt)}"
+            )
+            return self._missed(message, near)
         message = (
             f"no generation for this prompt of {len(job.prompt)} tokens in {self._generations.title}; the nearest "
             f"recorded prompt has {len(near.prompt)} tokens and differs from token "
@@ -95,7 +103,7 @@ class RecordedBackend:
     def _missed(self, message: str, substitute: Generation) -> Generation:
         if not self._takes_nearest:
             self._unknown += 1
-            if len(self._first_unknown) < _SHOWN_FINDINGS:
+            if len(self._first_unknown) < _SHOWN_FINDINGS and message not in self._first_unknown:
                 self._first_unknown.append(message)
             raise RequestError(message, 404)
         self._made_do += 1
