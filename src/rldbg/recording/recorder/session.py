@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import Identity
@@ -59,16 +59,13 @@ class Session:
         if self._turn_of == threading.get_ident():
             self._complaints.once("signal", f"{ticket.key} was recorded by a signal handler amid another: left out")
             return
-        with self._my_turn():
-            if self._closed:
-                return
-            ids = tuple(itertools.islice(self._ids, ticket.count))
+        # One thread at a time takes memory: two that hold half of it each could wait for each other forever.
+        with self._turn:
+            self._turn_of = threading.get_ident()
             try:
-                self._journal.intent(ids, ticket.key, ticket.rows)
-                written = self._keep(ids, ticket, fields)
-            except OSError as error:
-                self.stop(f"the journal cannot be written: {error}")
-                return
+                written = self._journal_and_keep(ticket, fields)
+            finally:
+                self._turn_of = None
         if written is not None:
             self._wait_for(written)
 
@@ -118,6 +115,17 @@ class Session:
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 
+    def _journal_and_keep(self, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+        if self._closed:
+            return None
+        ids = tuple(itertools.islice(self._ids, ticket.count))
+        try:
+            self._journal.intent(ids, ticket.key, ticket.rows)
+            return self._keep(ids, ticket, fields)
+        except OSError as error:
+            self.stop(f"the journal cannot be written: {error}")
+            return None
+
     def _keep(self, ids: tuple[int, ...], ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
         """Passes a snapshot on, or notes why there is none. Returns what to wait for if the caller must wait."""
         try:
@@ -166,16 +174,6 @@ class Session:
         self._pipeline.relieve()
         if self._settings.when_full == "drop":
             raise NoRoom(f"the buffer of {self._settings.buffer_bytes} bytes is full")
-
-    @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        """One thread at a time takes memory: two that hold half of it each could wait for each other forever."""
-        with self._turn:
-            self._turn_of = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._turn_of = None
 
     def _wait_for(self, written: threading.Event) -> None:
         self._pipeline.relieve()

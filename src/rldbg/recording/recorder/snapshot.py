@@ -136,8 +136,8 @@ class Snapshot:
         return self._plain(array.tolist())
 
     def _own(self, array: np.ndarray) -> np.ndarray:
-        dtype = array.dtype.newbyteorder("=")
-        size = array.size * dtype.itemsize
+        dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+        size = array.nbytes
         # Charged here and not by a block of its own: taking and giving back a block costs more than a small copy.
         raw = self.memory.take(size + _LEAF_BYTES * self._leaves)[:size]
         self._leaves = 0

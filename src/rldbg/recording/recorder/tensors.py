@@ -28,9 +28,9 @@ def plain_tensor(tensor: Any) -> Any:
     torch = torch_module()
     assert torch is not None
     is_ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    tensor = tensor.detach()
     if is_ordinary and tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg():
-        return tensor
+        return tensor.detach() if tensor.requires_grad else tensor
+    tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if type(tensor).__name__ == "AsyncCollectiveTensor":
