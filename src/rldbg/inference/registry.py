@@ -6,12 +6,14 @@
 <home>/servers/<name>/<n>.report.json what process n had to say when it ended: {"summary", "findings"}
 """
 
+import fcntl
 import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,19 @@ class Registry:
         health: str = "/health",
     ) -> Server:
         """Starts the processes, detached from this one; they are not yet ready when this returns."""
+        with self._alone():
+            return self._start(name, backend, model, command, count, environment, health)
+
+    def _start(
+        self,
+        name: str,
+        backend: str,
+        model: str,
+        command: CommandBuilder,
+        count: int,
+        environment: EnvironmentBuilder,
+        health: str,
+    ) -> Server:
         folder = self.claim(name)
         # Whatever is wrong with the last replica is known before the first one is started.
         planned = [(command(number, folder / f"{number}.ready"), environment(number)) for number in range(count)]
@@ -184,6 +199,14 @@ class Registry:
             shutil.rmtree(folder)
         folder.mkdir(mode=0o700, parents=True)
         return folder
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two shells that ask for one name at the same moment come one after the other."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self._folder / ".lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def free_name(self, stem: str) -> str:
         """A name nobody uses: the stem, or the stem with a number."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -92,6 +93,19 @@ def test_a_running_servers_name_is_taken(registry):
         start(registry)
     assert registry.free_name("one") == "one-2"
     assert registry.free_name("two") == "two"
+
+
+def test_of_those_who_ask_for_one_name_at_the_same_moment_one_gets_it(registry):
+    def ask(_number):
+        try:
+            return registry.start("one", backend="train", model="tiny", command=lambda n, ready: ["sleep", "600"])
+        except UsageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(4)))
+    (server,) = [answer for answer in answers if not isinstance(answer, str)]
+    assert registry.find("one") == server and server.processes[0].alive
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x"])
