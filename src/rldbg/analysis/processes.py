@@ -17,6 +17,7 @@ from rldbg.core import PrerequisiteError, UnreachableError
 
 # Below this a second process costs more than it saves.
 _PARALLEL_FROM_BYTES = 1 << 28
+_ANSWER_S = 10.0
 
 
 class Task(NamedTuple):
@@ -80,8 +81,24 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[UnitResult]:
         ray.shutdown()
 
 
+def _answers(address: str) -> None:
+    """Raises when nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    import socket
+
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "://" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise UnreachableError(
+            f"no Ray cluster answers at {address}: {error}", "start one with `ray start --head`, or leave out --on-ray"
+        ) from error
+
+
 def _connect(address: str) -> Any:
     """The Ray cluster at the address, "auto" for the one of this machine or of RAY_ADDRESS."""
+    _answers(address)
     try:
         import ray
     except ImportError as error:

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 @click.option("--self_hosted_dir", help="The NexRL document's form: dump of the self-hosted mode, instead of A.")
 @click.option("--remote_api_dir", help="Dump of the remote API mode, compared with --self_hosted_dir.")
 @click.option("--weaver_dir", help="Dump of the trainer service, compared with --self_hosted_dir.")
-@click.option("--num_ranks", type=int, help="Only ranks below this; all there are when absent.")
-@click.option("--num_micros", type=int, help="Only micro-batches below this; all there are when absent.")
+@click.option("--num_ranks", type=click.IntRange(min=1), help="Only ranks below this; all there are when absent.")
+@click.option(
+    "--num_micros", type=click.IntRange(min=1), help="Only micro-batches below this; all there are when absent."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the result as JSON to this file.")
 def command(
     recordings: tuple[str, ...],
@@ -79,6 +81,8 @@ def command(
     chosen = _parse_steps(steps or ("1" if self_hosted_dir else None))
     paths = _paths(recordings, directories)
     _check_fail_on(fail_on)
+    if tokenizer is not None and html is None:
+        raise UsageError("--tokenizer is for the --html report", "add --html report.html")
     opened = [open_recording(path, layout=layout) for path in paths]
     results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
     body = results[0].to_dict() if len(results) == 1 else _together(results)

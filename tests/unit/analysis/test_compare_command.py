@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -121,3 +122,11 @@ def test_the_written_file_is_valid_json(recordings, tmp_path, capsys):
     compare(recordings, capsys, "a", str(tmp_path / "nan"), "-o", str(tmp_path / "deep" / "r.json"))
     text = (tmp_path / "deep" / "r.json").read_text()
     assert "NaN" not in text and json.loads(text)["first_difference"]["b"] is None
+
+
+def test_a_ray_cluster_that_is_not_there_is_said_at_once(recordings, capsys):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        code = run(["compare", str(recordings / "a"), str(recordings / "b"), "--on-ray", "--ray-address", address])
+    assert code == 5 and f"no Ray cluster answers at {address}" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from layout_recordings import SAMPLES, step_values, write
 from rldbg.analysis import compare
 
 FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MANY = settings(FEW, max_examples=200, derandomize=False, print_blob=True)
 LAYOUTS = st.fixed_dictionaries(
     {
         "ranks": st.integers(1, 3),
@@ -69,3 +71,16 @@ def test_one_parameter_is_found_at_its_index(seed, place):
         b = write(Path(folder) / "b", changed, ranks=2, shards=2)
         first = compare(a, b).first_difference
     assert first.stage.value == "parameter" and first.place.index == tuple(int(part) for part in index)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "prop",
+    [
+        test_any_recording_equals_itself_under_any_layout,
+        test_one_element_is_found_at_its_place_from_either_side,
+        test_one_parameter_is_found_at_its_index,
+    ],
+)
+def test_all_of_these_hold_for_many_recordings(prop):
+    MANY(given(**prop.hypothesis._given_kwargs)(prop.hypothesis.inner_test))()

@@ -39,13 +39,22 @@ class ZooRunner:
         from rldbg.trainer.recipe import read_recipe
         from rldbg.trainer.training import train
 
-        place, recording = self._folder / f"run-{number}", self._folder / "recordings" / f"{number}"
-        if _ended_well(place) and recording.is_dir():
+        place, recording = self._places(number)
+        if self.has_made(number):
             return ZooRun(recording, parameter_hash(recording))
         loaded = read_recipe(self._recipe, [*overrides, f"++debug.dump_dir={recording}"])
         with replaced(WARM_START, self._remembered):
             train(loaded, Run.create(name="zoo", path=place))
         return ZooRun(recording, parameter_hash(recording))
+
+    def has_made(self, number: int) -> bool:
+        """Whether a run is there and ended well."""
+        place, recording = self._places(number)
+        return _ended_well(place) and recording.is_dir()
+
+    def _places(self, number: int) -> tuple[Path, Path]:
+        """The run folder, and the recording, which tells nothing of the run."""
+        return self._folder / f"run-{number}", self._folder / "recordings" / f"{number}"
 
     def _remembered(self, original: Any, model: Any, tokenizer: Any, problems: Any, settings: Any, *, seed: int) -> Any:
         """The same weights as the warm start gives, from the first time it ran."""
