@@ -27,6 +27,7 @@ _SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs
 
 _NAMES_THE_CAUSE = 0.6
 _NEAREST_SHOWN = 3
+_WORTH_SHOWING = 0.05
 
 
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
@@ -52,7 +53,7 @@ def ranked(items: Iterable[Explanation]) -> Reasons:
     tried = sorted(items, key=lambda item: -round(item.share, 3))
     fitting = [item for item in tried if item.fits]
     if not fitting:
-        return Reasons([], tried[:_NEAREST_SHOWN])
+        return Reasons([], tried[:1] + [item for item in tried[1:_NEAREST_SHOWN] if item.share >= _WORTH_SHOWING])
     # What only says where the fault lies gives way to what says what it is.
     return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
 
