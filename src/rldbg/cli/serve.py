@@ -10,6 +10,8 @@ from rldbg.cli.serve_backends import home
 from rldbg.cli.serve_up import up
 from rldbg.core import UsageError
 
+_NOTICED_S = 3.0
+
 
 @click.group("serve")
 def command() -> None:
@@ -74,7 +76,7 @@ def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
         raise UsageError("say which servers to end", "rldbg serve down NAME ..., or rldbg serve down --all")
     registry = Registry(home())
     servers = registry.servers() if everything else [registry.find(name) for name in names]
-    reports = {server.name: registry.stop(server) for server in servers}
+    reports = {server.name: registry.stop(server, noticed_s=_NOTICED_S) for server in servers}
     findings = [finding for parts in reports.values() for part in parts for finding in part.get("findings", [])]
     serious = any(finding["severity"] != "info" for finding in findings)
     if as_json:

@@ -176,9 +176,9 @@ class Registry:
             raise IncompleteDataError(f"no server named {name!r}; there is {known}", "see `rldbg serve ls`")
         return server
 
-    def stop(self, server: Server, *, grace_s: float = _GRACE_S) -> list[dict[str, Any]]:
+    def stop(self, server: Server, *, grace_s: float = _GRACE_S, noticed_s: float = 0.0) -> list[dict[str, Any]]:
         """Ends every process of the server and all they started, then forgets it; what they reported at their end."""
-        end(server.processes, grace_s)
+        end(server.processes, grace_s, noticed_s=noticed_s)
         reports = [_report(file) for file in sorted(Path(server.folder).glob("*.report.json"))]
         shutil.rmtree(server.folder, ignore_errors=True)
         return reports

@@ -4,10 +4,12 @@ A process is recognised by its id and its start time, so that an id used again i
 started is recognised by the session, so that it is found even when the process itself is gone.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ State = Literal["running", "starting", "not answering", "crashed"]
 # From the worst to the best.
 STATES: tuple[State, ...] = ("crashed", "not answering", "starting", "running")
 _LAST_BYTES = 1 << 16
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +120,32 @@ def spawn(
     return ServerProcess(process.pid, created, str(log), str(ready), tuple(command), extra)
 
 
-def end(processes: Sequence[ServerProcess], grace_s: float) -> None:
-    """Asks every process to end, then makes them."""
+def end(processes: Sequence[ServerProcess], grace_s: float, *, noticed_s: float = 0.0) -> None:
+    """Asks every process to end, then makes them. `noticed_s` is for how long to wait until whoever has to take notice
+    of their end has done so, and their ids are gone too."""
     victims = [victim for process in processes for victim in process.family()]
     _signal(victims, signal.SIGTERM)
-    _, stubborn = psutil.wait_procs(victims, timeout=grace_s)
+    stubborn = _wait_for_end(victims, grace_s)
     # What was started while the others ended is caught by looking again.
     left = {victim.pid: victim for process in processes for victim in process.family()}
     left |= {victim.pid: victim for victim in stubborn}
     _signal(list(left.values()), signal.SIGKILL)
-    psutil.wait_procs(list(left.values()), timeout=grace_s)
+    _wait_for_end(list(left.values()), grace_s)
+    if noticed_s:
+        psutil.wait_procs([*victims, *left.values()], timeout=noticed_s)
+
+
+def _wait_for_end(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that are still there after the time. One that only waits for its parent to notice has ended: where the
+    first process of a container notices nothing, it would stay for ever."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in processes if _counts(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    for process in processes:
+        # Whoever started them in this very process takes notice here.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return left
 
 
 def _session(pid: int) -> int | None:

@@ -63,7 +63,14 @@ def test_a_server_is_started_found_listed_and_stopped_with_its_children(registry
     children = [int(process.last_lines()[0].split()[1]) for process in found.processes]
     registry.stop(found)
     assert registry.servers() == []
-    assert not any(psutil.pid_exists(pid) for pid in [*children, *(process.pid for process in found.processes)])
+    assert not any(runs(pid) for pid in [*children, *(process.pid for process in found.processes)])
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_crashed_process_is_seen_as_such_with_its_last_lines(registry):
