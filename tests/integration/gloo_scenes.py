@@ -71,8 +71,11 @@ def impatient(rank, folder):
     """Timeouts as the user set them; rank 0 is stopped before rank 1 calls the collective."""
     dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
     if rank == 0:
+        # Only what is set when a rank stops can be raised then.
+        reward_of_a_slow_rank(folder / "set")
         breakpoint()
     else:
+        (folder / "set").write_text("")
         reward_of_a_slow_rank(folder / "go")
     dist.all_reduce(torch.ones(2))
     (folder / f"survived_{rank}").write_text("")

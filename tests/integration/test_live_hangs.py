@@ -38,6 +38,7 @@ class Theatre:
         line = self.process.stdout.readline()
         assert line.startswith("PIDS"), line
         self.pids = [int(word) for word in line.split()[1:]]
+        until(lambda: set(self.pids) <= {p["pid"] for p in self.job.ps(all=True)}, "the ranks' agents")
 
     def curtain(self):
         for pid in self.pids:

@@ -50,9 +50,9 @@ class Link:
         self._wake_read, self._wake_write = socket.socketpair()
         self._thread: threading.Thread | None = None
 
-    def start(self, *, after_s: float = 0.0) -> None:
+    def start(self) -> None:
         self._pausing = False
-        thread = threading.Thread(target=self._run, args=(after_s,), name="rldbg-agent", daemon=True)
+        thread = threading.Thread(target=self._run, name="rldbg-agent", daemon=True)
         self._thread = mark_as_ours(thread)
         thread.start()
 
@@ -123,9 +123,7 @@ class Link:
             except WireError as error:
                 raise NoBroker(str(error)) from error
 
-    def _run(self, after_s: float) -> None:
-        if after_s:
-            self._sleep(after_s)
+    def _run(self) -> None:
         while not self._pausing:
             if self._connection is None:
                 self._connect()

@@ -31,8 +31,6 @@ from .wire import Message, WireError
 _CRASH_FILES = 50
 # Thirty-two ranks that stop at once on a busy host take their time.
 _PATIENCE_S = 60.0
-# Most forks become another program at once; whoever would greet the broker before that would be missed afterwards.
-_EXEC_S = 0.3
 
 
 class Agent:
@@ -246,7 +244,7 @@ class Agent:
         self._link.abandon()
         self._link = self._new_link()
         self._debugger.forget_in_child()
-        self._link.start(after_s=_EXEC_S)
+        self._link.start()
 
     def finish(self) -> None:
         """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""

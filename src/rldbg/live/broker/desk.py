@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", "break_set"})
 _REFRESH_S = 0.25
 _PROFILE_S = 110.0
+_EXEC_S = 2.0
 _STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
 
 
@@ -252,7 +253,10 @@ class Desk:
 
 
 def _is_of_interest(process: Process) -> bool:
-    """Not pooled workers with nothing to do, nor helpers that have ended as they should."""
+    """Not pooled workers with nothing to do, nor helpers that have ended as they should, nor forks that became another
+    program as soon as they were there."""
     if process.facts.get("idle"):
         return False
+    if process.helps is not None and process.crash is None and process.ended_at is not None:
+        return not process.said_goodbye and process.ended_at - process.arrived_at > _EXEC_S
     return process.ended_at is None or process.crash is not None or not process.said_goodbye

@@ -31,6 +31,7 @@ class Process:
     stops_seen: int = 0
     stop_count: int = 0
     failure: str = ""
+    arrived_at: float = field(default_factory=time.time)
     ended_at: float | None = None
     said_goodbye: bool = False
     # Numbers of debug sessions: those whose process sees all breakpoints, and those that are over.
