@@ -117,6 +117,7 @@ BEFORE = dict(list(ImaginedRun()._tensors(0))[1][1])
 # The cause, the stage, what is wrong, other causes that fit by right, and the optimizer step unless it is the first.
 SCENARIOS = [
     ("reward-affine", "reward", {"rewards": lambda r: 2 * r + 1}, ()),
+    ("reward-normalised", "reward", {"rewards": lambda r: grpo_advantages(r, np.repeat(np.arange(4), PER_GROUP))}, ()),
     ("rows-permuted", "reward", {"rewards": lambda r: np.roll(r, 3)}, ()),
     ("reward-clipped", "reward", {"rewards": lambda r: np.minimum(r, 1.0)}, ("reward-lost",)),
     ("reward-rounded", "reward", {"rewards": np.trunc}, ("reward-clipped",)),

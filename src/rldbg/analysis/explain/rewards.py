@@ -8,6 +8,7 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, for_samples, largest
 from rldbg.analysis.explain.permuted import permutation
+from rldbg.analysis.normalisation import normalisations
 
 
 def _rewards(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
@@ -31,6 +32,26 @@ def affine(evidence: Evidence) -> Iterator[Explanation]:
         facts = {"scale": float(scale), "offset": float(offset)}
         text = f"B's rewards are A's {' and '.join(what)}"
         yield applied("reward-affine", text, b - a, b - (scale * a + offset), noise, facts)
+
+
+def normalised(evidence: Evidence) -> Iterator[Explanation]:
+    """One side has the rewards as they were given, the other what a normalisation made of them."""
+    known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
+    for label, right, wrong in evidence.directions:
+        raw, made = (np.asarray([pair[side].reward for pair in known], dtype=np.float64) for side in (right, wrong))
+        names = list(dict.fromkeys(pair[right].sample.group_id for pair in known))
+        groups = np.asarray([names.index(pair[right].sample.group_id) for pair in known], dtype=np.int64)
+        if len(raw) < 3 or not np.isfinite([raw, made]).all() or not np.any(made) or largest(raw - made) == 0:
+            continue
+        # One factor and one offset for all of them is told as that.
+        if largest(raw - raw[0]) > 0 and largest(made - np.polyval(np.polyfit(raw, made, 1), raw)) <= 1e-6:
+            continue
+        for rule, expected in normalisations(raw, groups):
+            if largest(expected - raw) > 0 and largest(made - expected) <= 1e-4 * max(1.0, largest(expected)):
+                text = f"{label}'s rewards are the other side's, normalised by: {rule}"
+                facts = {"side": label, "rule": rule}
+                yield Explanation("reward-normalised", text, largest(made - expected), 1e-4, facts)
+                break
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
@@ -117,4 +138,4 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
         )
 
 
-HYPOTHESES = {"reward": (affine, permuted, by_length, clipped, rounded, lost, of_group)}
+HYPOTHESES = {"reward": (affine, normalised, permuted, by_length, clipped, rounded, lost, of_group)}
