@@ -164,7 +164,8 @@ NONSENSE = {
     "{'tokens': [1, 2], 'loss_mask': [0, 1]}": "no rewards",
     "{'tokens': [[1, 2], [3]], 'loss_mask': [0, 1], 'reward': 1}": "rows of different lengths",
     "{'prompt_ids': [1], 'completion_ids': [2, 3], 'logprobs': [-1.0], 'reward': 1}": "2 tokens, 1 logprobs",
-    "{}": "not a number",
+    "{}": "no reward: it is empty",
+    "{'score': 1}": "no reward: only score",
     "object()": "not a number",
     "1.0": "made no request",
 }

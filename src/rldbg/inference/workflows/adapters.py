@@ -189,8 +189,8 @@ class FunctionAdapter(Adapter):
         if set(result) & {"tokens", "input_ids"}:
             return rows_of_tensors(result)
         if not set(result) & {"reward", "rewards"}:
-            keys = ", ".join(str(key) for key in result) or "nothing"
-            raise BadResult(f"the result has no reward but {keys}", "return a number, or a dict with reward")
+            has = f"only {', '.join(map(str, result))}" if result else "it is empty"
+            raise BadResult(f"the result has no reward: {has}", "return a number, or a dict with reward")
         return episode.rows(number(result.get("reward", result.get("rewards"))))
 
 
