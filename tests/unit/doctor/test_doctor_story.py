@@ -168,6 +168,19 @@ def test_what_training_survived_is_not_the_cause(verdict):
     assert [note.id for note in found.notes] == ["torch-cuda-oom"]
 
 
+@pytest.mark.parametrize(
+    "aside",
+    [
+        "run.sh: line 3: nvidia-smi: command not found",
+        "PermissionError: [Errno 13] Permission denied: '/root/.cache/x'",
+        "Installed CUDA version 12.2 does not match the version torch was compiled with 12.1 but since the APIs are "
+        "compatible, accepting this combination",
+    ],
+)
+def test_what_may_be_harmless_gives_way_to_a_cause(verdict, aside):
+    assert ids(verdict([aside, "loading", OOM, DIED])) == ["torch-cuda-oom"]
+
+
 def test_what_came_before_the_first_step_was_survived_too(verdict):
     taken = "OSError: [Errno 98] Address already in use"
     steps = [f"step:{step} - loss:0.1" for step in range(1, 5)]
