@@ -104,9 +104,7 @@ def _doubt(made: dict[str, Any], unset: list[str]) -> str:
     lines = lines_with_code(Path(made["file"]))
     if lines is None and unset:
         what = "file" if "/" in made["file"] else "module"
-        return (
-            f"there is no {what} {made['file']} here, nor yet in {', '.join(unset)}: it is set once loaded there"
-        )
+        return f"there is no {what} {made['file']} here, nor yet in {', '.join(unset)}: it is set once loaded there"
     if lines and made["line"] not in lines:
         nearest = min(lines, key=lambda line: abs(line - made["line"]))
         return f"line {made['line']} holds no code as the file is now; line {nearest} does"
