@@ -22,7 +22,10 @@ def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndar
         result.measured.compared = ids_a[rows_a].size
         return result
     ends_a, ends_b = _ends(a, rows_a, ids_a.shape[1]), _ends(b, rows_b, ids_b.shape[1])
-    pads_a, pads_b = _pad_ids(ids_a[rows_a], ends_a), _pad_ids(ids_b[rows_b], ends_b)
+    # All rows of a record tell what it pads with, also those that meet another record.
+    pads_a, pads_b = (
+        _pad_ids(ids, _ends(record, np.arange(len(ids)), ids.shape[1])) for record, ids in ((a, ids_a), (b, ids_b))
+    )
     for position, (row_a, row_b) in enumerate(zip(rows_a.tolist(), rows_b.tolist(), strict=True)):
         left, right = ids_a[row_a][: ends_a[position]], ids_b[row_b][: ends_b[position]]
         _compare_row(result, position, left, right, _padding(left, pads_a), _padding(right, pads_b))
