@@ -8,7 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note, to_json
-from rldbg.core import ExitCode, PrerequisiteError, UsageError
+from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError
 
 if TYPE_CHECKING:
     from rldbg.analysis import Comparison
@@ -65,6 +65,8 @@ def command(
     as_json: bool,
 ) -> int:
     """Find the first stage, step, rank, sample and token where recording A and each of the others differ."""
+    # A process compares on one core. The threads that numpy would start for more are a quarter of its start-up.
+    Environment().export("OPENBLAS_NUM_THREADS", "1")
     from rldbg.analysis import compare
     from rldbg.recording import open as open_recording
 
