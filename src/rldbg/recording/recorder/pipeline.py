@@ -20,9 +20,12 @@ from rldbg.recording.recorder.journal import Journal
 
 # Files smaller than this are written by the dispatching thread itself: passing them on would cost more than it saves.
 _SMALL_BYTES = 256 * 2**10
-# What a step records in host memory is left alone until the step ends, something asks for it, so much has come, or so
-# long has passed: until then the interpreter belongs to the trainer. Copies from devices begin after a short burst.
+# What a step records in host memory is left alone until the step has ended, something asks for it, so much has come,
+# or so long has passed: until then the interpreter belongs to the trainer, which right after a step hands its weights
+# on. Copies from devices begin after a short burst.
 _PATIENCE_S = 0.5
+_AFTER_STEP_S = 0.05
+_AT_ONCE_S = 0.0
 _PATIENCE_BYTES = 16 * 2**20
 _BURST_S = 0.001
 
@@ -72,7 +75,7 @@ class Pipeline:
         self._stop = stop
         self._is_stopped = is_stopped
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._reasons_to_hurry: SimpleQueue[None] = SimpleQueue()
+        self._reasons_to_hurry: SimpleQueue[float] = SimpleQueue()  # the seconds that there still are
         self._bytes_handed = 0  # counted by those who hand over, one at a time
         self._bytes_seen = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -91,17 +94,17 @@ class Pipeline:
         self._inbox.put(record)
         self._bytes_handed += record.snapshot.memory.size
         if record.snapshot.is_on_device or self._bytes_handed - self._bytes_seen > _PATIENCE_BYTES:
-            self._reasons_to_hurry.put(None)
+            self._reasons_to_hurry.put(_AT_ONCE_S)
 
     def end_step(self, step: int) -> None:
-        self._ask(_EndStep(step))
+        self._ask(_EndStep(step), within_s=_AFTER_STEP_S)
 
     def relieve(self) -> None:
         self._ask(_Relieve())
 
-    def _ask(self, message: _Message) -> None:
+    def _ask(self, message: _Message, within_s: float = _AT_ONCE_S) -> None:
         self._inbox.put(message)
-        self._reasons_to_hurry.put(None)
+        self._reasons_to_hurry.put(within_s)
 
     def flush(self, timeout_s: float | None) -> bool:
         """Waits until everything handed over so far is written or given up; False when that took too long."""
@@ -170,8 +173,11 @@ class Pipeline:
 
     def _be_patient(self) -> None:
         if isinstance(self._backlog[0], Handed):
+            deadline = time.monotonic() + _PATIENCE_S
             with contextlib.suppress(Empty):
-                self._reasons_to_hurry.get(timeout=_PATIENCE_S)
+                while (left_s := deadline - time.monotonic()) > 0:
+                    within_s = self._reasons_to_hurry.get(timeout=left_s)
+                    deadline = min(deadline, time.monotonic() + within_s)
             time.sleep(_BURST_S)
         self._bytes_seen = self._bytes_handed
         while not self._reasons_to_hurry.empty():
