@@ -130,11 +130,13 @@ class Sessions:
         except (RldbgError, TimeoutError) as error:
             _log.info("breakpoints of %s: %s", process.who, error)
 
-    async def pause(self, process: Process) -> None:
+    async def pause(self, process: Process, *, tries: int = 3) -> None:
         """Stops a running process at its next line of Python."""
         session = await self.settled(process)
         if session.is_halting:
             await process.wait_until(lambda: not session.is_halting or session.stop is not None, _STOP_S)
+            if session.stop is None and tries > 1:  # it was going on from an earlier stop
+                await self.pause(process, tries=tries - 1)
             return
         threads = (await session.request("threads", {})).get("threads") or []
         main = next((each for each in threads if each.get("name") == "MainThread"), threads[0] if threads else None)
@@ -146,6 +148,8 @@ class Sessions:
                 f"{process.who} runs no Python code now; it will stop as soon as it does",
                 f"`rldbg stacks {process.who} --native` shows what it is in",
             )
+        if session.stop is None and tries > 1:  # the session was on its way out, let go by a client that left before
+            await self.pause(process, tries=tries - 1)
 
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
         """Lets a stopped process go on, by `continue` or one kind of step."""
