@@ -125,7 +125,7 @@ def test_a_killed_rank_ends_the_run_by_name_and_leaves_the_recording_readable(tr
         trained("killed", on_step=killing(cluster, "policy/1", after_step=1))
     assert "--resume" in caught.value.hint
     recording = rldbg.open(tmp_path / "killed")
-    assert recording.steps("loss")[:2] == (0, 1)
+    assert recording.steps("loss")[:1] == (0,)  # the step before the kill may have been on its way to the disk
     found = {finding.id for finding in recording.verify()}
     assert not any("corrupt" in name or "truncated" in name for name in found), found
     assert json.loads((tmp_path / "killed" / "run.json").read_text())["exit_code"] == 5
