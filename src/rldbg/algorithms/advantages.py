@@ -3,6 +3,8 @@
 All of them work in double precision and round once, so that the order of the samples does not show in the result.
 """
 
+import numpy as np
+
 from rldbg.algorithms.arrays import Array, as_float64, as_type_of, library
 
 
@@ -20,13 +22,21 @@ def grpo_advantages(
     """
     xp = library(rewards_b)
     rewards = as_float64(rewards_b)
-    same_bb = as_float64(groups_b[:, None] == groups_b[None, :])
-    size_b = same_bb.sum(1)
-    centred = rewards - (same_bb * rewards[None, :]).sum(1) / size_b
+    size_b = _sums_of_groups(xp.ones_like(rewards), groups_b)
+    centred = rewards - _sums_of_groups(rewards, groups_b) / size_b
     if scale_by_std:
-        squares = (same_bb * (centred * centred)[None, :]).sum(1)
+        squares = _sums_of_groups(centred * centred, groups_b)
         centred = centred / (xp.sqrt(squares / xp.where(size_b > 1, size_b - 1, size_b)) + epsilon)
     return as_type_of(centred, rewards_b)
+
+
+def _sums_of_groups(values_b: Array, groups_b: Array) -> Array:
+    """At each sample the sum over its group, in time and memory that grow with the samples, not with their pairs."""
+    xp = library(values_b)
+    names, places_b = xp.unique(groups_b, return_inverse=True)
+    if xp is np:
+        return np.bincount(places_b, weights=values_b, minlength=len(names))[places_b]
+    return values_b.new_zeros(len(names)).index_add(0, places_b, values_b)[places_b]
 
 
 def informative_groups(rewards_b: Array, groups_b: Array) -> Array:

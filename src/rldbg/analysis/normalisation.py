@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from rldbg.algorithms import grpo_advantages
+
+
+def _of_groups(rule: Callable[[np.ndarray], Any], values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """At each sample what the rule makes of all values of its group."""
+    places = np.unique(groups, return_inverse=True)[1]
+    ends = np.cumsum(np.bincount(places))
+    parts = np.split(values[np.argsort(places, kind="stable")], ends[:-1])
+    return np.asarray([rule(part) for part in parts], dtype=np.float64)[places]
 
 
 def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, slack: float) -> str | None:
@@ -18,9 +27,8 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
     told = (np.abs(advantages) > slack) & (np.abs(centred) > slack)
     if np.count_nonzero(told) < 3:
         return None
-    same = groups[:, None] == groups[None, :]
-    variance = (same * centred[None, :] ** 2).sum(1)[told]
-    sizes = same.sum(1)[told]
+    variance = _of_groups(np.sum, centred**2, groups)[told]
+    sizes = _of_groups(np.size, centred, groups)[told]
     divisor = centred[told] / advantages[told]
     for name, degrees in (("", np.maximum(sizes - 1, 1)), ("population ", sizes)):
         spread = np.sqrt(variance / degrees)
@@ -38,7 +46,7 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
 def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Each rule by name, with the advantages it gives."""
     scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
-    size = (groups[:, None] == groups[None, :]).sum(1)
+    size = _of_groups(np.size, rewards, groups)
     bessel = size / np.maximum(size - 1, 1)
     spread = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
     yield "group mean and standard deviation", scaled
@@ -59,14 +67,14 @@ def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[st
     for epsilon in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         yield f"group mean and standard deviation + {epsilon:g}", centred / (deviation + epsilon)
     yield "group mean and variance", np.divide(scaled, deviation, out=np.zeros_like(scaled), where=deviation != 0)
-    best = np.asarray([rewards[groups == group].max() for group in groups], dtype=np.float64)
+    best = _of_groups(np.max, rewards, groups)
     yield "best of the group", rewards - best
-    middle = np.asarray([np.median(rewards[groups == group]) for group in groups], dtype=np.float64)
+    middle = _of_groups(np.median, rewards, groups)
     yield "median of the group", rewards - middle
     yield (
         "median and standard deviation of the group",
         np.divide(rewards - middle, deviation, out=np.zeros_like(middle), where=deviation != 0),
     )
-    smallest = np.asarray([rewards[groups == group].min() for group in groups], dtype=np.float64)
+    smallest = _of_groups(np.min, rewards, groups)
     span = best - smallest
     yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)

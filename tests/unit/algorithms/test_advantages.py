@@ -49,6 +49,13 @@ def test_a_group_without_a_difference_has_advantage_zero(make):
 
 
 @BOTH
+def test_a_reward_that_is_no_number_spoils_its_own_group_only(make):
+    rewards, groups = make(np.asarray([np.nan, 1.0, 1.0, 0.0])), make(np.asarray([5, 5, 2, 2]))
+    result = np.asarray(grpo_advantages(rewards, groups, scale_by_std=False))
+    assert np.isnan(result[:2]).all() and result[2:].tolist() == [0.5, -0.5]
+
+
+@BOTH
 def test_without_scaling_only_the_mean_is_taken_off(make):
     rewards, groups = make(np.asarray([1.0, 0.0, 0.0, 0.0])), make(np.asarray([0, 0, 0, 0]))
     result = grpo_advantages(rewards, groups, scale_by_std=False)

@@ -14,17 +14,14 @@ def permutation(a: np.ndarray, b: np.ndarray, noise: float) -> str | None:
 
     A rotation or reversal is told by itself; any other order only where values are different enough to prove it.
     """
-    if len(a) < 4 or largest(a - b) <= noise:
+    if len(a) < 4 or largest(a - b) <= noise or largest(np.sort(a) - np.sort(b)) > noise:
         return None
     for shift in range(1, len(a)):
         if largest(np.roll(a, shift) - b) <= noise:
             return f"rotated by {shift if shift <= len(a) // 2 else shift - len(a)}"
     if largest(a[::-1] - b) <= noise:
         return "reversed"
-    distinct = len(np.unique(np.round(a, 6)))
-    if distinct > len(a) // 2 and largest(np.sort(a) - np.sort(b)) <= noise:
-        return "in another order"
-    return None
+    return "in another order" if len(np.unique(np.round(a, 6))) > len(a) // 2 else None
 
 
 def permuted_rows(a: Sequence[np.ndarray], b: Sequence[np.ndarray], noise: float) -> int:

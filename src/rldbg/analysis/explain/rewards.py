@@ -39,8 +39,7 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
     for label, right, wrong in evidence.directions:
         raw, made = (np.asarray([pair[side].reward for pair in known], dtype=np.float64) for side in (right, wrong))
-        names = list(dict.fromkeys(pair[right].sample.group_id for pair in known))
-        groups = np.asarray([names.index(pair[right].sample.group_id) for pair in known], dtype=np.int64)
+        groups = np.unique([pair[right].sample.group_id for pair in known], return_inverse=True)[1]
         if len(raw) < 3 or not np.isfinite([raw, made]).all() or not np.any(made) or largest(raw - made) == 0:
             continue
         # One factor and one offset for all of them is told as that.
