@@ -12,6 +12,11 @@ from rldbg.core import IncompleteDataError, SampleId, UsageError
 from rldbg.recording import EncodedArray, Ragged, Record, RecordKey
 from rldbg.recording import open as open_recording
 from rldbg.recording.conversion import TARGETS, convert
+from rldbg.recording.formats import native
+from rldbg.recording.formats.jsonl_file import dump_jsonl, load_jsonl
+from rldbg.recording.formats.nexrl_dict import from_dict, to_dict
+from rldbg.recording.formats.pt_reader import load_pt
+from rldbg.recording.formats.pt_writer import dump_pt
 from rldbg.recording.layouts.table_files import read_table_file, write_table_file
 
 
@@ -79,6 +84,68 @@ def _odd_record() -> Record:
         9,
         {"more": np.arange(3, dtype=np.uint8), "ragged": Ragged.from_rows([[1], [2, 3]], np.int64)},
     )
+
+
+def _data_with_types() -> dict:
+    return {
+        "array": np.arange(3, dtype=np.int8),
+        "number": np.array(2.5, np.float32),
+        "not finite": np.array([[np.nan, np.inf]], np.float16),
+        "brain": EncodedArray(np.array([0x3F80, 0x7FC0], np.uint16), "bfloat16"),
+        "complex": np.array([1 + 2j, 3]),
+        "rows": Ragged.from_rows([[1], [], [2, 3]], np.int32),
+        "bytes": b"\xff\x00",
+        "by number": {1: "one", 2: np.ones(2)},
+        "a/b~c": [{"deep": np.zeros((0, 3), np.int16)}],
+        "long list": [0.5] * 50,
+        "lists": [[1, 2]] * 40,
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_arrays_inside_mappings_keep_their_type(tmp_path, target):
+    folder = tmp_path / "dump"
+    trajectory = peer_dumps.slime_sample(0, metadata=_data_with_types(), reward=torch.tensor(0.5))
+    peer_dumps.slime_rollout(folder, 0, [{name: _torch(value) for name, value in trajectory.items()}])
+    source = open_recording(folder)
+    assert convert(source, tmp_path / "out", target).findings == []
+    _assert_equal_and_clean(source, tmp_path / "out")
+
+
+def _torch(value: object) -> object:
+    """What torch.save writes: lists, numbers and arrays as they are, of what only we have the plain parts."""
+    if isinstance(value, dict):
+        return {key: _torch(item) for key, item in value.items()}
+    if isinstance(value, EncodedArray):
+        return torch.tensor(value.decode()).to(torch.bfloat16)
+    return [np.asarray(row) for row in value] if isinstance(value, Ragged) else value
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "loss", "mine"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_data_keeps_the_type_of_every_value(tmp_path, target, kind):
+    data = _data_with_types()
+    tokens = Ragged.from_rows([[1, 2]], np.int64)
+    fields = {
+        "trajectory": {"tokens": tokens, "loss_mask": tokens, "reward": np.ones(1), "extra_fields": [data]},
+        "loss": {"loss": 0.5, "metrics": data, "extra_info": {"deeper": data}},
+        "mine": {"value": data, "raw": b"raw", "number": np.array(3, np.int16)},
+    }[kind]
+    record = Record(RecordKey(kind, 0), fields, (SampleId("g", 0),), extra={"more": data})
+    if target == "parquet":
+        write_table_file(record, tmp_path / "x.parquet")
+        again = read_table_file(tmp_path / "x.parquet").read()
+    elif target == "safetensors":
+        header, buffers = native.encode([record])
+        (tmp_path / "x.safetensors").write_bytes(b"".join([header, *buffers]))
+        again = native.decode(tmp_path / "x.safetensors").read(0)
+    elif target == "nexrl-pt":
+        dump_pt(to_dict(record), tmp_path / "x.pt")
+        again = from_dict(kind, load_pt(tmp_path / "x.pt", arrays=True))
+    else:
+        dump_jsonl(to_dict(record), tmp_path / "x.jsonl")
+        again = from_dict(kind, load_jsonl(tmp_path / "x.jsonl"))
+    assert_same_record(record, again)
 
 
 def test_parquet_file_holds_every_type(tmp_path):

@@ -17,6 +17,7 @@ from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.nexrl_dict import OWN_KEY
 from rldbg.recording.formats.number_opcodes import AsList
+from rldbg.recording.formats.plain_data import joined, split
 from rldbg.recording.records import EncodedArray, Ragged
 
 
@@ -86,7 +87,7 @@ def _text(value: Any, path: tuple[str, ...], nan: dict[str, list[int]]) -> str:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
-            nan[_joined(path)] = [0]
+            nan[joined(path)] = [0]
             return "null"
         return "1e999" if value > 0 else "-1e999"
     return json.dumps(value.decode("latin1") if isinstance(value, bytes) else value)
@@ -99,7 +100,7 @@ def _array_text(nested: Any, values: np.ndarray, path: tuple[str, ...], nan: dic
         return text
     missing = np.flatnonzero(np.isnan(values))
     if len(missing):
-        nan[_joined(path)] = missing.tolist()
+        nan[joined(path)] = missing.tolist()
     return text.replace("NaN", "null").replace("Infinity", "1e999")
 
 
@@ -113,16 +114,11 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else str(key)
 
 
-def _joined(path: tuple[str, ...]) -> str:
-    """Slashes inside a key are written ~1, and tildes ~0, as in JSON pointers."""
-    return "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-
-
 def _restore(root: Any, place: str, positions: Any) -> None:
     """Put NaN back at these flat positions of the value at this place."""
     if not isinstance(positions, list) or not all(type(item) is int and item >= 0 for item in positions):
         raise Malformed(f"positions of NaN in {place!r:.60} are not whole numbers")
-    *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")]
+    *parents, last = split(place)
     for part in parents:
         root = root[int(part)] if isinstance(root, list) else root[part]
     index: Any = int(last) if isinstance(root, list) else last

@@ -12,6 +12,7 @@ import numpy as np
 from rldbg.core import SampleId, prompt_hash
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.nexrl_rows import form_of
+from rldbg.recording.formats.plain_data import with_lists
 from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_tensor
 from rldbg.recording.formats.tagged_json import from_json, to_json
 from rldbg.recording.formats.typed_values import is_number_array
@@ -68,7 +69,7 @@ def from_dict(kind: str, data: Any, *, key: RecordKey | None = None, source: str
             role=_text(own, "role"),
             coordinates=_coordinates(own),
             policy_version=_version(own),
-            extra=from_json(own.get("extra", {})) | beyond,
+            extra=from_json(with_lists(own.get("extra", {}))) | beyond,
             source=source,
         )
 
@@ -118,7 +119,7 @@ def _plain_fields(kind: str, data: dict[str, Any], own: dict[str, Any]) -> tuple
         if described.knows(name):
             fields[name] = described.whole(name, value)
         elif own or (field is not None and field.shape not in _TENSOR_SHAPES):
-            fields[name] = value
+            fields[name] = described.data(name, value)
         elif schema is None or field is not None:
             fields[name] = undescribed_tensor(value, _named_dtype(kind, data))
         else:

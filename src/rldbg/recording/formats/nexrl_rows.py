@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.core import SampleId
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.number_opcodes import AsList
-from rldbg.recording.formats.sidecar import Described, Sidecar, plain, undescribed_rows
+from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_rows
 from rldbg.recording.records import Ragged
 
 _IDS = ("group_id", "run_id")
@@ -61,7 +61,10 @@ class RowsForm:
         for name, path in paths.items():
             column = [_get(row, path) for row in rows]
             if name in own["columns"] if own else any(value is not None for value in column):
-                fields[name] = described.rows(name, column) if described.knows(name) else _foreign(name, column)
+                if described.knows(name):
+                    fields[name] = described.rows(name, column)
+                else:
+                    fields[name] = described.data(name, column) if own else _foreign(name, column)
         if own.get("ids") == "added":
             fields["extra_fields"] = [_without_ids(row) for row in fields["extra_fields"]]
         stored = {name: data[name] for name in self.beside if name in data} | dict(own.get("fields", {}))
@@ -70,7 +73,7 @@ class RowsForm:
             fields[name] = (
                 described.rows(name, value)
                 if described.knows(name)
-                else (undescribed_rows(value) if is_rows and name == "advantages" else value)
+                else (undescribed_rows(value) if is_rows and name == "advantages" else described.data(name, value))
             )
         known = {path[0] for path in paths.values()}
         beyond = [{key: item for key, item in row.items() if key not in known} for row in rows]
@@ -86,7 +89,10 @@ def _beside(name: str, value: Any, sidecar: Sidecar) -> Any:
 
 
 def _foreign(name: str, column: list[Any]) -> Any:
-    return column if name == "extra_fields" else undescribed_rows(column)
+    """A column of a file without a sidecar; a sample without extra fields has none of them."""
+    if name != "extra_fields":
+        return undescribed_rows(column)
+    return [{} if row is None else row for row in column]
 
 
 def _put(row: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
@@ -108,7 +114,7 @@ def _with_ids(column: list[Any] | None, samples: Sequence[SampleId], own: dict[s
     if column is not None:
         own["ids"] = "added"
     rows = column or [{} for _ in samples]
-    return [plain(row) | dict(zip(_IDS, sample, strict=True)) for row, sample in zip(rows, samples, strict=True)]
+    return [(row or {}) | dict(zip(_IDS, sample, strict=True)) for row, sample in zip(rows, samples, strict=True)]
 
 
 def _without_ids(row: dict[str, Any]) -> dict[str, Any]:

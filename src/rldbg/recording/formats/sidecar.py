@@ -11,6 +11,7 @@ import numpy as np
 
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.number_opcodes import AsList, as_lists
+from rldbg.recording.formats.plain_data import Typed, plain, restored, split, with_lists
 from rldbg.recording.formats.ragged_lists import ragged_from_lists
 from rldbg.recording.formats.typed_values import (
     dtype_of,
@@ -30,6 +31,7 @@ class Sidecar:
         self.dtypes: dict[str, str] = {}
         self.shapes: dict[str, list[int]] = {}
         self.lengths: dict[str, AsList] = {}
+        self.typed: Typed = {}
 
     def describe(self, name: str, value: Any) -> None:
         if isinstance(value, Ragged):
@@ -44,7 +46,7 @@ class Sidecar:
         self.describe(name, value)
         if isinstance(value, Ragged):
             return padded(value)
-        return value if is_number_array(value) else plain(value)
+        return value if is_number_array(value) else plain(value, (name,), self.typed)
 
     def rows(self, name: str, value: Any) -> list[Any]:
         """A field as one entry per sample: a list of numbers, a number, or plain data."""
@@ -54,19 +56,25 @@ class Sidecar:
         if is_number_array(value):
             numbers = value.decode() if isinstance(value, EncodedArray) else value
             return [AsList(row) for row in numbers] if numbers.ndim > 1 else list(numbers.tolist())
-        return [plain(item) for item in value]
+        return [plain(item, (name, str(row)), self.typed) for row, item in enumerate(value)]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"dtypes": self.dtypes, "shapes": self.shapes, "lengths": self.lengths}
+        arrays = {"dtypes": self.dtypes, "shapes": self.shapes, "lengths": self.lengths}
+        return arrays | ({"typed": self.typed} if self.typed else {})
 
 
 class Described:
     """Brings fields back to what they were when they were described; `data` is the `_rldbg` of a file, or empty."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
+        self._is_own = bool(data)
         self._dtypes = _mapping(data, "dtypes")
         self._shapes = _mapping(data, "shapes")
         self._lengths = _mapping(data, "lengths")
+        self._typed: dict[str, list[tuple[list[str], Any]]] = {}
+        for place, about in _mapping(data, "typed").items():
+            name, *parts = split(place)
+            self._typed.setdefault(name, []).append((parts, about))
 
     def knows(self, name: str) -> bool:
         return name in self._shapes or name in self._lengths
@@ -87,6 +95,15 @@ class Described:
             raise Malformed(f"rows of {name} are not as long as they were when written")
         return ragged
 
+    def data(self, name: str, value: Any) -> Any:
+        """Plain data with the types that it had; as it is where nothing is described."""
+        if not self._is_own:
+            return value
+        value = with_lists(value)
+        for parts, about in self._typed.get(name, ()):
+            value = restored(value, parts, about)
+        return value
+
     def _dtype(self, name: str) -> str:
         dtype = self._dtypes.get(name)
         if not isinstance(dtype, str):
@@ -98,28 +115,6 @@ class Described:
         if lengths.ndim != 1:
             raise Malformed(f"{name} has no list of lengths")
         return lengths
-
-
-def plain(value: Any) -> Any:
-    """Data as the seeds write it: numbers, text, lists and dictionaries; a tensor is a number or a list."""
-    if value is None or isinstance(value, bool | int | float | str | bytes):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return {plain_key(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if is_number_array(value):
-        numbers = value.decode() if isinstance(value, EncodedArray) else value
-        return numbers.tolist() if numbers.ndim == 0 or numbers.dtype.kind == "c" else AsList(numbers)
-    if isinstance(value, np.ndarray):
-        return [plain(item) for item in value.tolist()] if value.ndim else plain(value.item())
-    return AsList(value) if isinstance(value, Ragged) else str(value)
-
-
-def plain_key(key: Any) -> Any:
-    return key if isinstance(key, str | int | float | bool) or key is None else str(key)
 
 
 def undescribed_rows(values: list[Any]) -> Any:

@@ -137,8 +137,8 @@ def _lists(arrow: Any, offsets: np.ndarray, flat: np.ndarray) -> Any:
 def _storable(value: Any) -> tuple[np.ndarray, str]:
     """Values of a dtype that parquet has, and the name of the real one. Complex numbers are pairs along a last axis."""
     if isinstance(value, EncodedArray):
-        return np.ascontiguousarray(value.decode() if value.dtype == "bfloat16" else value.bits), value.dtype
-    stored = np.ascontiguousarray(value)
+        return np.asarray(value.decode() if value.dtype == "bfloat16" else value.bits, order="C"), value.dtype
+    stored = np.asarray(value, order="C")
     name = stored.dtype.name
     return (stored.reshape(*stored.shape, 1).view(_COMPLEX[name]) if name in _COMPLEX else stored), name
 
@@ -157,10 +157,10 @@ def _read_column(column: Any, how: Mapping[str, Any]) -> Any:
 
 def _restored(values: np.ndarray, dtype: str) -> Any:
     if dtype == "bfloat16":
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16
-        return EncodedArray(bits.astype(np.uint16), dtype)
+        bits = np.asarray(values, np.float32, order="C").view(np.uint32) >> 16
+        return EncodedArray(np.asarray(bits, np.uint16), dtype)
     if dtype in ENCODED_DTYPES:
         return EncodedArray(values.astype(ENCODED_DTYPES[dtype], copy=False), dtype)
     if dtype in _COMPLEX:
-        return np.ascontiguousarray(values, _COMPLEX[dtype]).view(dtype)[..., 0]
+        return np.asarray(np.ascontiguousarray(values, _COMPLEX[dtype]).view(dtype)[..., 0])
     return values.astype(np.dtype(dtype), copy=False)
