@@ -88,41 +88,55 @@ def kill(cluster, name):
     os.kill(ray.get(actor.__ray_call__.remote(lambda _self: os.getpid())), signal.SIGKILL)
 
 
-def killing(cluster, name, after_step):
-    return lambda step, _metrics: kill(cluster, name) if step == after_step else None
+def killing(cluster, *names):
+    """Kills a worker after each of the first steps."""
+    return lambda step, _metrics: kill(cluster, names[step]) if step < len(names) else None
 
 
-def test_two_ranks_repeat_replay_and_rerun_bit_for_bit(undisturbed, trained):
+def replaying(run):
+    """Neither rollout workers nor inference, for tests of the policy alone."""
+    return {"type": "mock", "need_llm_inference": False, "trajectory_load_path": str(run)}
+
+
+def test_two_ranks_replay_and_rerun_bit_for_bit(undisturbed, trained):
     assert rldbg.open(undisturbed).verify() == []
     values = parameters(undisturbed, 2)
     for (rank, name), value in values.items():
         assert np.array_equal(value, values[1 - rank, name])
-    assert_same(undisturbed, trained("again"))
-    mock = {"type": "mock", "need_llm_inference": False, "trajectory_load_path": str(undisturbed)}
-    replayed = trained("replayed", rollout_worker=mock)
+    replayed = trained("replayed", rollout_worker=replaying(undisturbed))
     assert_same(undisturbed, replayed)
     for rank in (None, 0, 1):
         report = rerun(replayed, 1, rank=rank)
         assert {stage.verdict for stage in report.stages} == {Verdict.EXACT}, report.to_dict()
 
 
-@pytest.mark.parametrize("victim", ["rollout/1", "inference/0"])
-def test_a_killed_worker_is_replaced_and_changes_nothing(undisturbed, trained, cluster, victim):
-    notes = []
-    run = trained("disturbed", on_step=killing(cluster, victim, after_step=0), on_note=notes.append)
-    assert len(notes) == 1 and victim in notes[0] and "replaced (1 of 3)" in notes[0]
+def test_a_run_repeats_itself_bit_for_bit_though_workers_are_killed_and_replaced(undisturbed, trained, cluster):
+    victims, notes = ("rollout/1", "inference/0"), []
+    run = trained("disturbed", on_step=killing(cluster, *victims), on_note=notes.append)
+    assert len(notes) == 2
+    for victim, note in zip(victims, notes, strict=True):
+        assert victim in note and "replaced (1 of 3)" in note
     assert_same(undisturbed, run)
     assert rldbg.open(run).verify() == []
 
 
 def test_a_worker_that_keeps_dying_ends_the_run_by_name(trained, cluster):
     with pytest.raises(WorkerLostError, match="rollout/0"):
-        trained("dying", on_step=killing(cluster, "rollout/0", after_step=0), cluster={"max_restarts": 0})
+        trained(
+            "dying",
+            on_step=killing(cluster, "rollout/0"),
+            cluster={"max_restarts": 0},
+            policy={"ranks": 1, "micro_batch_size": 4},
+        )
 
 
-def test_a_killed_rank_ends_the_run_by_name_and_leaves_the_recording_readable(trained, cluster, tmp_path):
+def test_a_killed_rank_ends_the_run_by_name_and_leaves_the_recording_readable(undisturbed, trained, cluster, tmp_path):
     with pytest.raises(WorkerLostError, match="policy/1") as caught:
-        trained("killed", on_step=killing(cluster, "policy/1", after_step=1))
+        trained(
+            "killed",
+            on_step=lambda step, _metrics: kill(cluster, "policy/1") if step == 1 else None,
+            rollout_worker=replaying(undisturbed),
+        )
     assert "--resume" in caught.value.hint
     recording = rldbg.open(tmp_path / "killed")
     assert recording.steps("loss")[:1] == (0,)  # the step before the kill may have been on its way to the disk
@@ -132,15 +146,15 @@ def test_a_killed_rank_ends_the_run_by_name_and_leaves_the_recording_readable(tr
 
 
 def test_sharded_ranks_train_like_replicated_ones(undisturbed, trained):
-    mock = {"type": "mock", "trajectory_load_path": str(undisturbed)}
-    sharded = trained("sharded", policy={"ranks": 2, "micro_batch_size": 4, "fsdp": True}, rollout_worker=mock)
+    fsdp = {"ranks": 2, "micro_batch_size": 4, "fsdp": True}
+    sharded = trained("sharded", policy=fsdp, rollout_worker=replaying(undisturbed))
     ours, theirs = losses(undisturbed), losses(sharded)
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         assert theirs[key] == pytest.approx(value, abs=1e-5), key
 
 
-def test_a_taken_port_is_told(trained):
+def test_a_taken_port_is_told(undisturbed, trained):
     import socket
 
     import ray
@@ -150,4 +164,5 @@ def test_a_taken_port_is_told(trained):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(PrerequisiteError, match=str(port)):
-            trained("port", policy={"ranks": 2, "micro_batch_size": 4, "port": port})
+            policy = {"ranks": 2, "micro_batch_size": 4, "port": port}
+            trained("port", policy=policy, rollout_worker=replaying(undisturbed))
