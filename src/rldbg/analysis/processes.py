@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rldbg.analysis.side import Side, Source
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import Unit, UnitResult, UnitWorker
-from rldbg.core import PrerequisiteError, UnreachableError
+from rldbg.core import join_ray
 
 # Below this a second process costs more than it saves.
 _PARALLEL_FROM_BYTES = 1 << 28
-_ANSWER_S = 10.0
 
 
 class Task(NamedTuple):
@@ -72,43 +71,10 @@ def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[UnitResult]:
 
 
 def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[UnitResult]:
-    ray = _connect(address)
+    ray = join_ray(address, otherwise="leave out --on-ray", logging_level="ERROR", log_to_driver=False)
     try:
         remote = ray.remote(num_cpus=1)(run_task)
         for future in [remote.remote(task) for task in tasks]:
             yield from ray.get(future)
     finally:
         ray.shutdown()
-
-
-def _answers(address: str) -> None:
-    """Raises when nothing listens at HOST:PORT: Ray itself would try for minutes."""
-    import socket
-
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or "://" in address:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-    except (OSError, OverflowError) as error:
-        raise UnreachableError(
-            f"no Ray cluster answers at {address}: {error}", "start one with `ray start --head`, or leave out --on-ray"
-        ) from error
-
-
-def _connect(address: str) -> Any:
-    """The Ray cluster at the address, "auto" for the one of this machine or of RAY_ADDRESS."""
-    _answers(address)
-    try:
-        import ray
-    except ImportError as error:
-        raise PrerequisiteError("--on-ray needs Ray", "pip install 'rldbg[ray]'") from error
-    try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        text = str(error).strip()
-        reason = text.splitlines()[0] if text else type(error).__name__
-        raise UnreachableError(
-            f"no Ray cluster answers at {address}: {reason}", "start one with `ray start --head`, or leave out --on-ray"
-        ) from error
-    return ray

@@ -16,12 +16,21 @@ if TYPE_CHECKING:
     )
     from rldbg.core.findings import Finding, Severity, by_severity, to_html, worst
     from rldbg.core.identity import Identity, SampleId, prompt_hash
+    from rldbg.core.ray_clusters import (
+        TOKEN_HINT,
+        dashboard_auth_mode,
+        demands_token,
+        join_ray,
+        ray_access,
+        ray_token,
+    )
     from rldbg.core.recipe import load_recipe
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run
 
 __all__ = [
     "REDACTED",
+    "TOKEN_HINT",
     "VARIABLES",
     "Environment",
     "ExitCode",
@@ -37,9 +46,14 @@ __all__ = [
     "UsageError",
     "Variable",
     "by_severity",
+    "dashboard_auth_mode",
+    "demands_token",
     "is_secret_name",
+    "join_ray",
     "load_recipe",
     "prompt_hash",
+    "ray_access",
+    "ray_token",
     "redact",
     "redact_text",
     "to_html",
@@ -58,6 +72,7 @@ _MODULES = {
     ),
     "findings": ("Finding", "Severity", "by_severity", "to_html", "worst"),
     "identity": ("Identity", "SampleId", "prompt_hash"),
+    "ray_clusters": ("TOKEN_HINT", "dashboard_auth_mode", "demands_token", "join_ray", "ray_access", "ray_token"),
     "recipe": ("load_recipe",),
     "redaction": ("REDACTED", "is_secret_name", "redact", "redact_text"),
     "run": ("Run",),

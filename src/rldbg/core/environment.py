@@ -48,6 +48,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RAY_AUTH_MODE", "cluster", "Ray's token authentication: token or disabled"),
     Variable("RAY_AUTH_TOKEN", "cluster", "the token of a Ray cluster"),
     Variable("RAY_AUTH_TOKEN_PATH", "cluster", "the file with that token, instead of ~/.ray/auth_token"),
+    Variable("RAY_USE_TLS", "cluster", "1 when the Ray cluster is reached through TLS"),
     Variable("RLDBG_ARM_ARGUMENTS", "agent", "set by `rldbg run`: what is added to the training's arguments"),
     Variable("RLDBG_HAND_DOWN", "agent", "set by `rldbg run`: further variables for Ray workers, comma separated"),
     Variable("AREAL_LLM_SERVER_ADDRS", "inference", "servers of a rollout, host:port separated by commas"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rldbg.core import Environment, UnreachableError
+from rldbg.core import Environment, PrerequisiteError, join_ray
 from rldbg.core.run import versions
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import probe_machine
@@ -14,6 +14,7 @@ from rldbg.doctor.probes.machine import Machine, result
 
 _TASK_S = 60.0
 _CONNECT_S = 3.0
+_QUIET = {"log_to_driver": False, "configure_logging": False}
 _CURRENT_CLUSTER = "/tmp/ray/ray_current_cluster"
 
 
@@ -31,12 +32,14 @@ def cluster_address(machine: Machine) -> str | None:
 
 def probe_nodes(address: str) -> list[ProbeResult]:
     """All checks on every living node, by tasks that take no resources; dead nodes and other versions count too."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     import rldbg
 
-    _connect(address)
+    try:
+        ray = join_ray(address, otherwise="give --no-nodes", namespace="rldbg-doctor", **_QUIET)
+    except PrerequisiteError as error:
+        return [result("cluster-admits", "node", "fail", error.message, error.hint)]
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     ray.cloudpickle.register_pickle_by_value(rldbg)
     try:
         nodes: list[dict[str, Any]] = ray.nodes()
@@ -57,21 +60,8 @@ def probe_nodes(address: str) -> list[ProbeResult]:
     return [*found, *_differences({name: facts for name, (_probes, facts) in answers.items() if facts})]
 
 
-def _connect(address: str) -> None:
-    import ray
-
-    hint = "check RAY_ADDRESS, or give --no-nodes"
-    host, _, port = address.removeprefix("ray://").partition(":")
-    if port.isdigit() and not _answers(host, int(port)):
-        raise UnreachableError(f"the Ray cluster at {address} does not answer", hint)
-    try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="rldbg-doctor")
-    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise UnreachableError(f"the Ray cluster at {address} does not answer: {error}", hint) from error
-
-
 def _answers(host: str, port: int) -> bool:
-    """Ray itself would try for minutes."""
+    """A file of a cluster that has ended is still there."""
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_S):
             return True

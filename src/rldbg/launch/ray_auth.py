@@ -4,14 +4,20 @@ A local `ray.init()` leaves a token behind; from then on `ray start` demands it,
 join a cluster send it only in token mode: the job is refused with 401.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from rldbg.core import (
+    Environment,
+    PrerequisiteError,
+    UnreachableError,
+    dashboard_auth_mode,
+    demands_token,
+    ray_token,
+)
 from rldbg.launch.recognition import Command
 
 VARIABLE = "RAY_AUTH_MODE"
-_PROBE_S = 2.0
+_ANSWER_S = 5.0
 
 
 def auth_mode(commands: Sequence[Command], environment: Mapping[str, str]) -> tuple[str, str]:
@@ -20,14 +26,14 @@ def auth_mode(commands: Sequence[Command], environment: Mapping[str, str]) -> tu
         return "", ""
     starts = any(_words(command)[:2] == ["ray", "start"] and "--head" in _words(command) for command in commands)
     if starts:
-        if _has_token(environment):
+        if ray_token(Environment(environment)):
             return "token", "this machine has a Ray token: `ray start` demands it, so every other command must send it"
         return "", ""
-    address = _dashboard(commands, environment)
-    mode = _ask(address) if address else ""
+    address = _address(commands, environment)
+    mode = _ask(address)
     if mode == "token":
         return mode, f"the cluster at {address} demands its token"
-    if mode == "disabled" and _has_token(environment):
+    if mode == "disabled" and ray_token(Environment(environment)):
         return mode, f"the cluster at {address} knows no token"
     return "", ""
 
@@ -37,15 +43,8 @@ def _words(command: Command) -> list[str]:
     return [first.rsplit("/", 1)[-1], *rest]
 
 
-def _has_token(environment: Mapping[str, str]) -> bool:
-    if environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH"):
-        return True
-    home = environment.get("HOME", "")
-    return bool(home) and (Path(home) / ".ray" / "auth_token").is_file()
-
-
-def _dashboard(commands: Sequence[Command], environment: Mapping[str, str]) -> str:
-    """Where the cluster that is joined has its dashboard, when the script says so."""
+def _address(commands: Sequence[Command], environment: Mapping[str, str]) -> str:
+    """The cluster that is joined, by its dashboard or its own address, when the script says so."""
     for command in commands:
         words = _words(command)
         if words[:3] == ["ray", "job", "submit"]:
@@ -53,23 +52,16 @@ def _dashboard(commands: Sequence[Command], environment: Mapping[str, str]) -> s
                 if word.startswith("--address"):
                     return word.partition("=")[2] or words[at + 1]
             return environment.get("RAY_ADDRESS", "") or "http://127.0.0.1:8265"
-    address = environment.get("RAY_ADDRESS", "")
-    if not address:
-        return ""
-    return address if address.startswith("http") else f"http://{address.rpartition(':')[0] or '127.0.0.1'}:8265"
+    return environment.get("RAY_ADDRESS", "")
 
 
 def _ask(address: str) -> str:
     """The cluster's own answer, which needs no token; empty when it does not give one."""
-    if not address.startswith(("http://", "https://")):
+    if address.startswith(("http://", "https://")):
+        return dashboard_auth_mode(address)
+    if address in ("", "auto", "local"):
         return ""
-    # Only a script that talks to a running cluster needs these, and they are slow to load.
-    import urllib.request
-    from urllib.error import URLError
-
     try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/api/authentication_mode", timeout=_PROBE_S) as answer:
-            mode = json.load(answer).get("authentication_mode")
-    except (URLError, OSError, ValueError, AttributeError):
+        return "token" if demands_token(address, timeout_s=_ANSWER_S) else "disabled"
+    except (PrerequisiteError, UnreachableError):
         return ""
-    return str(mode) if mode in ("token", "disabled") else ""

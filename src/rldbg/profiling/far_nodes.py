@@ -21,7 +21,7 @@ from rldbg.agent.profiling_phases import FOLDER as PHASES
 from rldbg.agent.profiling_plan import Plan, fresh_path
 from rldbg.agent.profiling_ticket import FOLDER as TICKETS
 from rldbg.agent.profiling_ticket import OPEN_STATES
-from rldbg.core import Environment
+from rldbg.core import Environment, join_ray
 from rldbg.profiling.request import PLAN_FILE
 
 _PIECE_BYTES = 16 << 20
@@ -179,9 +179,7 @@ def _bring_all(node: FarNode, found: dict[str, Any], books: Path, folder: Path) 
 
 
 def main(address: str, books: Path, folder: Path, limit_s: float) -> None:
-    import ray
-
-    ray.init(address=address, logging_level="error", log_to_driver=False)
+    ray = join_ray(address, otherwise="copy its files yourself", logging_level="error", log_to_driver=False)
     deadline = time.monotonic() + limit_s
     for node in _far_nodes(ray):
         found = _when_written(node, books, deadline)

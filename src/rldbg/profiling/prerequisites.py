@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rldbg.agent.profiling_nsys import INSTALL, find_nsys
-from rldbg.core import Environment, PrerequisiteError
+from rldbg.core import Environment, PrerequisiteError, UnreachableError, ray_access
 
 _PROBE_S = 60.0
 _PROBE = """\
@@ -56,11 +56,15 @@ def nodes_with_nsys(address: str, environment: Mapping[str, str]) -> dict[str, s
     """Each live node of a Ray cluster with the nsys that its workers would find; empty when nobody answers."""
     if importlib.util.find_spec("ray") is None:
         return {}
+    try:
+        access = ray_access(address, Environment(environment))
+    except UnreachableError:
+        return {}
     elsewhere = json.dumps(["/opt/nvidia/nsight-systems*/*/bin/nsys", "/usr/local/cuda*/bin/nsys"])
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE, address, elsewhere],
-            env=dict(environment),
+            env=dict(environment) | access,
             capture_output=True,
             text=True,
             timeout=_PROBE_S,

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rldbg.core import Environment, ExitCode, PrerequisiteError, RldbgError, UnreachableError
+from rldbg.core import Environment, ExitCode, PrerequisiteError, RldbgError, join_ray
 from rldbg.trainer.settings import ClusterSettings
 
 _STOP_S = 10.0
 _OTHERS_S = 5.0
+_WITHOUT = "leave cluster.address out to have one started"
 
 
 class WorkerLostError(RldbgError):
@@ -54,7 +55,7 @@ class Cluster:
         if ray.is_initialized():
             raise PrerequisiteError("this process already uses a Ray cluster", "call ray.shutdown() first")
         try:
-            self._start(ray) if self._settings.address is None else self._join(ray)
+            self._start(ray) if self._settings.address is None else self._join(self._settings.address)
         except BaseException:
             self._clean_up()
             raise
@@ -79,14 +80,8 @@ class Cluster:
             _temp_dir=str(self._temporary),
         )
 
-    def _join(self, ray: Any) -> None:
-        try:
-            ray.init(address=self._settings.address, namespace=self.namespace, logging_level="error")
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UnreachableError(
-                f"no Ray cluster at {self._settings.address}: {error}",
-                "start one with `ray start --head`, or leave cluster.address out to have one started",
-            ) from error
+    def _join(self, address: str) -> None:
+        join_ray(address, otherwise=_WITHOUT, namespace=self.namespace, logging_level="error")
 
     def _own_token(self) -> None:
         """Ray would leave a token in the user's home; clusters of this process share one that ends with it.

@@ -6,10 +6,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rldbg.core import Environment, PrerequisiteError, UnreachableError
+from rldbg.core import TOKEN_HINT, Environment, PrerequisiteError, UnreachableError, dashboard_auth_mode, ray_token
 
 _OLDEST = (2, 9, 1)
 _TIMEOUT_S = 10.0
@@ -89,15 +88,7 @@ class Dashboard:
         return ""
 
     def token(self) -> str:
-        """Ray's token, looked for where Ray looks for it; empty when there is none."""
-        if given := self._environment.text("RAY_AUTH_TOKEN"):
-            return given
-        named = self._environment.text("RAY_AUTH_TOKEN_PATH")
-        path = Path(named) if named else Path.home() / ".ray" / "auth_token"
-        try:
-            return path.read_text(encoding="utf-8").strip()
-        except OSError:
-            return ""
+        return ray_token(self._environment)
 
     def _state(self, kind: str, *filters: tuple[str, str, str]) -> list[dict[str, Any]]:
         query = [("limit", "10000"), ("timeout", "10"), ("detail", "1"), ("exclude_driver", "false")]
@@ -128,20 +119,16 @@ class Dashboard:
 
     def _authorisation(self) -> dict[str, str]:
         """The token is sent only to a cluster that asks for one."""
-        try:
-            mode = self._fetch("/api/authentication_mode", {}).get("authentication_mode")
-        except (OSError, ValueError):
-            # Older Ray has no such page, and no tokens; a dashboard that is not there is noticed by the next request.
-            return {}
         token = self.token()
-        return {"Authorization": f"Bearer {token}"} if mode == "token" and token else {}
+        asks = dashboard_auth_mode(self.url, _TIMEOUT_S) == "token"
+        return {"Authorization": f"Bearer {token}"} if asks and token else {}
 
     def _refused(self, error: urllib.error.HTTPError) -> Exception:
         if error.code in (401, 403):
             have = "the token found was refused" if self._headers else "no token was found"
             return PrerequisiteError(
                 f"the Ray cluster at {self.url} asks for a token ({error.code}): {have}",
-                "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the token file (~/.ray/auth_token on the head node)",
+                TOKEN_HINT,
             )
         return UnreachableError(
             f"{self.url} answered {error.code} to a state request", "is this the dashboard of Ray 2.9.1 or later?"

@@ -1,0 +1,139 @@
+"""Ray clusters that somebody else started: whether one answers, whether it demands a token, and where that token is.
+
+A cluster demands a token when RAY_AUTH_MODE was `token` where it started; since Ray 2.60 `ray.init()` sets that by
+itself and leaves a token in ~/.ray/auth_token, and `ray start` follows where it finds one. A client sends its token
+only if RAY_AUTH_MODE was `token` before it imported Ray. For a cluster given by its address Ray never sets that: the
+client is refused for 20 s and then told nothing of tokens. So the cluster is asked first, and it is asked without the
+token, which goes only to a cluster that demands one.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from rldbg.core.environment import Environment
+from rldbg.core.errors import PrerequisiteError, UnreachableError
+
+TOKEN_HINT = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the token file (~/.ray/auth_token on the head node)"
+_INSTALL = "pip install 'rldbg[ray]'"
+_ANSWER_S = 20.0
+_FAILED_AT = re.compile(r"Ray cluster at (\S+:\d+)")
+
+
+def ray_token(environment: Environment) -> str:
+    """Ray's token, looked for where Ray looks for it; empty when there is none."""
+    if given := environment.text("RAY_AUTH_TOKEN").strip():
+        return given
+    home = environment.everything().get("HOME") or Path.home()
+    path = environment.text("RAY_AUTH_TOKEN_PATH") or Path(home) / ".ray" / "auth_token"
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def ray_access(address: str, environment: Environment) -> dict[str, str]:
+    """The variables that a client of this cluster needs beside those it has.
+
+    Raises UnreachableError when nobody answers there, PrerequisiteError when the cluster demands a token and would
+    refuse the one there is.
+    """
+    token = ray_token(environment)
+    mode = environment.text("RAY_AUTH_MODE").lower()
+    if mode == "token" and not token:
+        raise PrerequisiteError("RAY_AUTH_MODE=token, but there is no token", f"unset RAY_AUTH_MODE, or {TOKEN_HINT}")
+    where = environment.text("RAY_ADDRESS") if address == "auto" else address
+    if not where or where == "auto" or environment.flag("RAY_USE_TLS"):
+        # A cluster of this machine, or one behind TLS, may see the token whether it demands one or not.
+        return {"RAY_AUTH_MODE": "token"} if token else {}
+    if not demands_token(where):
+        return {}
+    if not token:
+        raise PrerequisiteError(f"the Ray cluster at {where} demands a token, and none was found", TOKEN_HINT)
+    if environment.is_set("RAY_AUTH_MODE") and mode != "token":
+        raise PrerequisiteError(
+            f"the Ray cluster at {where} demands a token, and RAY_AUTH_MODE={mode} forbids to send it",
+            "unset RAY_AUTH_MODE",
+        )
+    if demands_token(where, token):
+        raise PrerequisiteError(f"the Ray cluster at {where} refuses the token that was found", TOKEN_HINT)
+    return {"RAY_AUTH_MODE": "token"}
+
+
+def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S) -> bool:
+    """Whether the cluster at HOST:PORT or ray://HOST:PORT refuses a call that carries this token.
+
+    Raises UnreachableError when there is no answer.
+    """
+    try:
+        grpc = importlib.import_module("grpc")
+    except ImportError as error:
+        raise PrerequisiteError("a Ray cluster is reached through grpc, which is not installed", _INSTALL) from error
+    client = address.startswith("ray://")
+    method = "/ray.rpc.RayletDriver/ClusterInfo" if client else "/ray.rpc.NodeInfoGcsService/CheckAlive"
+    headers = [("authorization", f"Bearer {token}")] if token else []
+    # As Ray's own clients: no proxy stands between nodes.
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(address.removeprefix("ray://").partition("/")[0], options) as channel:
+        call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+        try:
+            call(b"", timeout=timeout_s, metadata=headers)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise _silent(address, str(error.details())) from error
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
+    return False
+
+
+def dashboard_auth_mode(url: str, timeout_s: float = 2.0) -> str:
+    """What a dashboard answers anybody who asks: "token" or "disabled"; empty when it does not answer, or is older."""
+    # Slow to load, and most verbs need none of it.
+    import json
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/api/authentication_mode", timeout=timeout_s) as answer:
+            mode = json.load(answer).get("authentication_mode")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(mode) if mode in ("token", "disabled") else ""
+
+
+def join_ray(address: str, *, otherwise: str, **arguments: Any) -> Any:
+    """Ray, connected to a running cluster: HOST:PORT, ray://HOST:PORT, or "auto" for RAY_ADDRESS or this machine's own.
+
+    What `ray_access` finds stays in the environment, because Ray and its children read it there. `otherwise` says what
+    the user can do without the cluster.
+    """
+    try:
+        return _join(address, arguments)
+    except UnreachableError as error:
+        raise UnreachableError(error.message, f"check the address, or {otherwise}") from error
+
+
+def _join(address: str, arguments: dict[str, Any]) -> Any:
+    environment = Environment()
+    access = ray_access(address, environment)
+    for name, value in access.items():
+        environment.export(name, value)
+    has_read_mode = "ray" in sys.modules
+    try:
+        import ray
+    except ImportError as error:
+        raise PrerequisiteError("Ray is not installed", _INSTALL) from error
+    if access and has_read_mode:
+        importlib.import_module("ray._raylet").Config.initialize("")
+    try:
+        ray.init(address=address, **arguments)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if found := _FAILED_AT.search(str(error)):
+            # One that Ray found by itself has not been asked yet: its token may be what is wrong.
+            ray_access(found[1], environment)
+        raise _silent(address, next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
+    return ray
+
+
+def _silent(address: str, reason: str) -> UnreachableError:
+    return UnreachableError(f"no Ray cluster answers at {address}: {reason}", "`ray start --head` starts a cluster")
