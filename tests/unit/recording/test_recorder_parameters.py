@@ -24,7 +24,7 @@ def parameters(folder: Path) -> dict[str, Record]:
     return {record.fields["param_name"]: record for record in rldbg.open(folder).records()}
 
 
-def test_every_match_is_recorded_with_its_statistics(tmp_path: Path) -> None:
+def test_every_match_is_recorded_with_its_statistics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     net = model()
     with Recorder(tmp_path, parameter_patterns=[r"weight$", r"1\.bias"]) as recorder:
         recorder.record_parameters(0, net)
@@ -35,6 +35,7 @@ def test_every_match_is_recorded_with_its_statistics(tmp_path: Path) -> None:
     ]
     found = {(record.key.kind, record.fields["param_name"]): record for record in rldbg.open(tmp_path).records()}
     assert {name for _, name in found} == {"0.weight", "1.weight", "1.bias"}
+    assert not caplog.messages
     weight = net[0].weight.detach()
     record = found["param", "0.weight"]
     np.testing.assert_array_equal(record.array("param"), weight.numpy())

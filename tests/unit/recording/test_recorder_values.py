@@ -164,3 +164,27 @@ def test_trajectories_as_columns(tmp_path: Path) -> None:
     columns = {name: [item[name] for item in TRAJECTORIES] for name in ("tokens", "loss_mask", "reward")}
     record = recorded(tmp_path, "trajectory", group_id=["a", "a"], run_id=torch.tensor([3, 4]), **columns)
     assert record.samples == (SampleId("a", 3), SampleId("a", 4))
+
+
+def test_the_samples_of_a_record_are_those_given_with_it_though_the_list_is_used_again(tmp_path: Path) -> None:
+    pairs: list[Any] = [("g", 0), ("g", 1)]
+    lists = [["g", 0], ["g", 1]]
+    with Recorder(tmp_path) as recorder:
+        recorder.record("mine", step=0, samples=pairs, x=np.zeros(2))
+        recorder.record("mine", step=1, samples=pairs[::-1], x=np.zeros(2))
+        pairs[0] = ("h", 7)
+        recorder.record("mine", step=2, samples=pairs, x=np.zeros(2))
+        recorder.record("mine", step=3, samples=lists, x=np.zeros(2))
+        lists[0][1] = 5
+        recorder.record("mine", step=4, samples=lists, x=np.zeros(2))
+        for step in range(5, 205):  # more than are remembered, each made of new objects
+            recorder.record("mine", step=step, samples=[(str(step), 0)], x=np.zeros(1))
+    names = {record.key.step: [str(sample) for sample in record.samples] for record in rldbg.open(tmp_path).records()}
+    assert [names[step] for step in range(5)] == [
+        ["g/0", "g/1"],
+        ["g/1", "g/0"],
+        ["h/7", "g/1"],
+        ["g/0", "g/1"],
+        ["g/5", "g/1"],
+    ]
+    assert all(names[step] == [f"{step}/0"] for step in range(5, 205))

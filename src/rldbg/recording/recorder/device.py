@@ -7,7 +7,7 @@ of its own tensors instead; the thread does not.
 
 import itertools
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,18 +61,76 @@ class PinnedSlabs:
 
 
 class Landing:
-    """One tensor and the host memory it is copied to."""
+    """One tensor on its way to host memory."""
 
-    def __init__(self, tensor: Any, memory: Memory) -> None:
+    def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
-        self.nbytes = int(tensor.numel() * tensor.element_size())
+        self.nbytes: int = tensor.nbytes
+        self.itemsize: int = tensor.itemsize
+        self.target: np.ndarray
+        """Where it lands; its parcel says."""
         self._dtype = dtype_name(tensor)
         self._shape = tuple(tensor.shape)
-        self.target = memory.take(self.nbytes)
 
     def array(self) -> np.ndarray | EncodedArray:
         """The tensor's values, once the transfer has finished."""
         return array_from_bytes(self.target, self._dtype, self._shape)
+
+
+class _Copy(NamedTuple):
+    """Bytes on the device and as many in host memory."""
+
+    source: Any
+    target: np.ndarray
+
+
+class Parcel:
+    """Tensors that travel as one: one piece of host memory, one clone, one copy."""
+
+    def __init__(self, landings: list[Landing], memory: Memory) -> None:
+        # Wide values first, so that each tensor's bytes are aligned for its type.
+        self._landings = sorted(landings, key=lambda landing: -landing.itemsize)
+        self.nbytes = sum(landing.nbytes for landing in landings)
+        self.target = memory.take(self.nbytes)
+        start = 0
+        for landing in self._landings:
+            landing.target = self.target[start : start + landing.nbytes]
+            start += landing.nbytes
+
+    def clone(self) -> list[_Copy]:
+        if len(self._landings) == 1:
+            (tensor,) = self._tensors()
+            return [_Copy(_bytes(tensor.clone(memory_format=_torch().contiguous_format)), self.target)]
+        return [_Copy(_torch().cat([_bytes(tensor) for tensor in self._tensors()]), self.target)]
+
+    def in_place(self) -> list[_Copy]:
+        """The caller's own tensors, each by a copy of its own; one that is scattered in memory is put together."""
+        targets = (landing.target for landing in self._landings)
+        return [_Copy(_bytes(tensor), target) for tensor, target in zip(self._tensors(), targets, strict=True)]
+
+    def _tensors(self) -> list[Any]:
+        """The caller's tensors, let go of: what travels is held by the transfer."""
+        tensors = [landing.tensor for landing in self._landings]
+        for landing in self._landings:
+            landing.tensor = None
+        return tensors
+
+
+def _bytes(tensor: Any) -> Any:
+    return tensor.reshape(-1).view(_torch().uint8)
+
+
+def _parcels(landings: list[Landing], memory: Memory) -> list[Parcel]:
+    """Neighbours that together have at most the bytes of a slab, so that the buffer need not hold more in one piece."""
+    groups: list[list[Landing]] = []
+    size = _SLAB_BYTES
+    for landing in landings:
+        size += landing.nbytes
+        if size > _SLAB_BYTES:
+            groups.append([])
+            size = landing.nbytes
+        groups[-1].append(landing)
+    return [Parcel(group, memory) for group in groups]
 
 
 class Lane:
@@ -87,22 +145,19 @@ class Lane:
         self._taken = 0
         self._freed = 0
 
-    def send(self, landings: list[Landing]) -> "Transfer":
+    def send(self, landings: list[Landing], memory: Memory) -> "Transfer":
         """Starts the way of these tensors. The caller may overwrite them in stream order when this returns."""
-        size = sum(landing.nbytes for landing in landings)
-        for landing in landings:
-            self.slabs.pin(landing.target)
-        transfer = Transfer(self, landings)
+        parcels = _parcels(landings, memory)
+        for parcel in parcels:
+            self.slabs.pin(parcel.target)
+        size = sum(parcel.nbytes for parcel in parcels)
         stream = _cuda().current_stream(self._device)
         if self._taken - self._freed + size <= self._buffer_bytes:
             self._taken += size
-            transfer.held_bytes = size
-            for landing in landings:
-                landing.tensor = landing.tensor.clone(memory_format=_torch().contiguous_format)
+            transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.clone()], held_bytes=size)
             transfer.ready.record(stream)
         else:
-            for landing in landings:
-                landing.tensor = landing.tensor.contiguous()
+            transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.in_place()])
             transfer.ready.record(stream)
             transfer.begin()
             stream.wait_event(transfer.landed)
@@ -116,13 +171,13 @@ class Lane:
 class Transfer:
     """The tensors of one record on one device. begin() and finish() belong to the pipeline's thread."""
 
-    def __init__(self, lane: Lane, landings: list[Landing]) -> None:
-        self.held_bytes = 0
+    def __init__(self, lane: Lane, copies: list[_Copy], held_bytes: int = 0) -> None:
         self.ready = _cuda().Event()
         # A blocking event lets the waiting thread sleep instead of spinning on a core.
         self.landed = _cuda().Event(blocking=True)
         self.lane = lane
-        self._landings = landings
+        self._copies = copies
+        self._held_bytes = held_bytes
         self._begun = False
 
     def begin(self) -> None:
@@ -133,23 +188,20 @@ class Transfer:
         torch, side = _torch(), self.lane.side_stream
         side.wait_event(self.ready)
         with _cuda().stream(side):
-            for landing in self._landings:
-                if landing.nbytes == 0:
+            for source, target in self._copies:
+                if target.nbytes == 0:
                     continue
-                source = landing.tensor.reshape(-1).view(torch.uint8)
-                target = torch.frombuffer(landing.target, dtype=torch.uint8)
-                cuts = self.lane.slabs.cuts(landing.target)
-                for start, end in itertools.pairwise(cuts):
-                    target[start:end].copy_(source[start:end], non_blocking=True)
+                landing_place = torch.frombuffer(target, dtype=torch.uint8)
+                for start, end in itertools.pairwise(self.lane.slabs.cuts(target)):
+                    landing_place[start:end].copy_(source[start:end], non_blocking=True)
             self.landed.record(side)
 
     def finish(self) -> None:
         """Waits until the bytes are in host memory, then lets the clones go."""
         self.begin()
         self.landed.synchronize()
-        for landing in self._landings:
-            landing.tensor = None
-        self.lane.free(self.held_bytes)
+        self._copies = []
+        self.lane.free(self._held_bytes)
 
 
 class Devices:
@@ -160,7 +212,10 @@ class Devices:
         self._buffer_bytes = buffer_bytes
         self._lanes: dict[Any, Lane] = {}
 
-    def send(self, landings: list[Landing]) -> list[Transfer]:
+    def send(self, landings: list[Landing], memory: Memory) -> list[Transfer]:
+        """Starts the way of these tensors into memory that is taken for them."""
+        if _cuda().is_current_stream_capturing():
+            raise ValueError("nothing can be recorded while a CUDA graph is being captured")
         by_device: dict[Any, list[Landing]] = {}
         for landing in landings:
             by_device.setdefault(landing.tensor.device, []).append(landing)
@@ -168,16 +223,11 @@ class Devices:
         for device, group in by_device.items():
             if device not in self._lanes:
                 self._lanes[device] = Lane(device, self._slabs, self._buffer_bytes)
-            transfers.append(self._lanes[device].send(group))
+            transfers.append(self._lanes[device].send(group, memory))
         return transfers
 
     def close(self) -> None:
         self._slabs.unpin()
-
-
-def is_capturing() -> bool:
-    """Whether the current stream is being captured into a CUDA graph, where nothing can be copied out."""
-    return bool(_cuda().is_current_stream_capturing())
 
 
 def _torch() -> Any:

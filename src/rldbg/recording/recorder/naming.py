@@ -1,6 +1,7 @@
 """How the files of a recording are called. docs/recording.md is the contract."""
 
 import re
+from functools import lru_cache
 
 from rldbg.recording.kinds import KINDS, Scope
 from rldbg.recording.recorder.settings import Format
@@ -9,6 +10,7 @@ from rldbg.recording.records import RecordKey
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
+@lru_cache(maxsize=256)
 def is_kind_name(kind: str) -> bool:
     """Whether a kind can be a folder of a recording; `journal` is taken."""
     return kind != "journal" and _FOLDER.fullmatch(kind) is not None

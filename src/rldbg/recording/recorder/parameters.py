@@ -71,7 +71,7 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: 
             rows=0,
             alone=settings.format != "safetensors",
             last=first + len(family) == len(described),
-            count=len(family),
+            records=len(family),
             unfold=partial(_unfold, key.kind, settings.parameter_mode, facts),
         )
         prepared.append(Prepared(ticket, {str(number): item.local for number, item in enumerate(family)}))

@@ -13,16 +13,18 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from rldbg.recording.recorder import schema
 from rldbg.recording.recorder.complaints import Complaints
 from rldbg.recording.recorder.filing import Filing, OverBudget
 from rldbg.recording.recorder.gathering import Batch, Gathering, Handed
 from rldbg.recording.recorder.journal import Journal
 
-# Files smaller than this are written by the dispatching thread itself: passing them on would cost more than it saves.
+# Files smaller than this are passed on several at once, or written by the dispatching thread itself when there are few:
+# passing one on would cost more than it saves.
 _SMALL_BYTES = 256 * 2**10
-# What a step records in host memory is left alone until the step has ended, something asks for it, so much has come,
-# or so long has passed: until then the interpreter belongs to the trainer, which right after a step hands its weights
-# on. Copies from devices begin after a short burst.
+_SMALL_TOGETHER = 16
+# What a step records is left alone until the step has ended, something asks for it, so much has come, or so long has
+# passed: until then the interpreter belongs to the trainer, which right after a step hands its weights on.
 _PATIENCE_S = 0.5
 _AFTER_STEP_S = 0.05
 _AT_ONCE_S = 0.0
@@ -39,7 +41,7 @@ class _Flush(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    batch: Batch
+    batches: list[Batch]
 
 
 class _Relieve(NamedTuple):
@@ -80,6 +82,7 @@ class Pipeline:
         self._bytes_seen = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._backlog: deque[_Message] = deque()
+        self._small: list[Batch] = []
         self._unfinished: set[Batch] = set()
         self._flushes: list[tuple[set[Batch], threading.Event]] = []
         self._threads = [threading.Thread(target=self._dispatch, name="rldbg-dispatch", daemon=True)]
@@ -93,7 +96,7 @@ class Pipeline:
         """One thread at a time."""
         self._inbox.put(record)
         self._bytes_handed += record.snapshot.memory.size
-        if record.snapshot.is_on_device or self._bytes_handed - self._bytes_seen > _PATIENCE_BYTES:
+        if self._bytes_handed - self._bytes_seen > _PATIENCE_BYTES:
             self._reasons_to_hurry.put(_AT_ONCE_S)
 
     def end_step(self, step: int) -> None:
@@ -138,17 +141,21 @@ class Pipeline:
                 self._send(self._gathering.close_all())
             case _Flush(reached):
                 self._send(self._gathering.close_all())
+                self._file_small()
                 self._flushes.append((set(self._unfinished), reached))
                 self._answer_flushes()
-            case _Finished(batch):
-                self._unfinished.discard(batch)
+            case _Finished(batches):
+                self._unfinished.difference_update(batches)
                 for waiting, _ in self._flushes:
-                    waiting.discard(batch)
+                    waiting.difference_update(batches)
                 self._answer_flushes()
             case _Close():
+                self._file_small()
                 for _ in self._threads[1:]:
                     self._jobs.put(None)
                 return False
+        if not self._backlog:
+            self._file_small()
         return True
 
     def _next(self) -> _Message | None:
@@ -189,15 +196,34 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - a device error belongs to the trainer, which sees it itself
             self._give_up([record], f"{type(error).__name__}: {error}")
             return
+        if record.ticket.unfold is None:
+            self._complain_of(record)
         self._send(self._gathering.add(record, time.monotonic()))
+
+    def _complain_of(self, record: Handed) -> None:
+        key, samples = record.ticket.key, record.ticket.samples
+        for problem in schema.problems(key.kind, record.snapshot.fields, len(samples)):
+            self._complaints.once(problem, f"{problem} (step {key.step}); recorded as it is")
 
     def _send(self, batches: list[Batch]) -> None:
         for batch in batches:
             if sum(record.snapshot.memory.size for record in batch.records) < _SMALL_BYTES:
-                self._file(batch)
+                self._small.append(batch)
             else:
-                self._unfinished.add(batch)
-                self._jobs.put(partial(self._file_and_report, batch))
+                self._pass_on([batch])
+            if len(self._small) == _SMALL_TOGETHER:
+                self._pass_on(self._small)
+                self._small = []
+
+    def _pass_on(self, batches: list[Batch]) -> None:
+        self._unfinished.update(batches)
+        self._jobs.put(partial(self._file_and_report, batches))
+
+    def _file_small(self) -> None:
+        """Before anything is waited for: what is too little to be passed on is written here."""
+        batches, self._small = self._small, []
+        for batch in batches:
+            self._file(batch)
 
     def _answer_flushes(self) -> None:
         for waiting, reached in self._flushes:
@@ -212,11 +238,12 @@ class Pipeline:
             except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
                 self._stop(f"{type(error).__name__}: {error}")
 
-    def _file_and_report(self, batch: Batch) -> None:
+    def _file_and_report(self, batches: list[Batch]) -> None:
         try:
-            self._file(batch)
+            for batch in batches:
+                self._file(batch)
         finally:
-            self._inbox.put(_Finished(batch))
+            self._inbox.put(_Finished(batches))
 
     def _file(self, batch: Batch) -> None:
         try:

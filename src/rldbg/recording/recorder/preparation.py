@@ -1,19 +1,17 @@
 """From what a trainer calls record() with to a ticket and the fields that will be copied."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rldbg.core import SampleId
 from rldbg.recording.kinds import Scope
 from rldbg.recording.recorder import naming, row_filter, schema, trajectories
+from rldbg.recording.recorder.sample_ids import SampleIds
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.records import RecordKey
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """The arguments of one record() call, as they were given."""
 
     key: RecordKey
@@ -29,13 +27,13 @@ class Prepared(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def prepare(call: Call, settings: RecorderSettings) -> Prepared | None:
+def prepare(call: Call, settings: RecorderSettings, sample_ids: SampleIds) -> Prepared | None:
     """What is to be recorded; None when the sample filter leaves nothing. ValueError when it cannot be recorded."""
     key = call.key
     if not naming.is_kind_name(key.kind):
         raise ValueError(f"{key.kind!r} cannot be the name of a kind: use letters, digits, _ and -")
     fields = _columns(key.kind, call.fields)
-    samples = _sample_ids(call.samples, fields)
+    samples = sample_ids.named_by(fields) if call.samples is None else sample_ids.given(call.samples)
     hashes = call.prompt_hashes
     rows = row_filter.kept_rows(samples, settings.samples)
     if rows is not None:
@@ -62,10 +60,3 @@ def _columns(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         return fields
     others = {name: value for name, value in fields.items() if name != "trajectories"}
     return trajectories.columns(fields["trajectories"]) | others
-
-
-def _sample_ids(samples: Iterable[Any] | None, fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
-    if samples is None:
-        return trajectories.sample_ids(fields)
-    given = tuple(samples)
-    return given if set(map(type, given)) <= {SampleId} else tuple(map(trajectories.as_sample_id, given))

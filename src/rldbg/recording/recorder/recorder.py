@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from rldbg.core import Environment, Identity
-from rldbg.recording.recorder import parameters, schema
+from rldbg.recording.recorder import parameters
 from rldbg.recording.recorder.complaints import Complaints
 from rldbg.recording.recorder.preparation import Call, prepare
 from rldbg.recording.recorder.process_end import ProcessEnd
+from rldbg.recording.recorder.sample_ids import SampleIds
 from rldbg.recording.recorder.session import Session
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.records import RecordKey
@@ -38,6 +39,7 @@ class Recorder:
         self.identity = identity or Identity.from_environment(Environment())
         self._admitted = settings.admits(self.identity)
         self._complaints = Complaints()
+        self._sample_ids = SampleIds()
         self._closed = False
         self._unopened: str | None = None
         self._session: Session | None = None
@@ -153,15 +155,12 @@ class Recorder:
         if session is None:
             return
         try:
-            prepared = prepare(call, self.settings)
+            prepared = prepare(call, self.settings, self._sample_ids)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             session.refuse(call.key, f"{type(error).__name__}: {error}")
             return
-        if prepared is None:
-            return
-        for problem in schema.problems(call.key.kind, prepared.fields, len(prepared.ticket.samples)):
-            self._complaints.once(problem, f"{problem} (step {call.key.step}); recorded as it is")
-        session.hand_over(prepared.ticket, prepared.fields)
+        if prepared is not None:
+            session.hand_over(prepared.ticket, prepared.fields)
 
     def _record_model(self, key: RecordKey, model: Any) -> None:
         # Gathering is a collective: what one rank cannot record, it still has to take part in.

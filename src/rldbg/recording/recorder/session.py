@@ -118,7 +118,7 @@ class Session:
     def _journal_and_keep(self, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
         if self._closed:
             return None
-        ids = tuple(itertools.islice(self._ids, ticket.count))
+        ids = tuple(itertools.islice(self._ids, ticket.records))
         try:
             self._journal.intent(ids, ticket.key, ticket.rows)
             return self._keep(ids, ticket, fields)

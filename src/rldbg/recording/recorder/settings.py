@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core import Identity, SampleId, UsageError
-from rldbg.recording.recorder.trajectories import as_sample_id
+from rldbg.recording.recorder.sample_ids import as_sample_id
 
 Format = Literal["safetensors", "pt", "jsonl"]
 ParameterMode = Literal["full", "hash"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.recording.kinds import Shape
-from rldbg.recording.recorder.device import Devices, Landing, Transfer, is_capturing
+from rldbg.recording.recorder.device import Devices, Landing, Transfer
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
 from rldbg.recording.recorder.memory import Memory
 from rldbg.recording.recorder.tensors import array_of, is_tensor, plain_tensor, torch_module
@@ -58,12 +58,7 @@ class Snapshot:
         if self._leaves:
             self.memory.take(_LEAF_BYTES * self._leaves)
         if self._landings:
-            self._transfers = self._devices.send(self._landings)
-
-    @property
-    def is_on_device(self) -> bool:
-        """Whether a field has still to be copied from a device."""
-        return bool(self._transfers)
+            self._transfers = self._devices.send(self._landings, self.memory)
 
     def begin_landing(self) -> None:
         for transfer in self._transfers:
@@ -120,9 +115,7 @@ class Snapshot:
     def _own_tensor(self, tensor: Any) -> Any:
         tensor = plain_tensor(tensor)
         if tensor.device.type == "cuda":
-            if is_capturing():
-                raise ValueError("nothing can be recorded while a CUDA graph is being captured")
-            self._landings.append(Landing(tensor, self.memory))
+            self._landings.append(Landing(tensor))
             return self._landings[-1]
         array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
         return self._own_encoded(array) if isinstance(array, EncodedArray) else self._own(array)

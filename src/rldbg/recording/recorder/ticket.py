@@ -1,16 +1,14 @@
 """Everything about a record except its data; a model's parameters, one record each, share a ticket."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rldbg.core import SampleId
 from rldbg.recording.kinds import Scope
 from rldbg.recording.records import RecordKey
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """Where a record belongs, whose rows it holds, and how it shares a file."""
 
     key: RecordKey
@@ -23,11 +21,11 @@ class Ticket:
     samples: tuple[SampleId, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
     policy_version: int | None = None
-    count: int = 1
+    records: int = 1
     """How many records it stands for; their micro-batch numbers follow that of the key."""
     unfold: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None
     """What a writer thread makes of the fields handed over: the fields of each record. None: they are one record's."""
 
     @property
     def keys(self) -> list[RecordKey]:
-        return [self.key._replace(micro=self.key.micro + number) for number in range(self.count)]
+        return [self.key._replace(micro=self.key.micro + number) for number in range(self.records)]

@@ -1,11 +1,11 @@
-"""Trajectories as rollouts have them, one object a sample, turned into columns; and what identifies their samples."""
+"""Trajectories as rollouts have them, one object a sample, turned into columns; and the hashes of their prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rldbg.core import SampleId, prompt_hash
+from rldbg.core import prompt_hash
 from rldbg.recording.kinds import KINDS, Shape
 from rldbg.recording.records import Ragged
 
@@ -32,28 +32,6 @@ def columns(trajectories: Sequence[Any]) -> dict[str, Any]:
     if any(extras):
         fields["extra_fields"] = extras
     return fields
-
-
-def sample_ids(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
-    """The samples that the columns group_id and run_id name, or the same keys of each sample's extra fields."""
-    groups, runs = fields.get("group_id"), fields.get("run_id")
-    if groups is None or runs is None:
-        extras = fields.get("extra_fields")
-        if not isinstance(extras, list | tuple) or not all(isinstance(extra, Mapping) for extra in extras):
-            return ()
-        groups = [extra.get("group_id") for extra in extras]
-        runs = [extra.get("run_id") for extra in extras]
-    groups, runs = (column.tolist() if hasattr(column, "tolist") else column for column in (groups, runs))
-    if any(group is None for group in groups) or any(run is None for run in runs):
-        return ()
-    return tuple(SampleId(str(group), int(run)) for group, run in zip(groups, runs, strict=True))
-
-
-def as_sample_id(sample: SampleId | str | Sequence[Any]) -> SampleId:
-    """A sample id from itself, `group/run`, or a pair."""
-    if type(sample) is SampleId:
-        return sample
-    return SampleId.parse(sample) if isinstance(sample, str) else SampleId(str(sample[0]), int(sample[1]))
 
 
 def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
