@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER := 0
 export RAY_USAGE_STATS_ENABLED := 0
+# Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test unit lint check soak bench docs setup clean
 
@@ -13,7 +15,7 @@ demo: setup
 
 test: unit
 	# Real clusters on two shared cores: what fails once is tried again, and the report names it.
-	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile -m "not soak" --reruns 2 -r fEsR
+	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --reruns 2 -r fEsR
 
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"
