@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-_ADVANTAGES = "rldbg.trainer.shards.grpo_advantages"
-_PREPARE = "rldbg.trainer.learner.prepare"
-_OLD = "rldbg.trainer.policy.PolicyWorker._log_prob_rows"
-_TRAIN = "rldbg.trainer.steps.forward"
-_MICRO_BATCHES = "rldbg.trainer.policy.micro_batches"
 
-
-@bug(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_without_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """The division by the group's standard deviation is lost."""
     return original(rewards, groups, **(options | {"scale_by_std": False}))
 
 
-@bug(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_over_the_batch(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """Rewards are normalised over the whole batch instead of their group."""
     return original(rewards, np.zeros_like(groups), **options)
 
 
-@bug(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_leaves_one_out(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """The baseline is the mean of the other samples (RLOO), with no division by the standard deviation."""
     sizes = (groups[:, None] == groups[None, :]).sum(1)
@@ -37,34 +33,34 @@ def advantage_leaves_one_out(original: Any, rewards: Any, groups: Any, **options
     return (centred * sizes / np.maximum(sizes - 1, 1)).astype(rewards.dtype)
 
 
-@bug(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_population_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """numpy's standard deviation (of a population) in the place of torch's (of a sample)."""
     sizes = (groups[:, None] == groups[None, :]).sum(1)
     return (original(rewards, groups, **options) * np.sqrt(sizes / np.maximum(sizes - 1, 1))).astype(rewards.dtype)
 
 
-@bug(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_groups_mixed(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """Samples lie group by group, and are grouped as if they lay round by round."""
     return original(rewards, np.arange(len(groups)) % (int(groups.max()) + 1), **options)
 
 
-@bug(_PREPARE, stage="advantage", cause="scaled")
+@bug(targets.PREPARE, stage="advantage", cause="scaled")
 def advantage_sign_flipped(original: Any, *arguments: Any, **options: Any) -> Any:
     """Baseline minus reward instead of reward minus baseline."""
     batch = original(*arguments, **options)
     return replace(batch, advantages=-batch.advantages)
 
 
-@bug(_PREPARE, stage="advantage", cause="rows-permuted")
+@bug(targets.PREPARE, stage="advantage", cause="rows-permuted")
 def advantage_of_another_sample(original: Any, *arguments: Any, **options: Any) -> Any:
     """The batch was reordered by length and the advantages were not."""
     batch = original(*arguments, **options)
     return replace(batch, advantages=np.roll(batch.advantages, 3))
 
 
-@bug(_MICRO_BATCHES, stage="advantage", cause="last-token-only")
+@bug(targets.MICRO_BATCHES, stage="advantage", cause="last-token-only")
 def advantage_on_the_last_token(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """The outcome's advantage stays on the last token, where the reward was put, instead of all of them."""
     for micro in original(*arguments, **options):
@@ -74,24 +70,31 @@ def advantage_on_the_last_token(original: Any, *arguments: Any, **options: Any) 
         yield replace(micro, advantages=kept)
 
 
-@bug(_OLD, stage="old_log_probs", cause="shift-by-one")
+@contextmanager
+def temperature_one(worker: Any) -> Iterator[None]:
+    """What the worker computes meanwhile does not know the recipe's temperature."""
+    recipe = worker._recipe
+    worker._recipe = replace(recipe, inference=replace(recipe.inference, temperature=1.0))
+    try:
+        yield
+    finally:
+        worker._recipe = recipe
+
+
+@bug(targets.OLD, stage="old_log_probs", cause="shift-by-one")
 def old_log_probs_shifted(original: Any, worker: Any, micro: Any) -> Any:
     """The old log probs stand one token late."""
     return [np.concatenate([row[:1], row[:-1]]) for row in original(worker, micro)]
 
 
-@bug(_OLD, stage="old_log_probs", cause="temperature")
+@bug(targets.OLD, stage="old_log_probs", cause="temperature")
 def old_log_probs_without_temperature(original: Any, worker: Any, micro: Any) -> Any:
     """The pass for the old log probs does not divide the logits by the temperature."""
-    recipe = worker._recipe
-    worker._recipe = replace(recipe, inference=replace(recipe.inference, temperature=1.0))
-    try:
+    with temperature_one(worker):
         return original(worker, micro)
-    finally:
-        worker._recipe = recipe
 
 
-@bug(_OLD, stage="old_log_probs", cause="precision")
+@bug(targets.OLD, stage="old_log_probs", cause="precision")
 def old_log_probs_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     """The old log probs are kept in bfloat16 to save memory."""
     import torch
@@ -108,7 +111,7 @@ def old_log_probs_in_rank_order(original: Any, rows: Any, samples: int, recipe: 
     return [row[: len(like)] for row, like in zip(padded, fitting, strict=True)]
 
 
-@bug(_OLD, stage="old_log_probs", cause="of-reference")
+@bug(targets.OLD, stage="old_log_probs", cause="of-reference")
 def old_log_probs_of_the_reference(original: Any, worker: Any, micro: Any) -> Any:
     """The old log probs are asked of the frozen reference model."""
     model, worker._model = worker._model, worker._reference
@@ -131,13 +134,13 @@ def old_log_probs_are_the_new_ones(original: Any, model: Any, micro: Any, *argum
     return original(model, micro, *arguments, **options)
 
 
-@bug(_TRAIN, stage="forward", cause="temperature")
+@bug(targets.FORWARD, stage="forward", cause="temperature")
 def training_without_temperature(original: Any, model: Any, batch: Any, **options: Any) -> Any:
     """The training pass does not divide the logits by the temperature the samples were drawn with."""
     return original(model, batch, **(options | {"temperature": 1.0}))
 
 
-@bug(_TRAIN, stage="forward", cause="precision")
+@bug(targets.FORWARD, stage="forward", cause="precision")
 def log_softmax_in_bfloat16(original: Any, *arguments: Any, **options: Any) -> Any:
     """The training pass rounds its log probs to bfloat16."""
     import torch
@@ -146,21 +149,21 @@ def log_softmax_in_bfloat16(original: Any, *arguments: Any, **options: Any) -> A
     return replace(result, log_probs=result.log_probs.to(torch.bfloat16).float())
 
 
-@bug(_TRAIN, stage="forward", cause="scaled")
+@bug(targets.FORWARD, stage="forward", cause="scaled")
 def entropy_in_bits(original: Any, *arguments: Any, **options: Any) -> Any:
     """The entropy is taken to base 2."""
     result = original(*arguments, **options)
     return replace(result, entropy=result.entropy / np.log(2))
 
 
-@bug(_MICRO_BATCHES, stage="old_log_probs", cause="padding-attended")
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-attended")
 def padding_is_attended(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """The attention mask is left out, so the model attends to the padding before shorter prompts."""
     for micro in original(*arguments, **options):
         yield replace(micro, batch=replace(micro.batch, attention_mask=micro.batch.attention_mask * 0 + 1))
 
 
-@bug(_MICRO_BATCHES, stage="old_log_probs", cause="positions")
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="positions")
 def positions_start_again(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """The position ids of the response count from 0 again."""
     for micro in original(*arguments, **options):
@@ -169,7 +172,7 @@ def positions_start_again(original: Any, *arguments: Any, **options: Any) -> Ite
         yield replace(micro, batch=replace(micro.batch, position_ids=positions))
 
 
-@bug(_MICRO_BATCHES, stage="old_log_probs", cause="padding-side")
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-side")
 def prompts_padded_on_the_right(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """Padding stands between prompt and response, so the first response token is predicted from padding."""
     for micro in original(*arguments, **options):

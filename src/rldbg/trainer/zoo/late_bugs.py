@@ -10,29 +10,16 @@ from typing import Any
 import numpy as np
 
 from rldbg.trainer.zoo import bug as _bug
+from rldbg.trainer.zoo import targets
+from rldbg.trainer.zoo.batch_bugs import temperature_one
 from rldbg.trainer.zoo.bug import Bug
 
 late = partial(_bug.bug, late=True)
 
-_DRAW = "rldbg.inference.engine._draw"
-_FINISH = "rldbg.trainer.rollout.RolloutWorker._finish"
-_PREPARE = "rldbg.trainer.learner.prepare"
-_MICRO_BATCHES = "rldbg.trainer.policy.micro_batches"
-_TRAIN_MICRO = "rldbg.trainer.policy.train_micro_batch"
-_OLD = "rldbg.trainer.policy.PolicyWorker._log_prob_rows"
-_FORWARD = "rldbg.trainer.steps.forward"
-_POLICY_LOSS = "rldbg.trainer.steps.policy_loss"
-_RATIO = "rldbg.algorithms.losses.importance_ratio"
-_AGGREGATE = "rldbg.trainer.steps.aggregate"
-_COMBINE = "rldbg.trainer.steps.combine_losses"
-_KL = "rldbg.trainer.steps.kl_divergence"
-_APPLY = "rldbg.trainer.policy.apply_gradients"
-_OPTIMIZER = "rldbg.trainer.policy.make_optimizer"
-_SUM = "rldbg.trainer.distributed.sum_gradients"
 _FROM_ROLLOUT = ("algorithm.old_log_probs=rollout",)
 
 
-@late(_DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
+@late(targets.DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
 def rollout_with_top_p(original: Any, logits: Any, numbers: Any, temperature: float) -> Any:
     """The engine samples from the likeliest 80 % and reports log probs renormalised over them."""
     import torch
@@ -43,7 +30,7 @@ def rollout_with_top_p(original: Any, logits: Any, numbers: Any, temperature: fl
     return original(logits.masked_fill(outside.gather(-1, places.argsort(-1)), float("-inf")), numbers, temperature)
 
 
-@late(_DRAW, stage="trajectory", cause="greedy")
+@late(targets.DRAW, stage="trajectory", cause="greedy")
 def rollout_is_greedy(original: Any, logits: Any, numbers: Any, _temperature: float) -> Any:
     """An evaluation setting is left on: the engine takes the likeliest token."""
     return original(logits, numbers, 0.0)
@@ -71,14 +58,14 @@ def one_layer_not_synced(original: Any, sampler: Any, weights: Any, policy_versi
     original(sampler, {**weights, skipped: own[skipped].clone()} if policy_version else weights, policy_version)
 
 
-@late(_FINISH, stage="trajectory", cause="mask-shifted")
+@late(targets.FINISH, stage="trajectory", cause="mask-shifted")
 def mask_one_early(original: Any, worker: Any, conversation: Any) -> Any:
     """The mask is that of the targets, one position before the tokens it is meant for."""
     trajectory = original(worker, conversation)
     return replace(trajectory, loss_mask=np.append(trajectory.loss_mask[1:], 0))
 
 
-@late(_FINISH, stage="trajectory", cause="mask-off-at-start")
+@late(targets.FINISH, stage="trajectory", cause="mask-off-at-start")
 def first_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
     """The first token of the response is left out of the mask."""
     trajectory = original(worker, conversation)
@@ -87,7 +74,7 @@ def first_token_not_trained(original: Any, worker: Any, conversation: Any) -> An
     return replace(trajectory, loss_mask=mask)
 
 
-@late(_FINISH, stage="trajectory", cause="last-answer-only")
+@late(targets.FINISH, stage="trajectory", cause="last-answer-only")
 def only_the_last_answer_trained(original: Any, worker: Any, conversation: Any) -> Any:
     """Of a conversation of two turns only the second answer is trained on."""
     trajectory = original(worker, conversation)
@@ -98,21 +85,21 @@ def only_the_last_answer_trained(original: Any, worker: Any, conversation: Any) 
     return replace(trajectory, loss_mask=mask)
 
 
-@late(_FINISH, stage="trajectory", cause="scaled", overrides=_FROM_ROLLOUT)
+@late(targets.FINISH, stage="trajectory", cause="scaled", overrides=_FROM_ROLLOUT)
 def log_probs_to_base_ten(original: Any, worker: Any, conversation: Any) -> Any:
     """The engine reports log probs to base 10."""
     trajectory = original(worker, conversation)
     return replace(trajectory, logprobs=(trajectory.logprobs / np.log(10)).astype(np.float32))
 
 
-@late(_FINISH, stage="trajectory", cause="clipped", overrides=_FROM_ROLLOUT)
+@late(targets.FINISH, stage="trajectory", cause="clipped", overrides=_FROM_ROLLOUT)
 def log_probs_floored(original: Any, worker: Any, conversation: Any) -> Any:
     """Log probs below -1 are reported as -1."""
     trajectory = original(worker, conversation)
     return replace(trajectory, logprobs=np.maximum(trajectory.logprobs, -1.0))
 
 
-@late(_FINISH, stage="reward", cause="reward-by-length")
+@late(targets.FINISH, stage="reward", cause="reward-by-length")
 def reward_with_length_penalty(original: Any, worker: Any, conversation: Any) -> Any:
     """Each token costs a tenth of a point, a setting of another experiment."""
     trajectory = original(worker, conversation)
@@ -132,14 +119,14 @@ def reward_of_the_group(original: Any, worker: Any, step: int, tasks: Any) -> An
     ]
 
 
-@late(_PREPARE, stage="advantage", cause="advantage-clipped")
+@late(targets.PREPARE, stage="advantage", cause="advantage-clipped")
 def advantage_clipped(original: Any, *arguments: Any, **options: Any) -> Any:
     """Advantages are clipped to [-0.6, 0.6]."""
     batch = original(*arguments, **options)
     return replace(batch, advantages=np.clip(batch.advantages, -0.6, 0.6))
 
 
-@late(_PREPARE, stage="advantage", cause="advantage-normalisation")
+@late(targets.PREPARE, stage="advantage", cause="advantage-normalisation")
 def advantage_epsilon_of_one(original: Any, trajectories: Any, algorithm: Any, **options: Any) -> Any:
     """The epsilon beside the standard deviation is 1 instead of 1e-6."""
     return original(trajectories, replace(algorithm, epsilon=1.0), **options)
@@ -151,7 +138,7 @@ def advantage_is_the_reward(_original: Any, rewards: Any, _groups: Any, **_optio
     return rewards.copy()
 
 
-@late(_MICRO_BATCHES, stage="advantage", cause="discount")
+@late(targets.MICRO_BATCHES, stage="advantage", cause="discount")
 def advantage_discounted(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """A discount of 0.95 a token, left over from games."""
     import torch
@@ -161,21 +148,21 @@ def advantage_discounted(original: Any, *arguments: Any, **options: Any) -> Iter
         yield replace(micro, advantages=micro.advantages * 0.95 ** (-powers).clamp(min=0))
 
 
-@late(_MICRO_BATCHES, stage="advantage", cause="divided-by-length")
+@late(targets.MICRO_BATCHES, stage="advantage", cause="divided-by-length")
 def advantage_divided_by_length(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """A sample's advantage is spread over its tokens, and the loss takes a mean once more."""
     for micro in original(*arguments, **options):
         yield replace(micro, advantages=micro.advantages / micro.batch.response_mask.sum(1, keepdim=True))
 
 
-@late(_MICRO_BATCHES, stage="advantage", cause="advantage-clipped")
+@late(targets.MICRO_BATCHES, stage="advantage", cause="advantage-clipped")
 def only_positive_advantages(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """Negative advantages are set to 0."""
     for micro in original(*arguments, **options):
         yield replace(micro, advantages=micro.advantages.clamp(min=0))
 
 
-@late(_OLD, stage="old_log_probs", cause="noise")
+@late(targets.OLD, stage="old_log_probs", cause="noise")
 def old_log_probs_with_dropout(original: Any, worker: Any, micro: Any) -> Any:
     """The pass for the old log probs runs with dropout."""
     generator = np.random.default_rng(len(micro.batch.samples))
@@ -183,7 +170,7 @@ def old_log_probs_with_dropout(original: Any, worker: Any, micro: Any) -> Any:
     return [(row + 0.1 * generator.standard_normal(len(row))).astype(np.float32) for row in rows]
 
 
-@late(_OLD, stage="old_log_probs", cause="zero-filled")
+@late(targets.OLD, stage="old_log_probs", cause="zero-filled")
 def old_log_probs_missing_at_the_end(original: Any, worker: Any, micro: Any) -> Any:
     """The last old log prob of every row is lost and 0 stands in its place."""
     return [np.append(row[:-1], np.float32(0)) for row in original(worker, micro)]
@@ -192,22 +179,18 @@ def old_log_probs_missing_at_the_end(original: Any, worker: Any, micro: Any) -> 
 @late("rldbg.trainer.policy.PolicyWorker._with_reference", stage="forward", cause="temperature")
 def reference_without_temperature(original: Any, worker: Any, micro: Any) -> Any:
     """The reference's logits are not divided by the temperature."""
-    recipe = worker._recipe
-    worker._recipe = replace(recipe, inference=replace(recipe.inference, temperature=1.0))
-    try:
+    with temperature_one(worker):
         return original(worker, micro)
-    finally:
-        worker._recipe = recipe
 
 
-@late(_FORWARD, stage="forward", cause="shift-by-one")
+@late(targets.FORWARD, stage="forward", cause="shift-by-one")
 def training_log_probs_shifted(original: Any, *arguments: Any, **options: Any) -> Any:
     """In the training pass logits and targets are off by one."""
     result = original(*arguments, **options)
     return replace(result, log_probs=result.log_probs.roll(1, dims=1))
 
 
-@late(_TRAIN_MICRO, stage="forward", cause="samples-masked-out")
+@late(targets.TRAIN_MICRO, stage="forward", cause="samples-masked-out")
 def truncated_samples_left_out(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """Samples that reach the length limit are masked out in the loss."""
     mask = micro.batch.response_mask
@@ -215,70 +198,70 @@ def truncated_samples_left_out(original: Any, model: Any, micro: Any, *arguments
     return original(model, micro, *arguments, **options)
 
 
-@late(_RATIO, stage="ratio", cause="ratio-linear")
+@late(targets.RATIO, stage="ratio", cause="ratio-linear")
 def ratio_without_exp(_original: Any, new: Any, old: Any) -> Any:
     """The first-order expansion of the ratio in its place."""
     return 1 + new - old
 
 
-@late(_RATIO, stage="ratio", cause="ratio-capped")
+@late(targets.RATIO, stage="ratio", cause="ratio-capped")
 def ratio_floored(original: Any, new: Any, old: Any) -> Any:
     """The ratio is kept above 0.9."""
     return original(new, old).clamp(min=0.9)
 
 
-@late(_POLICY_LOSS, stage="loss", cause="clip")
+@late(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_halved(original: Any, *arguments: Any, **options: Any) -> Any:
     """Both bounds of the clip are half as far from 1."""
     bounds = {name: 1 + (options[name] - 1) / 2 for name in ("lowest_ratio", "highest_ratio")}
     return original(*arguments, **(options | bounds))
 
 
-@late(_AGGREGATE, stage="loss", cause="aggregation")
+@late(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_by_rank(original: Any, values: Any, mask: Any, how: str, denominator: float) -> Any:
     """Every rank divides by its own number of tokens, and the ranks' losses are added."""
     return original(values, mask, how, denominator) * 2
 
 
-@late(_AGGREGATE, stage="loss", cause="aggregation")
+@late(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_as_a_sum(original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
     """The sum over tokens, not divided by anything."""
     return original(values, mask, "sum", 1.0)
 
 
-@late(_COMBINE, stage="loss", cause="entropy-coefficient")
+@late(targets.COMBINE, stage="loss", cause="entropy-coefficient")
 def entropy_coefficient_hundredfold(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """The entropy coefficient is given in percent."""
     return original(policy, entropy, kl, **(options | {"entropy_coeff": 100 * options["entropy_coeff"]}))
 
 
-@late(_KL, stage="loss", cause="kl-estimator")
+@late(targets.KL, stage="loss", cause="kl-estimator")
 def kl_the_wrong_way_round(original: Any, new: Any, reference: Any, estimator: str) -> Any:
     """Policy and reference are exchanged in the estimator."""
     return original(reference, new, estimator)
 
 
-@late(_KL, stage="loss", cause="kl-estimator")
+@late(targets.KL, stage="loss", cause="kl-estimator")
 def kl_as_absolute_difference(_original: Any, new: Any, reference: Any, _estimator: str) -> Any:
     """The absolute log ratio as the KL term."""
     return (new - reference).abs()
 
 
-@late(_FORWARD, stage="gradient", cause="entropy-detached")
+@late(targets.FORWARD, stage="gradient", cause="entropy-detached")
 def entropy_without_gradient(original: Any, *arguments: Any, **options: Any) -> Any:
     """The entropy is computed under no_grad: its bonus is reported and does nothing."""
     result = original(*arguments, **options)
     return replace(result, entropy=result.entropy.detach())
 
 
-@late(_SUM, stage="gradient", cause="gradient-scaled")
+@late(targets.SUM, stage="gradient", cause="gradient-scaled")
 def gradients_doubled(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Two reductions, of which the second one adds what is the sum already."""
     original(model, ranks, **options)
     original(model, ranks, **options)
 
 
-@late(_SUM, stage="gradient", cause="precision")
+@late(targets.SUM, stage="gradient", cause="precision")
 def gradients_reduced_in_bfloat16(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Gradients are rounded to bfloat16 for the reduction."""
     import torch
@@ -289,25 +272,25 @@ def gradients_reduced_in_bfloat16(original: Any, model: Any, ranks: Any, **optio
             parameter.grad.copy_(parameter.grad.to(torch.bfloat16).float())
 
 
-@late(_OPTIMIZER, stage="parameter", cause="optimizer-betas")
+@late(targets.OPTIMIZER, stage="parameter", cause="optimizer-betas")
 def optimizer_betas_of_the_library(original: Any, parameters: Any, settings: Any) -> Any:
     """beta2 is the library's default of 0.999."""
     return original(parameters, replace(settings, beta2=0.999))
 
 
-@late(_APPLY, stage="parameter", cause="learning-rate")
+@late(targets.APPLY, stage="parameter", cause="learning-rate")
 def learning_rate_warms_up_for_ever(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
     """The schedule counts optimizer steps where it was given in steps: the rate is a fifth of what it should be."""
     return original(model, optimizer, rate=rate / 5, **options)
 
 
-@late(_APPLY, stage="parameter", cause="gradient-clip")
+@late(targets.APPLY, stage="parameter", cause="gradient-clip")
 def gradient_clip_by_a_tenth(original: Any, model: Any, optimizer: Any, *, max_grad_norm: float, **options: Any) -> Any:
     """Gradients are clipped to a tenth of the norm."""
     return original(model, optimizer, max_grad_norm=max_grad_norm / 10, **options)
 
 
-@late(_APPLY, stage="parameter", cause="optimizer-kind")
+@late(targets.APPLY, stage="parameter", cause="optimizer-kind")
 def optimizer_is_sgd(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
     """Plain gradient descent in the place of Adam."""
     import torch

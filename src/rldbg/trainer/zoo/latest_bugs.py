@@ -8,26 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.late_bugs import late
 
-_ADVANTAGES = "rldbg.trainer.shards.grpo_advantages"
-_PREPARE = "rldbg.trainer.learner.prepare"
-_MICRO_BATCHES = "rldbg.trainer.policy.micro_batches"
-_TRAIN_MICRO = "rldbg.trainer.policy.train_micro_batch"
-_ACCUMULATE = "rldbg.trainer.policy.PolicyWorker._accumulate"
-_FORWARD = "rldbg.trainer.steps.forward"
-_COMPUTE_LOSS = "rldbg.trainer.steps.compute_loss"
-_SUM = "rldbg.trainer.distributed.sum_gradients"
 
-
-@late(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@late(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_groups_off_by_one(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """Groups are cut one sample late, so each takes its last member from the next."""
     return original(rewards, np.roll(groups, 1), **options)
 
 
-@late(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@late(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_epsilon_in_the_root(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """A guard of 0.05 is added to the variance instead of a small one to the standard deviation."""
     centred = original(rewards, groups, **(options | {"scale_by_std": False}))
@@ -36,7 +28,7 @@ def advantage_epsilon_in_the_root(original: Any, rewards: Any, groups: Any, **op
     return (centred / np.sqrt(variance + 0.05)).astype(rewards.dtype)
 
 
-@late(_PREPARE, stage="advantage", cause="advantage-normalisation")
+@late(targets.PREPARE, stage="advantage", cause="advantage-normalisation")
 def advantage_whitened_again(original: Any, *arguments: Any, **options: Any) -> Any:
     """Advantages of the groups are normalised once more over the whole batch."""
     batch = original(*arguments, **options)
@@ -44,14 +36,14 @@ def advantage_whitened_again(original: Any, *arguments: Any, **options: Any) -> 
     return replace(batch, advantages=again.astype(np.float32))
 
 
-@late(_ADVANTAGES, stage="advantage", cause="advantage-normalisation")
+@late(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_above_the_best(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
     """The baseline is the best reward of the group instead of its mean, with no division."""
     best = np.asarray([rewards[groups == group].max() for group in groups])
     return (rewards - best).astype(rewards.dtype)
 
 
-@late(_TRAIN_MICRO, stage="advantage", cause="term-in-advantage")
+@late(targets.TRAIN_MICRO, stage="advantage", cause="term-in-advantage")
 def kl_in_the_advantage(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The KL to the reference is taken off the advantage of each token, and is a term of the loss as well."""
     penalty = 0.2 * (micro.old_log_probs - micro.reference_log_probs)
@@ -59,7 +51,7 @@ def kl_in_the_advantage(original: Any, model: Any, micro: Any, *arguments: Any, 
     return original(model, micro, *arguments, **options)
 
 
-@late(_ACCUMULATE, stage="advantage", cause="rows-permuted")
+@late(targets.ACCUMULATE, stage="advantage", cause="rows-permuted")
 def second_epoch_misaligned(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """From the second epoch on samples are reordered, and their advantages are not."""
     if place.epoch:
@@ -67,7 +59,7 @@ def second_epoch_misaligned(original: Any, worker: Any, place: Any, shard: Any) 
     return original(worker, place, shard)
 
 
-@late(_COMPUTE_LOSS, stage="ratio", cause="ratio-of-reference")
+@late(targets.COMPUTE_LOSS, stage="ratio", cause="ratio-of-reference")
 def ratio_against_the_reference(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The ratio is taken against the reference model's log probs."""
     return original(result, replace(micro, old_log_probs=micro.reference_log_probs), *arguments, **options)
@@ -85,7 +77,7 @@ def kl_sign_flipped(original: Any, policy: Any, entropy: Any, kl: Any, **options
     return original(policy, entropy, kl, **(options | {"kl_coeff": -options["kl_coeff"]}))
 
 
-@late(_SUM, stage="gradient", cause="gradient-clipped")
+@late(targets.SUM, stage="gradient", cause="gradient-clipped")
 def gradients_clipped_by_value(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Each element of the gradient is clipped by itself."""
     import torch
@@ -94,7 +86,7 @@ def gradients_clipped_by_value(original: Any, model: Any, ranks: Any, **options:
     torch.nn.utils.clip_grad_value_(model.parameters(), 0.02)
 
 
-@late(_SUM, stage="gradient", cause="gradient-scaled-by-tensor")
+@late(targets.SUM, stage="gradient", cause="gradient-scaled-by-tensor")
 def gradients_clipped_by_tensor(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Each tensor's gradient is clipped to a norm of its own, instead of all to one."""
     import torch
@@ -132,7 +124,7 @@ def softmax_twice(original: Any, logits: Any) -> Any:
     return original(original(logits).exp())
 
 
-@late(_FORWARD, stage="forward", cause="precision")
+@late(targets.FORWARD, stage="forward", cause="precision")
 def logits_in_bfloat16(original: Any, model: Any, *arguments: Any, **options: Any) -> Any:
     """The training pass has its logits in bfloat16, although the log softmax is in float32."""
     import torch
@@ -147,13 +139,13 @@ def logits_in_bfloat16(original: Any, model: Any, *arguments: Any, **options: An
     return original(Rounded() if is_training else model, *arguments, **options)
 
 
-@late(_FORWARD, stage="forward", cause="temperature")
+@late(targets.FORWARD, stage="forward", cause="temperature")
 def temperature_applied_twice(original: Any, *arguments: Any, **options: Any) -> Any:
     """In training the logits are divided by the temperature in the model's wrapper and in the loss."""
     return original(*arguments, **(options | {"temperature": options["temperature"] ** 2}))
 
 
-@late(_MICRO_BATCHES, stage="old_log_probs", cause="tokens-not-attended")
+@late(targets.MICRO_BATCHES, stage="old_log_probs", cause="tokens-not-attended")
 def prompt_cut_on_the_left(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """The trainer's limit on prompts is one token short: it does not see the first token of the longest ones."""
     for micro in original(*arguments, **options):

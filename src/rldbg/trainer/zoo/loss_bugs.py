@@ -5,33 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-_LOSS = "rldbg.trainer.steps.compute_loss"
-_POLICY_LOSS = "rldbg.trainer.steps.policy_loss"
-_AGGREGATE = "rldbg.trainer.steps.aggregate"
-_COMBINE = "rldbg.trainer.steps.combine_losses"
 
-
-@bug(_POLICY_LOSS, stage="loss", cause="clip")
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_high(original: Any, *arguments: Any, **options: Any) -> Any:
     """Clip-higher is set for another model: ratios up to 2 pass."""
     return original(*arguments, **(options | {"highest_ratio": 2.0}))
 
 
-@bug(_POLICY_LOSS, stage="loss", cause="clip")
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_low(original: Any, *arguments: Any, **options: Any) -> Any:
     """The lower bound of the clip is taken as 1 / (1 + clip)."""
     return original(*arguments, **(options | {"lowest_ratio": 0.5}))
 
 
-@bug(_POLICY_LOSS, stage="loss", cause="clip")
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_missing(original: Any, _name: str, *arguments: Any, **options: Any) -> Any:
     """The plain importance-sampling loss in the place of the clipped one."""
     return original("importance_sampling", *arguments, **options)
 
 
-@bug(_POLICY_LOSS, stage="loss", cause="clip")
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_optimistic(original: Any, name: str, new: Any, old: Any, advantages: Any, **options: Any) -> Any:
     """The smaller of the two losses is taken where the larger one should be."""
     import torch
@@ -42,7 +38,7 @@ def clip_optimistic(original: Any, name: str, new: Any, old: Any, advantages: An
     return replace(tokens, values=torch.minimum(free, clipped))
 
 
-@bug(_POLICY_LOSS, stage="loss", cause="clip")
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def dual_clip(original: Any, name: str, new: Any, old: Any, advantages: Any, **options: Any) -> Any:
     """A second clip bounds the loss of tokens with negative advantage; the other side has none."""
     import torch
@@ -64,7 +60,7 @@ def ratio_capped(original: Any, new: Any, old: Any) -> Any:
     return original(new, old).clamp(max=1.1)
 
 
-@bug(_LOSS, stage="ratio", cause="ratio-of-sequence")
+@bug(targets.COMPUTE_LOSS, stage="ratio", cause="ratio-of-sequence")
 def ratio_of_the_sequence(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The ratio of the whole sequence (its geometric mean) in the place of each token's."""
     mask = micro.batch.response_mask
@@ -73,7 +69,7 @@ def ratio_of_the_sequence(original: Any, result: Any, micro: Any, *arguments: An
     return original(result, replace(micro, old_log_probs=result.log_probs - mean), *arguments, **options)
 
 
-@bug(_AGGREGATE, stage="loss", cause="aggregation")
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_by_sequence(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
     """The mean over sequences of their token means, where the mean over tokens was meant."""
     lengths = (mask != 0).sum(1).clamp(min=1)
@@ -81,43 +77,43 @@ def aggregated_by_sequence(_original: Any, values: Any, mask: Any, _how: str, _d
     return ((values * (mask != 0)).sum(1) / lengths).sum() / 16
 
 
-@bug(_AGGREGATE, stage="loss", cause="aggregation")
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_over_a_fixed_length(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
     """Token losses are summed and divided by sequences times the longest possible response."""
     return (values * (mask != 0)).sum() / (16 * 10)
 
 
-@bug(_AGGREGATE, stage="loss", cause="aggregation")
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_by_micro_batch(original: Any, values: Any, mask: Any, how: str, _denominator: float) -> Any:
     """Each micro-batch divides by its own tokens and the mean of these means is taken."""
     return original(values, mask, how) / 4
 
 
-@bug(_AGGREGATE, stage="loss", cause="aggregation")
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation")
 def aggregated_over_padding(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
     """The mean runs over all columns, padding included."""
     return (values * (mask != 0)).sum() / mask.numel() / 4
 
 
-@bug(_COMBINE, stage="loss", cause="entropy-coefficient")
+@bug(targets.COMBINE, stage="loss", cause="entropy-coefficient")
 def entropy_term_missing(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """The entropy bonus is configured under a key that nobody reads."""
     return original(policy, entropy, kl, **(options | {"entropy_coeff": 0.0}))
 
 
-@bug(_COMBINE, stage="loss", cause="entropy-coefficient")
+@bug(targets.COMBINE, stage="loss", cause="entropy-coefficient")
 def entropy_sign_flipped(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """The entropy is added to the loss instead of subtracted, so it is driven down."""
     return original(policy, entropy, kl, **(options | {"entropy_coeff": -options["entropy_coeff"]}))
 
 
-@bug(_COMBINE, stage="loss", cause="kl-coefficient")
+@bug(targets.COMBINE, stage="loss", cause="kl-coefficient")
 def kl_term_missing(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """The KL term is computed, reported and left out of the loss."""
     return original(policy, entropy, kl, **(options | {"kl_coeff": 0.0}))
 
 
-@bug(_COMBINE, stage="loss", cause="kl-coefficient")
+@bug(targets.COMBINE, stage="loss", cause="kl-coefficient")
 def kl_coefficient_of_another_run(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """Ten times the KL coefficient."""
     return original(policy, entropy, kl, **(options | {"kl_coeff": 10 * options["kl_coeff"]}))

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from rldbg.inference import Sampler
+from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-_DRAW = "rldbg.inference.engine._draw"
-_FINISH = "rldbg.trainer.rollout.RolloutWorker._finish"
 _FROM_ROLLOUT = ("algorithm.old_log_probs=rollout",)
 
 
@@ -36,20 +35,20 @@ def weights_not_synced_silently(original: Any, sampler: Sampler, weights: Any, p
     sampler.policy_version = policy_version
 
 
-@bug(_DRAW, stage="trajectory", cause="temperature")
+@bug(targets.DRAW, stage="trajectory", cause="temperature")
 def rollout_without_temperature(original: Any, logits: Any, numbers: Any, _temperature: float) -> Any:
     """The engine samples at temperature 1 whatever it is asked; the trainer divides by the recipe's."""
     return original(logits, numbers, 1.0)
 
 
-@bug(_DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
+@bug(targets.DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
 def rollout_with_top_k(original: Any, logits: Any, numbers: Any, temperature: float) -> Any:
     """The engine keeps its default of the 5 likeliest tokens and reports log probs renormalised over them."""
     lowest = logits.topk(5, dim=-1).values[:, -1:]
     return original(logits.masked_fill(logits < lowest, float("-inf")), numbers, temperature)
 
 
-@bug(_FINISH, stage="trajectory", cause="zero-filled", overrides=_FROM_ROLLOUT)
+@bug(targets.FINISH, stage="trajectory", cause="zero-filled", overrides=_FROM_ROLLOUT)
 def log_probs_filled_with_zero(original: Any, worker: Any, conversation: Any) -> Any:
     """The engine returns no log prob for the first token of an answer; the missing ones become 0."""
     trajectory = original(worker, conversation)
@@ -59,14 +58,14 @@ def log_probs_filled_with_zero(original: Any, worker: Any, conversation: Any) ->
     return replace(trajectory, logprobs=logprobs)
 
 
-@bug(_FINISH, stage="trajectory", cause="shift-by-one", overrides=_FROM_ROLLOUT)
+@bug(targets.FINISH, stage="trajectory", cause="shift-by-one", overrides=_FROM_ROLLOUT)
 def log_probs_shifted_by_one(original: Any, worker: Any, conversation: Any) -> Any:
     """Log probs are filed one position late: each token carries that of its predecessor."""
     trajectory = original(worker, conversation)
     return replace(trajectory, logprobs=np.roll(trajectory.logprobs, 1) * trajectory.loss_mask)
 
 
-@bug(_FINISH, stage="trajectory", cause="precision", overrides=_FROM_ROLLOUT)
+@bug(targets.FINISH, stage="trajectory", cause="precision", overrides=_FROM_ROLLOUT)
 def log_probs_in_bfloat16(original: Any, worker: Any, conversation: Any) -> Any:
     """The engine's log probs travel as bfloat16."""
     import torch
@@ -76,7 +75,7 @@ def log_probs_in_bfloat16(original: Any, worker: Any, conversation: Any) -> Any:
     return replace(trajectory, logprobs=rounded)
 
 
-@bug(_FINISH, stage="trajectory", cause="prompt-in-mask")
+@bug(targets.FINISH, stage="trajectory", cause="prompt-in-mask")
 def prompt_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
     """The last two tokens of the prompt are trained on as if the policy had chosen them."""
     trajectory = original(worker, conversation)
@@ -85,7 +84,7 @@ def prompt_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
     return replace(trajectory, loss_mask=mask)
 
 
-@bug(_FINISH, stage="trajectory", cause="environment-in-mask")
+@bug(targets.FINISH, stage="trajectory", cause="environment-in-mask")
 def environment_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
     """What the environment says between two answers is trained on."""
     trajectory = original(worker, conversation)
@@ -94,7 +93,7 @@ def environment_in_the_mask(original: Any, worker: Any, conversation: Any) -> An
     return replace(trajectory, loss_mask=mask)
 
 
-@bug(_FINISH, stage="trajectory", cause="mask-off-at-end")
+@bug(targets.FINISH, stage="trajectory", cause="mask-off-at-end")
 def end_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
     """The last token of a sample is left out of the mask, so the policy never learns to stop."""
     trajectory = original(worker, conversation)
@@ -103,7 +102,7 @@ def end_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
     return replace(trajectory, loss_mask=mask)
 
 
-@bug(_FINISH, stage="trajectory", cause="retokenised")
+@bug(targets.FINISH, stage="trajectory", cause="retokenised")
 def answer_tokenised_again(original: Any, worker: Any, conversation: Any) -> Any:
     """The answer's text is tokenised anew for training: a number drawn digit by digit becomes one token."""
     trajectory = original(worker, conversation)
@@ -158,7 +157,7 @@ def reward_of_the_neighbour(original: Any, worker: Any, step: int, tasks: Any) -
     return [replace(item, reward=other.reward) for item, other in zip(made, [*made[1:], made[0]], strict=True)]
 
 
-@bug(_FINISH, stage="reward", cause="reward-lost")
+@bug(targets.FINISH, stage="reward", cause="reward-lost")
 def reward_parser_fails(original: Any, worker: Any, conversation: Any) -> Any:
     """The parser of the reward function reads one digit only: right answers of two digits get nothing."""
     trajectory = original(worker, conversation)

@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-_MICRO_BATCHES = "rldbg.trainer.policy.micro_batches"
-_APPLY = "rldbg.trainer.policy.apply_gradients"
-_SUM = "rldbg.trainer.distributed.sum_gradients"
 
-
-@bug(_MICRO_BATCHES, stage="forward", cause="samples-dropped")
+@bug(targets.MICRO_BATCHES, stage="forward", cause="samples-dropped")
 def last_micro_batch_dropped(original: Any, batch: Any, **options: Any) -> Iterator[Any]:
     """`drop_last` of a data loader: the last micro-batch of a shard is never trained on."""
     micros = list(original(batch, **options))
     yield from micros[:-1] if batch.old_log_probs else micros
 
 
-@bug(_MICRO_BATCHES, stage="forward", cause="samples-repeated")
+@bug(targets.MICRO_BATCHES, stage="forward", cause="samples-repeated")
 def first_micro_batch_twice(original: Any, batch: Any, **options: Any) -> Iterator[Any]:
     """The iterator is restarted after its first element has been looked at."""
     micros = list(original(batch, **options))
@@ -33,7 +30,7 @@ def accumulation_divides_again(original: Any, *arguments: Any, **options: Any) -
     return original(*arguments, **(options | {"loss_scale": 0.5}))
 
 
-@bug(_SUM, stage="gradient", cause="gradient-scaled")
+@bug(targets.SUM, stage="gradient", cause="gradient-scaled")
 def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """The reduction averages over ranks what was meant to be added up."""
     original(model, ranks, **options)
@@ -42,12 +39,12 @@ def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) ->
             parameter.grad /= ranks.size
 
 
-@bug(_SUM, stage="gradient", cause="gradient-not-reduced")
+@bug(targets.SUM, stage="gradient", cause="gradient-not-reduced")
 def gradients_not_reduced(_original: Any, _model: Any, _ranks: Any, **_options: Any) -> None:
     """Ranks step on their own gradients and drift apart."""
 
 
-@bug(_APPLY, stage="gradient", cause="gradient-carried-over")
+@bug(targets.APPLY, stage="gradient", cause="gradient-carried-over")
 def gradients_not_cleared(original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
     """`zero_grad` is missing: each step adds to the gradients of all before it."""
     kept, optimizer.zero_grad = optimizer.zero_grad, lambda **_: None
@@ -57,13 +54,13 @@ def gradients_not_cleared(original: Any, model: Any, optimizer: Any, **options: 
         optimizer.zero_grad = kept
 
 
-@bug(_APPLY, stage="parameter", cause="gradient-clip")
+@bug(targets.APPLY, stage="parameter", cause="gradient-clip")
 def gradient_clip_missing(original: Any, model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> Any:
     """Gradients are not clipped."""
     return original(model, optimizer, rate=rate, max_grad_norm=0.0)
 
 
-@bug(_APPLY, stage="parameter", cause="learning-rate")
+@bug(targets.APPLY, stage="parameter", cause="learning-rate")
 def learning_rate_tenfold(original: Any, model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> Any:
     """The learning rate of another optimizer."""
     return original(model, optimizer, rate=rate * 10, max_grad_norm=max_grad_norm)
@@ -94,7 +91,7 @@ def part_of_the_model_frozen(original: Any, parameters: Any, settings: Any) -> A
     return original(every[: len(every) // 2], settings)
 
 
-@bug(_APPLY, stage="parameter", cause="update-skipped")
+@bug(targets.APPLY, stage="parameter", cause="update-skipped")
 def update_skipped(original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
     """Every second optimizer step is skipped, as by a gradient scaler that saw an overflow."""
     count = getattr(optimizer, "calls", 0)
