@@ -110,7 +110,7 @@ def top_names(root: Path) -> tuple[str, ...]:
 
 
 def _walk(root: Path) -> Scan:
-    """A folder reached twice through links is listed once, so that a loop of links ends.
+    """A folder reached twice through links is listed once, by its own name, so that a loop of links ends.
 
     A folder's time is taken before its entries are read: what changes it afterwards can be seen by its time.
     """
@@ -119,9 +119,10 @@ def _walk(root: Path) -> Scan:
     files: list[FileFact] = []
     names: list[str] = []
     pending = [("", 0)]
+    linked: list[tuple[str, int]] = []  # followed when everything that has a name of its own is listed
     seen: set[tuple[int, int]] = set()
-    while pending:
-        prefix, depth = pending.pop()
+    while pending or linked:
+        prefix, depth = pending.pop() if pending else linked.pop(0)
         try:
             status = (root / prefix).stat()
             with os.scandir(root / prefix) as listing:
@@ -144,7 +145,7 @@ def _walk(root: Path) -> Scan:
                 if fact is not None and name != INDEX_NAME:
                     files.append(fact)
             elif depth < _MAX_DEPTH:
-                pending.append((name + "/", depth + 1))
+                (linked if item.is_symlink() else pending).append((name + "/", depth + 1))
     return Scan(tuple(names), folders, tuple(sorted(files)), began_ns)
 
 

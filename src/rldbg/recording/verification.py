@@ -5,7 +5,7 @@ missing from an otherwise regular grid of steps, ranks and micro-batches.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rldbg.core import Finding, IncompleteDataError, Severity
@@ -136,7 +136,7 @@ def _empty_ids(title: str, kind: str, keys: list[RecordKey]) -> Finding:
         "empty-sample-ids",
         Severity.WARNING,
         f"{title}: {kind}",
-        (f"{_count(keys)}: {_some(keys)}",),
+        (f"{_counted(keys, 'record')}: {_some(keys)}",),
         "the rows of these records do not say which sample they are, so they can be aligned by content only",
         ("pass samples= to Recorder.record()",),
     )
@@ -158,7 +158,7 @@ def _empty_records(title: str, kind: str, keys: list[RecordKey]) -> Finding:
         "empty-record",
         Severity.INFO,
         f"{title}: {kind}",
-        (f"{_count(keys)}: {_some(keys)}",),
+        (f"{_counted(keys, 'record')}: {_some(keys)}",),
         "these records hold no sample at all",
         ("if samples were expected, look at the rollout or the filter before it",),
     )
@@ -227,7 +227,7 @@ def unread_files(title: str, listing: Listing) -> Iterator[Finding]:
             "unread-files",
             Severity.INFO,
             title,
-            (f"{len(listing.unread)} files: {_some(listing.unread)}",),
+            (f"{_counted(listing.unread, 'file')}: {_some(listing.unread)}",),
             "these files are not part of the layout and were not read",
         )
 
@@ -243,8 +243,8 @@ def empty_recording(title: str) -> Finding:
     )
 
 
-def _count(keys: list[RecordKey]) -> str:
-    return "1 record" if len(keys) == 1 else f"{len(keys)} records"
+def _counted(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
 
 
 def _some(items: Iterable[object]) -> str:

@@ -2,7 +2,9 @@
 
 import collections
 import datetime
+import enum
 import io
+import json
 import pickle
 import subprocess
 import sys
@@ -131,6 +133,24 @@ def test_unknown_classes_are_inert_data(tmp_path):
     assert (loaded.module, loaded.name) == (Sample.__module__, "Sample")
     assert loaded.attributes()["tokens"] == [1, 2]
     assert np.array_equal(loaded.attributes()["weights"], [1, 1])
+
+
+class Outer:
+    class Status(enum.Enum):
+        FAILED = "failed"
+
+    class Refusal(Exception):
+        pass
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_classes_inside_classes_and_exceptions_are_inert_data(protocol):
+    """Protocols before 4 name a class inside a class by getattr."""
+    held = [Outer.Status.FAILED, Outer.Refusal("no"), ZeroDivisionError("x"), json.JSONDecodeError("m", "d", 0)]
+    found = load_pickle(pickle.dumps(held, protocol))
+    names = [item.name for item in found]
+    assert names == ["Outer.Status", "Outer.Refusal", "ZeroDivisionError", "JSONDecodeError"]
+    assert found[0].args == ("failed",)
 
 
 def test_big_endian_storages(tmp_path):

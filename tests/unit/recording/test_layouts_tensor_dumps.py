@@ -68,6 +68,28 @@ def test_nexrl_trajectories_without_ids_get_ids_that_say_so(tmp_path):
     assert "order" in record.extra[IDS_FROM]
 
 
+def test_nexrl_samples_of_which_some_have_no_ids_are_all_counted(tmp_path):
+    named = {"tokens": [1, 2], "loss_mask": [0, 1], "reward": 1.0, "extra_fields": {"group_id": "g", "run_id": 0}}
+    bare = {"tokens": [1, 3, 4], "loss_mask": [0, 1, 1], "reward": 0.0}
+    (tmp_path / "trajectory").mkdir()
+    for step, rows in enumerate(([bare, named], [named, named | {"extra_fields": {"uid": "u", "run_id": "1"}}])):
+        batch = {"step": step, "num_trajectories": 2, "trajectories": rows}
+        torch.save(batch, tmp_path / "trajectory" / f"step_{step:06d}.pt")
+    recording = open_recording(tmp_path)
+    partly = recording.read(RecordKey("trajectory", 0))
+    assert len(partly.samples) == len(partly.fields["extra_fields"]) == 2
+    assert IDS_FROM in partly.extra
+    assert recording.read(RecordKey("trajectory", 1)).samples == (SampleId("g", 0), SampleId("u", 1))
+
+
+def test_nexrl_datums_without_a_mask_still_count(tmp_path):
+    inputs = {"target_tokens": [2, 3], "logprobs": [0.0, -0.1], "advantages": [0.0, 1.0]}
+    (tmp_path / "datums").mkdir()
+    datums = [{"input_tokens": [1, 2], "loss_fn_inputs": inputs}] * 2
+    torch.save({"step": 0, "num_datums": 2, "datums": datums}, tmp_path / "datums" / "step_000000.pt")
+    assert open_recording(tmp_path).summary().samples == 2
+
+
 def test_nexrl_datums_hash_the_same_prompt_as_their_trajectory(tmp_path):
     peer_dumps.nexrl(tmp_path)
     recording = open_recording(tmp_path)
@@ -291,6 +313,17 @@ def test_areal_list_of_trajectories_with_missing_keys(tmp_path):
     record = open_recording(tmp_path / "batch_data.pt").read(RecordKey("trajectory", 0))
     assert len(record.samples) == 2
     np.testing.assert_array_equal(record.array("reward"), [1.0, np.nan])
+
+
+def test_areal_batch_of_rows_without_padding(tmp_path):
+    batch = {"input_ids": [[1, 2, 3], [4, 5]], "loss_mask": [[0, 1, 1], [0, 1]], "rewards": [1.0, 0.5], "note": "x"}
+    batch |= {"attention_mask": [[1, 1, 1], [1, 1]], "logprobs": [torch.zeros(3), torch.ones(2)]}
+    torch.save(batch, tmp_path / "batch_data.pt")
+    record = open_recording(tmp_path).read(RecordKey("trajectory", 0))
+    assert [row.tolist() for row in record.rows("tokens")] == [[1, 2, 3], [4, 5]]
+    assert [row.tolist() for row in record.rows("logprobs")] == [[0, 0, 0], [1, 1]]
+    assert record.array("reward").tolist() == [1.0, 0.5]
+    assert record.extra["note"] == ["x"]
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):

@@ -27,10 +27,35 @@ def test_verl_generations_by_step(tmp_path):
     assert np.isnan(recording.read(RecordKey("trajectory", 8)).array("reward")).all()
 
 
+def test_verl_is_recognised_behind_an_empty_file_and_a_long_prompt(tmp_path):
+    (tmp_path / "1.jsonl").touch()
+    peer_dumps.lines(tmp_path / "2.jsonl", [{"step": 2, "score": "0.5", "input": "x" * 100_000, "output": "y"}])
+    recording = open_recording(tmp_path)
+    assert recording.layout.name == "verl"
+    assert recording.read(RecordKey("trajectory", 2)).array("reward").tolist() == [0.5]
+    assert recording.read(RecordKey("trajectory", 1)).samples == ()
+
+
+def test_verl_samples_of_one_prompt_are_one_group(tmp_path):
+    row = {"input": "a", "output": "b", "score": 0.0}
+    peer_dumps.lines(tmp_path / "1.jsonl", [row | {"uid": f"a-b_c_{session}_0"} for session in range(2)])
+    samples = open_recording(tmp_path).read(RecordKey("trajectory", 1)).samples
+    assert samples == (SampleId("a-b_c", 0), SampleId("a-b_c", 1))
+
+
 def test_verl_validation_folder(tmp_path):
     peer_dumps.lines(tmp_path / "validation_data" / "5.jsonl", [{"input": "a", "output": "b", "score": 0.0}])
     peer_dumps.lines(tmp_path / "rollout_data" / "5.jsonl", [{"input": "a", "output": "b", "score": 0.0}])
     assert open_recording(tmp_path).kinds() == ("trajectory", "validation")
+
+
+def test_areal_is_recognised_behind_an_empty_task_file(tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "1.jsonl").touch()
+    peer_dumps.lines(tmp_path / "0" / "2.jsonl", [{"sample_idx": 0, "task_id": 2, "reward": 1.0}])
+    recording = open_recording(tmp_path)
+    assert recording.layout.name == "areal"
+    assert recording.summary().samples == 1
 
 
 def test_areal_task_files(tmp_path):
@@ -139,6 +164,31 @@ def test_nemo_rl_without_optional_keys(tmp_path):
     assert recording.read(recording.keys()[0]).fields["extra_fields"] == [{"content": "q"}]
 
 
+def test_nemo_rl_dynamic_sampling_has_the_rewards_of_the_rows_it_kept(tmp_path):
+    """`rewards` are those of all that was sampled, in another order and number than the rows."""
+    kept = [peer_dumps.nemo_row(i, rewards=[0.0], filtered_rewards=[1.0 + i]) for i in range(2)]
+    surplus = {name: [] for name in kept[0]} | {"rewards": [0.5], "idx": 2}
+    peer_dumps.lines(tmp_path / "train_data_step1.jsonl", [*kept, surplus])
+    recording = open_recording(tmp_path)
+    record = recording.read(RecordKey("prepared_trajectories", 1))
+    assert record.array("reward").tolist() == [1.0, 2.0]
+    assert record.fields["tokens"].lengths.tolist() == [4, 4]
+    assert record.extra["unfiltered_rewards"] == [0.0, 0.0, 0.5]
+    assert recording.summary().samples == 2
+
+
+def test_nemo_rl_lone_numbers_and_rows_outside_of_a_list(tmp_path):
+    single = peer_dumps.nemo_row(0, input_lengths=1, token_ids=[7], token_loss_mask=[1], advantages=0.5)
+    single |= {"generation_logprobs": [-0.1], "prev_logprobs": [-0.2]}
+    several = peer_dumps.nemo_row(1, advantages=[[0.25]])
+    peer_dumps.lines(tmp_path / "train_data_step1.jsonl", [single, several])
+    recording = open_recording(tmp_path)
+    record = recording.read(RecordKey("prepared_trajectories", 1))
+    assert [row.tolist() for row in record.rows("tokens")] == [[7], [1, 2, 4, 4]]
+    assert record.array("advantages").tolist() == [0.5, 0.25]
+    assert next(iter(recording.read(RecordKey("old_log_probs", 1)).rows("old_log_probs"))).tolist() == [-0.2]
+
+
 def _parquet(path, columns):
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
@@ -146,16 +196,24 @@ def _parquet(path, columns):
 
 def test_trl_completions(tmp_path):
     columns = {"step": [3, 3], "prompt": ["a", "a"], "completion": ["x", "y"], "format_reward": [1.0, 0.0]}
-    columns |= {"accuracy_reward": [0.5, None], "length": [3, 4], "advantage": [0.7, -0.7]}
+    columns |= {"accuracy_reward": [0.5, float("nan")], "length": [3, 4], "advantage": [0.7, -0.7]}
     _parquet(tmp_path / "completions" / "completions_00003.parquet", columns)
     recording = open_recording(tmp_path)
     record = recording.read(RecordKey("prepared_trajectories", 3))
-    np.testing.assert_array_equal(record.array("reward"), [1.5, np.nan])
+    assert record.array("reward").tolist() == [1.5, 0.0]
     assert record.array("advantages").tolist() == [0.7, -0.7]
     assert record.extra["reward_columns"] == ["format_reward", "accuracy_reward"]
     assert record.fields["extra_fields"][0]["length"] == 3
     assert [sample.run_id for sample in record.samples] == [0, 1]
     assert recording.summary().samples == 2
+
+
+def test_trl_reward_functions_that_gave_nothing_do_not_count(tmp_path):
+    """TRL sums what there is; a completion that no function rewarded has no reward."""
+    columns = {"prompt": ["a"] * 3, "math_reward": [1.0, None, None], "format_reward": [0.5, 0.25, float("nan")]}
+    _parquet(tmp_path / "completions_00001.parquet", columns)
+    record = open_recording(tmp_path).read(RecordKey("prepared_trajectories", 1))
+    np.testing.assert_array_equal(record.array("reward"), [1.5, 0.25, np.nan])
 
 
 def test_trl_reward_that_cannot_be_told_is_left_out(tmp_path):

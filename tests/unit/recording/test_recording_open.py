@@ -146,6 +146,14 @@ def test_links_are_followed_but_never_in_circles(tmp_path):
     assert rldbg.open(tmp_path / "dump").keys() == (RecordKey("loss", 0),)
 
 
+def test_a_folder_keeps_its_own_name_beside_a_link_to_it(tmp_path):
+    peer_dumps.nexrl(tmp_path, ranks=1, micros=1)
+    kinds = rldbg.open(tmp_path).kinds()
+    (tmp_path / "a_link").symlink_to(tmp_path / "trajectory")
+    (tmp_path / "z_link").symlink_to(tmp_path / "loss")
+    assert rldbg.open(tmp_path).kinds() == kinds
+
+
 def test_a_pipe_in_the_folder_is_never_opened(tmp_path):
     peer_dumps.nexrl(tmp_path, ranks=1, micros=1)
     os.mkfifo(tmp_path / "loss" / "step_000001_rank0_micro0.pt")

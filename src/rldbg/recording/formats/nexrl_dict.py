@@ -157,14 +157,21 @@ def _samples(own: dict[str, Any], fields: Mapping[str, Any]) -> tuple[SampleId, 
         if not all(isinstance(item, list) and list(map(type, item)) == [str, int] for item in stored):
             raise Malformed(f"{OWN_KEY}.samples are not pairs of group and run")
         return tuple(SampleId(*item) for item in stored)
-    rows = fields.get("extra_fields", ())
-    ids = []
-    for row in rows:
-        group, run = (row.get("group_id", row.get("uid")), row.get("run_id")) if isinstance(row, dict) else (None, None)
-        if group is None or type(run) is not int:
-            return ()
-        ids.append(SampleId(str(group), run))
-    return tuple(ids)
+    ids = [_sample_id(row) for row in fields.get("extra_fields", ())]
+    return tuple(found for found in ids if found is not None) if None not in ids else ()
+
+
+def _sample_id(row: Any) -> SampleId | None:
+    """Of a sample's extra fields; None where they name no group and run."""
+    if not isinstance(row, dict):
+        return None
+    group, run = row.get("group_id"), row.get("run_id")
+    group = row.get("uid") if group is None else group
+    if isinstance(run, str) and run.isdecimal():
+        run = int(run)
+    if group is None or isinstance(run, bool) or not isinstance(run, int | np.integer):
+        return None
+    return SampleId(str(group), int(run))
 
 
 def _hashes(own: dict[str, Any], fields: Mapping[str, Any], count: int) -> tuple[str, ...]:

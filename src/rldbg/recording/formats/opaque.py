@@ -3,11 +3,13 @@
 A stand-in is data: module, name, arguments, state. Nothing is imported, looked up or called to make one.
 """
 
+import re
 import sys
 from typing import Any, Never
 
 from rldbg.recording.formats.malformed import Malformed
 
+_EXCEPTION = re.compile(r"[A-Z]\w*(Error|Exception|Warning)")
 _HOSTILE_HINT = "do not load this file with torch.load or pickle: it would run code; ask whoever made it"
 
 # Names of the standard library that only ever stand for data. Every other one makes the file hostile: a dump
@@ -28,24 +30,13 @@ _HARMLESS = {
             "range",
             "Ellipsis",
             "NotImplemented",
-            "BaseException",
-            "Exception",
-            "ValueError",
-            "TypeError",
-            "KeyError",
-            "IndexError",
-            "RuntimeError",
-            "TimeoutError",
-            "OSError",
-            "AssertionError",
-            "AttributeError",
-            "NotImplementedError",
             "StopIteration",
-            "ZeroDivisionError",
-            "OverflowError",
-            "MemoryError",
+            "StopAsyncIteration",
+            "KeyboardInterrupt",
+            "SystemExit",
         ]
     ),
+    "_io": frozenset({"BytesIO", "StringIO"}),
     "argparse": frozenset({"Namespace"}),
     "array": frozenset({"array", "_array_reconstructor"}),
     "collections": frozenset({"deque", "UserDict", "UserList", "UserString", "ChainMap"}),
@@ -170,7 +161,7 @@ def refuse_hostile(module: str, name: str) -> None:
     root = module.partition(".")[0]
     parts = name.split(".")
     if (
-        (root in sys.stdlib_module_names and name not in _HARMLESS.get(module, ()))
+        (root in sys.stdlib_module_names and not _is_harmless(module, name))
         or root in _HOSTILE_PACKAGES
         # jagged tensors carry hints of this plain class, and nothing else of the package
         or (f"{module}.{name}".startswith(_HOSTILE_PREFIXES) and name != "_DimRange")
@@ -178,6 +169,18 @@ def refuse_hostile(module: str, name: str) -> None:
         or (parts[-1].startswith("__") and parts[-1].endswith("__"))
     ):
         raise Malformed(f"hostile: the pickle wants to use {module}.{name}, which can run code", _HOSTILE_HINT)
+
+
+def _is_harmless(module: str, name: str) -> bool:
+    """Names that only ever stand for data; an exception is what went wrong with a sample."""
+    return name in _HARMLESS.get(module, ()) or _EXCEPTION.fullmatch(name) is not None
+
+
+def nested_class(owner: Any = None, name: Any = None, *_: Any) -> OpaqueClass:
+    """getattr, by which old pickle protocols name a class inside a class: of a stand-in only, and as another one."""
+    if not isinstance(owner, OpaqueClass) or not isinstance(name, str) or not name.isidentifier():
+        raise Malformed("hostile: the pickle wants to use builtins.getattr, which can run code", _HOSTILE_HINT)
+    return opaque_class(owner.module, f"{owner.name}.{name}")
 
 
 def _reaches_through(part: str) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from rldbg.recording.formats import numpy_rebuild, torch_rebuild
 from rldbg.recording.formats.legacy_torch import read_storage
 from rldbg.recording.formats.malformed import Malformed
-from rldbg.recording.formats.opaque import Opaque, opaque_class
+from rldbg.recording.formats.opaque import Opaque, nested_class, opaque_class
 from rldbg.recording.formats.pickle_scan import PickleScan
 from rldbg.recording.formats.settle import settled
 from rldbg.recording.formats.tensordict_rebuild import rebuild_consolidated
@@ -206,6 +206,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "builtins.bytes": _bytes,
     "builtins.complex": complex,
     "builtins.frozenset": _frozenset,
+    "builtins.getattr": nested_class,
     "builtins.set": _set,
     "collections.Counter": _ordered,
     "collections.OrderedDict": _ordered,

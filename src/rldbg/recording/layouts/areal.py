@@ -12,8 +12,9 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, prompt_hashes, ragged, unpadded
-from rldbg.recording.layouts.lines import count_lines, json_lines
+from rldbg.recording.layouts.lines import count_lines, first_lines, json_lines
 from rldbg.recording.layouts.pickled import mentions
+from rldbg.recording.layouts.verl_batch import named_tensors
 from rldbg.recording.records import EncodedArray, Record
 from rldbg.recording.tree import Tree, head
 
@@ -33,8 +34,7 @@ class ArealLayout(Layout):
     grows = True
 
     def recognises(self, tree: Tree) -> bool:
-        lines = next(matches(tree, _LINES), None)
-        if lines and head(tree, lines[0].name, 200).lstrip().startswith(b'{"task_id"'):
+        if any(b'"task_id":' in line for line in first_lines(tree, matches(tree, _LINES))):
             return True
         return any(_is_batch(tree, fact.name) for fact, _ in matches(tree, _BATCH))
 
@@ -130,9 +130,10 @@ class _Batch:
     """One padded batch taken apart: rows without padding, one value a sample, and the rest."""
 
     def __init__(self, batch: Any) -> None:
-        if not isinstance(batch, Mapping) or not isinstance(batch.get("input_ids"), np.ndarray):
+        batch = _padded(named_tensors(batch))
+        ids = batch.get("input_ids")
+        if not isinstance(ids, np.ndarray):
             raise Malformed("a batch without input_ids", "save the batch as the workflow returns it")
-        ids = batch["input_ids"]
         shape = ids.shape if ids.ndim == 2 else (1, ids.size)
         mask = batch.get(_MASK)
         keep = np.ones(shape, bool) if mask is None else np.asarray(mask).reshape(shape).astype(bool)
@@ -147,9 +148,33 @@ class _Batch:
             if size in (shape, ids.shape) and size is not None:
                 self.tokens[name] = list(unpadded(_reshaped(value, shape), keep))
             elif size in ((self.rows,), (self.rows, 1)):
-                self.singles[name] = list(np.asarray(value).reshape(-1))
+                self.singles[name] = list(_decoded(value).reshape(-1))
             else:
                 self.others[name] = value
+
+
+def _padded(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch whose samples are rows of a list, as one of padded arrays and a mask; any other as it is."""
+    rows = batch.get("input_ids")
+    if not isinstance(rows, list) or not all(isinstance(row, list | np.ndarray) for row in rows):
+        return dict(batch)
+    lengths = [len(row) for row in rows]
+    padded: dict[str, Any] = {}
+    for name, column in batch.items():
+        is_rows = isinstance(column, list) and all(isinstance(row, list | np.ndarray) for row in column)
+        if is_rows and [len(row) for row in column] == lengths:
+            padded[name] = ragged(column).to_padded()
+        elif isinstance(column, list) and len(column) == len(rows) and all(isinstance(v, int | float) for v in column):
+            padded[name] = np.array(column)
+        else:
+            padded[name] = column
+    present = np.arange(max(lengths, default=0)) < np.array(lengths).reshape(-1, 1)
+    mask = padded.get(_MASK)
+    return padded | {_MASK: present & mask.astype(bool) if isinstance(mask, np.ndarray) else present}
+
+
+def _decoded(value: Any) -> np.ndarray:
+    return value.decode() if isinstance(value, EncodedArray) else value
 
 
 def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:

@@ -3,6 +3,7 @@
 Values come as lists (None where JSON had no number), numpy arrays, or EncodedArray; dtypes stay what they were.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -15,6 +16,7 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.records import EncodedArray, Ragged
 
 _REWARD_KEYS = ("score", "reward", "total_reward", "acc")
+_NUMBER_TEXT = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+|nan|inf)")
 _NUMBERS = int | float | np.number | np.bool_
 
 
@@ -90,8 +92,12 @@ def _number(value: Any) -> float:
         value = value.decode()
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(-1)[0]
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
     if isinstance(value, _NUMBERS):
         return float(value)
+    if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
+        return float(value)  # numpy's numbers are text in JSON lines written with default=str
     if isinstance(value, Mapping):
         found = [value[key] for key in _REWARD_KEYS if isinstance(value.get(key), _NUMBERS)]
         if not found:

@@ -1,10 +1,15 @@
 """JSON lines as frameworks write them: one object a line, bare NaN allowed, lines of any length."""
 
 import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rldbg.recording.formats.malformed import Malformed, reading
+from rldbg.recording.tree import FileFact, Tree
+
+_LOOKED_INTO = 8
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
@@ -32,6 +37,12 @@ def first_line(path: Path, limit: int = 1 << 24) -> bytes:
             return file.readline(limit)
     except OSError:
         return b""
+
+
+def first_lines(tree: Tree, files: Iterable[tuple[FileFact, object]]) -> Iterator[bytes]:
+    """The first lines of the first few files that hold anything: what a framework's files start with."""
+    filled = (fact for fact, _ in files if fact.size)
+    return (first_line(tree.local(fact.name)) for fact in islice(filled, _LOOKED_INTO))
 
 
 def count_lines(path: Path) -> int:

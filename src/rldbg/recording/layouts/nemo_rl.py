@@ -19,7 +19,10 @@ _TOKENS = {
     "generation_logprobs": "logprobs",
     "advantages": "advantages",
 }
-_USED = frozenset({*_TOKENS, "rewards", "prev_logprobs", "input_lengths", "idx"})
+_PER_TOKEN = frozenset({*_TOKENS, "prev_logprobs"})
+# Under dynamic sampling `rewards` are those of everything that was sampled, and these of the rows that were kept.
+_KEPT_REWARDS = "filtered_rewards"
+_USED = frozenset({*_PER_TOKEN, "rewards", _KEPT_REWARDS, "input_lengths", "idx"})
 
 
 class NemoRlLayout(Layout):
@@ -41,23 +44,35 @@ class NemoRlLayout(Layout):
         return listing_of(tree, entries)
 
     def load(self, tree: Tree, file: str) -> list[dict[str, Any]]:
-        return [{key: _unwrapped(value) for key, value in row.items()} for row in json_lines(tree.local(file))]
+        rows = json_lines(tree.local(file))
+        return [
+            {key: _token_row(value) if key in _PER_TOKEN else _unwrapped(value) for key, value in row.items()}
+            for row in rows
+        ]
 
     def count_rows(self, tree: Tree, entry: Entry) -> int:
-        return count_lines(tree.local(entry.file))
+        path = tree.local(entry.file)
+        if f'"{_KEPT_REWARDS}"'.encode() in first_line(path):
+            return super().count_rows(tree, entry)
+        return count_lines(path)
 
     def record(self, content: Any, entry: Entry) -> Record:
+        extra: dict[str, Any] = {IDS_FROM: "prompt and order in the file"}
+        reward = "rewards"
+        if any(_KEPT_REWARDS in row for row in content):
+            reward = _KEPT_REWARDS
+            extra["unfiltered_rewards"] = [row.get("rewards") for row in content]
+            content = [row for row in content if isinstance(row.get(reward), int | float)]
         lengths = [row.get("input_lengths") for row in content]
         fields = _per_token(content, lengths)
         hashes: tuple[str, ...] = ()
         if "tokens" in fields and "loss_mask" in fields:
             hashes = prompt_hashes(fields["tokens"], fields["loss_mask"])
         samples = ids_in_order(hashes or [text_group(_prompt(row.get("content"))) for row in content])
-        extra = {IDS_FROM: "prompt and order in the file"}
         if entry.kind == "old_log_probs":
             old = _cut([row.get("prev_logprobs") for row in content], lengths)
             return Record(entry.key, {"old_log_probs": old}, samples, hashes, extra=extra, source=entry.file)
-        fields["reward"] = numbers(row.get("rewards") for row in content)
+        fields["reward"] = numbers(row.get(reward) for row in content)
         if entry.kind == VALIDATION:
             fields["is_val"] = np.ones(len(content), bool)
         fields["extra_fields"] = [
@@ -67,11 +82,20 @@ class NemoRlLayout(Layout):
 
 
 def _per_token(rows: Sequence[dict[str, Any]], lengths: Sequence[Any]) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         name: _cut([row.get(key) for row in rows], lengths)
         for key, name in _TOKENS.items()
         if any(row.get(key) is not None for row in rows)
     }
+    if _is_one_a_sample(fields.get("advantages"), fields.get("tokens")):
+        fields["advantages"] = numbers(row.get("advantages") for row in rows)
+    return fields
+
+
+def _is_one_a_sample(values: Ragged | None, tokens: Ragged | None) -> bool:
+    if values is None or not (values.lengths == 1).all():
+        return False
+    return tokens is None or not np.array_equal(values.lengths, tokens.lengths)
 
 
 def _cut(rows: Sequence[Any], lengths: Sequence[Any]) -> Ragged:
@@ -85,6 +109,13 @@ def _uncut(row: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(tokens, list) or not isinstance(length, int) or length >= len(tokens):
         return {}
     return {"pad_token": tokens[length], "padding": len(tokens) - length}
+
+
+def _token_row(value: Any) -> Any:
+    """The numbers of a sample's tokens, out of the list of one sample; a lone number stands for the sample."""
+    if isinstance(value, list):
+        return value[0] if len(value) == 1 and isinstance(value[0], list) else value
+    return value if value is None else [value]
 
 
 def _unwrapped(value: Any) -> Any:

@@ -79,18 +79,24 @@ def _has_step(start: bytes) -> bool:
 
 def _groups(record: Record) -> list[str]:
     """The group of each sample, when all have one."""
-    rows = record.fields.get("extra_fields")
-    groups = [row.get("group_id", row.get("uid")) for row in rows if isinstance(row, dict)] if rows else []
+    rows = record.fields.get("extra_fields") or []
+    groups = [row.get("group_id", row.get("uid")) if isinstance(row, dict) else None for row in rows]
     return [str(group) for group in groups] if groups and None not in groups else []
 
 
 def _hashes(record: Record) -> tuple[str, ...]:
-    """Of trajectories, and of datums, whose tokens and mask are those of the trajectory one place to the left."""
+    """Of trajectories, and of datums, whose tokens and mask are those of the trajectory one place to the left.
+
+    Without a mask nothing tells the prompt from the response: the hash is then of the whole sequence.
+    """
     tokens, mask = record.fields.get("tokens"), record.fields.get("loss_mask")
     inputs, targets = record.fields.get("input_tokens"), record.fields.get("target_tokens")
-    if isinstance(tokens, Ragged) and isinstance(mask, Ragged):
-        return prompt_hashes(tokens, mask)
-    if isinstance(inputs, Ragged) and isinstance(targets, Ragged) and isinstance(mask, Ragged):
-        whole = Ragged.from_rows([np.append(row[:1], target) for row, target in zip(inputs, targets, strict=True)])
-        return prompt_hashes(whole, Ragged.from_rows([np.insert(np.asarray(row), 0, 0) for row in mask]))
-    return ()
+    if isinstance(inputs, Ragged) and isinstance(targets, Ragged):
+        tokens = Ragged.from_rows([np.append(row[:1], target) for row, target in zip(inputs, targets, strict=True)])
+        if isinstance(mask, Ragged):
+            mask = Ragged.from_rows([np.insert(np.asarray(row), 0, 0) for row in mask])
+    if not isinstance(tokens, Ragged):
+        return ()
+    if mask is None:
+        mask = Ragged(np.zeros(len(tokens.values), bool), tokens.offsets)
+    return prompt_hashes(tokens, mask) if isinstance(mask, Ragged) else ()

@@ -182,7 +182,7 @@ def _is_per_token(samples: Sequence[_Sample], name: str) -> bool:
 def _rest(sample: _Sample, used: frozenset[str] | set[str]) -> dict[str, Any]:
     """Everything else a sample knew, with absent values left out; a reward that is no plain number stays readable."""
     rest = {key: plain(value) for key, value in sample.items() if key not in used and value is not None}
-    if isinstance(rest.get("reward"), int | float):
+    if isinstance(rest.get("reward"), int | float | np.number | np.ndarray):
         del rest["reward"]
     return rest
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, text_group
 from rldbg.recording.parquet import count_rows, read_columns
@@ -41,7 +43,7 @@ class TrlLayout(Layout):
         fields: dict[str, Any] = {}
         rewards = _reward_columns(columns)
         if rewards:
-            fields["reward"] = sum(numbers(columns[name]) for name in rewards)
+            fields["reward"] = _summed([numbers(columns[name]) for name in rewards])
         if "advantage" in columns:
             fields["advantages"] = numbers(columns["advantage"])
         others = [name for name in columns if name not in ("step", "advantage")]
@@ -49,6 +51,13 @@ class TrlLayout(Layout):
         extra = {IDS_FROM: "prompt and order in the file", "reward_columns": list(rewards)}
         samples = ids_in_order(text_group(prompt) for prompt in prompts)
         return Record(entry.key, fields, samples, extra=extra, source=entry.file)
+
+
+def _summed(rewards: Sequence[np.ndarray]) -> np.ndarray:
+    """A function that gives a completion no reward does not count there; NaN where none gives one."""
+    table = np.stack(rewards)
+    total: np.ndarray = np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
+    return total
 
 
 def _reward_columns(columns: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, text_group
-from rldbg.recording.layouts.lines import count_lines, json_lines
-from rldbg.recording.layouts.verl_batch import batch_record, load_batch
+from rldbg.recording.layouts.lines import count_lines, first_lines, json_lines
+from rldbg.recording.layouts.verl_batch import batch_record, load_batch, prompt_uid
 from rldbg.recording.records import Record
 from rldbg.recording.tree import Tree, head
 
@@ -32,8 +32,7 @@ class VerlLayout(Layout):
             return True
         if any(b"verl.protocol" in head(tree, fact.name, 200) for fact, _ in matches(tree, _OLD_BATCH)):
             return True
-        lines = next(matches(tree, _LINES), None)
-        return lines is not None and _is_generation(head(tree, lines[0].name))
+        return any(map(_is_generation, first_lines(tree, matches(tree, _LINES))))
 
     def survey(self, tree: Tree) -> Listing:
         entries = []
@@ -74,7 +73,7 @@ def _text_record(rows: Sequence[Mapping[str, Any]], entry: Entry) -> Record:
     }
     if entry.kind == VALIDATION:
         fields["is_val"] = np.ones(len(rows), bool)
-    groups = [row.get("uid") or text_group(row.get("input")) for row in rows]
+    groups = [prompt_uid(row["uid"]) if row.get("uid") else text_group(row.get("input")) for row in rows]
     extra = {IDS_FROM: "prompt and order in the file"}
     return Record(entry.key, fields, ids_in_order(groups), extra=extra, source=entry.file)
 

@@ -3,6 +3,7 @@
 P prompt tokens (padded on the left), R response tokens (padded on the right), as columns of input_ids [B, P + R].
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rldbg.recording.layouts.columns import after_prompt, ids_in_order, prompt_h
 from rldbg.recording.layouts.pickled import plain
 from rldbg.recording.records import EncodedArray, Ragged, Record
 
+_SAMPLE_OF_PROMPT = re.compile(r"_\d+_\d+$")
 _SCORES = ("rm_scores", "token_level_scores", "token_level_rewards")
 _LOGPROBS = ("rollout_log_probs", "rollout_logprobs")
 
@@ -27,9 +29,8 @@ def load_batch(path: Path) -> dict[str, Any]:
     if path.suffix == ".pt":
         content = load_pt(path)
         with reading(path):
-            named = {name: _jagged(value) for name, value in _tensors(content["tensordict"]).items()}
-            # Keys are <uid>_<session>_<index>; the uid is a prompt's.
-            objects = {"key": content["keys"], "uid": [str(key).split("_")[0] for key in content["keys"]]}
+            named = {name: _jagged(value) for name, value in named_tensors(content["tensordict"]).items()}
+            objects = {"key": content["keys"], "uid": [prompt_uid(key) for key in content["keys"]]}
             objects |= {name: value for name, value in named.items() if isinstance(value, list)}
             tensors = {name: value for name, value in named.items() if not isinstance(value, list)}
             meta = {name: plain(value) for name, value in content.items() if name not in ("tensordict", "keys")}
@@ -41,7 +42,12 @@ def load_batch(path: Path) -> dict[str, Any]:
             state = (state.get("batch"), state.get("non_tensor_batch"), state.get("meta_info"))
         if not isinstance(state, tuple) or len(state) != 3:
             raise Malformed("a pickle, but no DataProto of verl")
-        return {"tensors": _tensors(state[0]), "objects": state[1] or {}, "meta": plain(state[2] or {})}
+        return {"tensors": named_tensors(state[0]), "objects": state[1] or {}, "meta": plain(state[2] or {})}
+
+
+def prompt_uid(key: Any) -> str:
+    """The uid of a sample's prompt; the newer trainer names samples <uid>_<session>_<index>."""
+    return _SAMPLE_OF_PROMPT.sub("", str(key))
 
 
 def batch_record(content: Mapping[str, Any], entry: Entry) -> Record:
@@ -149,12 +155,12 @@ def _response_length(tensors: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     return shape[1] - int(prompts.shape[1]) if prompts is not None and len(prompts.shape) == 2 else shape[1]
 
 
-def _tensors(batch: Any) -> dict[str, Any]:
+def named_tensors(batch: Any) -> dict[str, Any]:
     """Name to array, from any of the ways a TensorDict has been written."""
     if batch is None:
         return {}
     if isinstance(batch, bytes):
-        return _tensors(load_pt(batch))
+        return named_tensors(load_pt(batch))
     if isinstance(batch, Mapping):
         return dict(batch)
     if isinstance(batch, Opaque):
