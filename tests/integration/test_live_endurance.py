@@ -126,6 +126,11 @@ print("ENDED", flush=True)
     values = "__import__('sys')._rldbg_values.answers({'hangs': hangs, 'raises': raises})"
     shown = ask("evaluate", expression=values, frameId="stopped", context="watch")["result"]
     assert "TookTooLong" in shown and "RuntimeError" in shown
+    # Without a limit of its own: only the text of the value hangs, and that is not waited for as long as an expression.
+    value = "__import__('sys')._rldbg_values.answer(hangs)"
+    asked = {"expression": value, "frameId": "stopped", "context": "watch"}
+    shown = job.client.request("dap", who="train", command="evaluate", arguments=asked, limit_s=10_000, timeout_s=60.0)
+    assert "its repr raised TookTooLong" in shown["result"]
     assert len(cast(job.client, "train", "p text").answers[0].value) > 5_000
     # It stands where it stood, and goes on when it is told to.
     assert _state(job)["state"] == "stopped" and _state(job)["debugged"]

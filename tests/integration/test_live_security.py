@@ -161,15 +161,10 @@ def _listening(pid):
     return {c.laddr for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
 
 
-def _is_paused(job, who):
-    """A pause that meets a session which is just being let go can come to nothing: it is asked for again."""
-    job.client.request("pause", who=who)
-    return any(p["who"] == who and p["state"] == "stopped" for p in job.ps())
-
-
 def test_nothing_listens_but_the_broker_and_only_on_loopback(job):
     loop = next(p for p in job.ps() if p["who"] == "loop")
-    until(lambda: _is_paused(job, "loop"), "loop to stand")
+    (paused,) = job.client.request("pause", who="loop")["processes"]
+    assert paused["state"] == "stopped", paused
     broker = _listening(job.broker_pid())
     assert {address.ip for address in broker} == {"127.0.0.1"} and len(broker) == 1
     # A debugged process has no port at all, and no debug adapter stands beside it.

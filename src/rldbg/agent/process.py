@@ -171,7 +171,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
-            "interrupt": self._interrupt,
+            "interrupt": lambda: self._interrupt(showing_only=bool(body.get("showing_only"))),
             # Loaded only when somebody wants a profile.
             "profile": lambda: importlib.import_module(".profiling", __package__).answer(body),
             "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
@@ -180,10 +180,10 @@ class Agent:
             raise ValueError(f"this agent does not know {op!r}")
         return operations[op]()
 
-    def _interrupt(self) -> dict[str, Any]:
+    def _interrupt(self, *, showing_only: bool) -> dict[str, Any]:
         from .interruption import interrupt_evaluations
 
-        return {"interrupted": interrupt_evaluations()}
+        return {"interrupted": interrupt_evaluations(showing_only=showing_only)}
 
     def _stacks(self, body: Message) -> dict[str, Any]:
         stacks: dict[str, Any] = {

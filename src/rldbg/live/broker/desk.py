@@ -139,13 +139,14 @@ class Desk:
         """Joins a session, opened if need be; with `stop` a running process is paused."""
         process = self._one(body)
         try:
-            await self._broker.sessions.settled(process)
+            with process.in_use():
+                await self._broker.sessions.settled(process)
+                if process not in self._attached:
+                    self._attached.add(process)
+                    process.attached[self._name] += 1
         except asyncio.CancelledError:
             self._broker.sessions.spawn(self._broker.sessions.release_once_open(process))
             raise
-        if process not in self._attached:
-            self._attached.add(process)
-            process.attached[self._name] += 1
         if body.get("stop") and process.stop is None:
             await self._broker.sessions.pause(process)
         return process.to_dict()

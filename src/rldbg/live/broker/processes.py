@@ -1,6 +1,7 @@
 """Every process of the run that an agent spoke for, or that Ray says is paused: who it is and what it is doing."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -39,6 +40,8 @@ class Process:
     over: set[int] = field(default_factory=set)
     asked_at: float = 0.0
     attached: Counter[str] = field(default_factory=Counter)
+    # How many are about to use its session; it may not be released under their feet.
+    users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -86,6 +89,15 @@ class Process:
         """Wakes whoever waits for this process to change."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For somebody who is about to stop the process or to attach to it: nobody releases its session meanwhile."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Whether the condition came true in time."""

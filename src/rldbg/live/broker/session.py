@@ -46,6 +46,8 @@ _KNOWN = (
 )
 HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
+# An expression may take its time; the text of a value that is there should not.
+_SHOWING_S = 5.0
 _INTERRUPTS = 8
 
 
@@ -96,7 +98,7 @@ class DebugSession:
         self.on_output: Callable[[str], None] = lambda _text: None
         self.listeners: list[Callable[[Message], None]] = []
         self.capabilities: Message = {}
-        self.interrupt: Callable[[], Awaitable[None]] | None = None
+        self.interrupt: Callable[[bool], Awaitable[None]] | None = None
         self.prepare_stop: Callable[[DebugSession, Stop, list[Message]], Awaitable[None]] | None = None
         self.translation: Translation | None = None
         # `stop` is what others may know: complete, with its place; `_halt` is there from the first moment on.
@@ -191,12 +193,15 @@ class DebugSession:
 
     async def _answer(self, waiting: asyncio.Future[Message], command: str, timeout_s: float) -> Message:
         """Waits; what the process is still busy with is then interrupted, or it would answer nothing ever after."""
-        await asyncio.wait({waiting}, timeout=timeout_s)
-        for _ in range(_INTERRUPTS):
-            if waiting.done() or command not in _FRAME_BOUND or self.interrupt is None:
-                break
+        begin = time.monotonic()
+        interrupt = self.interrupt if command in _FRAME_BOUND else None
+        await asyncio.wait({waiting}, timeout=timeout_s if interrupt is None else min(_SHOWING_S, timeout_s))
+        left = _INTERRUPTS
+        while interrupt is not None and left and not waiting.done():
+            showing_only = time.monotonic() - begin < timeout_s
             # Once for each value that does not end.
-            await self.interrupt()
+            await interrupt(showing_only)
+            left -= not showing_only
             await asyncio.wait({waiting}, timeout=1.0)
         if not waiting.done():
             raise UnreachableError(

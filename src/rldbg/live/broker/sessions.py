@@ -30,7 +30,7 @@ class Sessions:
     def __init__(self, run: Path) -> None:
         self.breaks = BreakTable()
         self.log_points = LogPoints(run)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def of(self, process: Process) -> DebugSession:
         """The process's session, opened if need be. Raises UnreachableError."""
@@ -74,7 +74,7 @@ class Sessions:
         client hears of it."""
         session = DebugSession(stream, number=number, on_change=lambda: self._changed(process, session))
         session.prepare_stop = prepare_stop
-        session.interrupt = lambda: _interrupt(process)
+        session.interrupt = lambda showing_only: _interrupt(process, showing_only=showing_only)
         session.on_output = lambda text: self._said(process, text)
         before = process.session
         reading = asyncio.ensure_future(session.run())
@@ -130,13 +130,19 @@ class Sessions:
         except (RldbgError, TimeoutError) as error:
             _log.info("breakpoints of %s: %s", process.who, error)
 
-    async def pause(self, process: Process, *, tries: int = 3) -> None:
+    async def pause(self, process: Process) -> None:
         """Stops a running process at its next line of Python."""
+        try:
+            with process.in_use():
+                await self._stop(process)
+        except asyncio.CancelledError:
+            self.spawn(self.release_once_open(process))
+            raise
+
+    async def _stop(self, process: Process) -> None:
         session = await self.settled(process)
-        if session.is_halting:
-            await process.wait_until(lambda: not session.is_halting or session.stop is not None, _STOP_S)
-            if session.stop is None and tries > 1:  # it was going on from an earlier stop
-                await self.pause(process, tries=tries - 1)
+        await process.wait_until(lambda: session.stop is not None or not session.is_halting, _STOP_S)
+        if session.stop is not None:
             return
         threads = (await session.request("threads", {})).get("threads") or []
         main = next((each for each in threads if each.get("name") == "MainThread"), threads[0] if threads else None)
@@ -148,8 +154,8 @@ class Sessions:
                 f"{process.who} runs no Python code now; it will stop as soon as it does",
                 f"`rldbg stacks {process.who} --native` shows what it is in",
             )
-        if session.stop is None and tries > 1:  # the session was on its way out, let go by a client that left before
-            await self.pause(process, tries=tries - 1)
+        if session.stop is None:
+            raise UnreachableError(f"{process.who} ended before it could be stopped", "`rldbg ps` shows what is left")
 
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
         """Lets a stopped process go on, by `continue` or one kind of step."""
@@ -162,17 +168,25 @@ class Sessions:
             await self.release(process)
 
     async def release(self, process: Process) -> None:
-        """Ends a session that nobody needs any more, so that the process runs at its own speed again."""
+        """Ends a session that nobody needs any more, so that the process runs at its own speed again.
+
+        Once begun it goes to its end, even if the client leaves for whom it is done: the next one would be given a
+        session that is about to end.
+        """
+        await asyncio.shield(self.spawn(self._release(process)))
+
+    async def _release(self, process: Process) -> None:
         if process.opening.locked():
             # Somebody is about to need it, or is releasing it already.
             return
         # Until it is gone nobody may be given it.
         async with process.opening:
             session = process.session
-            if session is None or process.declared or process.attached or self.breaks.concerns(process):
+            needed = process.users or process.declared or process.attached or self.breaks.concerns(process)
+            if session is None or needed or session.is_halting:
                 return
-            if not session.is_halting and await self._close(process, session):
-                await process.wait_until(lambda: process.session is not session, _STOP_S)
+            if await self._close(process, session):
+                await process.wait_until(lambda: process.session is not session, _OPEN_S)
 
     async def release_once_open(self, process: Process) -> None:
         """For somebody who left while the session was being opened."""
@@ -195,21 +209,22 @@ class Sessions:
             return False
         return bool(answer.get("closed"))
 
-    def spawn(self, work: Awaitable[Any]) -> None:
+    def spawn(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
         """Runs something in the background; its failure is logged."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("in the background: %s", error)
 
 
-async def _interrupt(process: Process) -> None:
-    """Ends what the process is evaluating; where there is no agent, nothing can."""
+async def _interrupt(process: Process, *, showing_only: bool) -> None:
+    """Ends what the process is evaluating, or only the text of a value; where there is no agent, nothing can."""
     if process.agent is None:
         return
     with contextlib.suppress(WireError, TimeoutError):
-        await process.agent.request("interrupt", {}, timeout_s=5.0)
+        await process.agent.request("interrupt", {"showing_only": showing_only}, timeout_s=5.0)
