@@ -1,7 +1,8 @@
 """`rldbg show`: what is in a recording, and is it healthy; the fields of its records; one sample token by token."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rldbg.cli.output import print_findings, print_json, print_note, print_resul
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, Severity, UsageError, worst
 
 if TYPE_CHECKING:
-    from rldbg.recording import Recording
+    from rldbg.recording import Recording, Sample
 
 _MAX_RECORDS = 12
 _MAX_FINDINGS = 12
@@ -45,7 +46,8 @@ def command(
 
     recording = open(path, layout)
     if sample is not None:
-        return _show_sample(recording, _sample_id(sample), step, tokenizer, as_json)
+        found = recording.sample(_sample_id(sample), step, _known_kind(recording, kind), rank)
+        return _show_sample(found, tokenizer, as_json)
     if (step, kind, rank) != (None, None, None):
         return _show_records(recording, kind, step, rank, as_json)
     return _show_summary(recording, as_json)
@@ -114,26 +116,40 @@ def _refuse_absent(recording: "Recording", kind: str | None, step: int | None, r
     asked = " ".join(
         f"{name} {value}" for name, value in (("kind", kind), ("step", step), ("rank", rank)) if value is not None
     )
+    near = get_close_matches(kind, recording.kinds(), 1) if kind else []
+    meant = f"did you mean --kind {near[0]}? " if near and near[0] != kind else ""
     steps = recording.steps()
-    span = f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
+    span = f"steps {_span(steps)}" if steps else "no steps"
     raise IncompleteDataError(
         f"{recording.title} has no record with {asked}",
-        f"it has kinds {', '.join(recording.kinds())}; {span}; {len(recording.ranks())} ranks",
+        f"{meant}it has kinds {', '.join(recording.kinds())}; {span}; ranks {_span(recording.ranks())}",
     )
 
 
-def _show_sample(recording: "Recording", id: SampleId, step: int | None, tokenizer: str | None, as_json: bool) -> int:
-    found = recording.sample(id, step)
+def _span(numbers: Sequence[int]) -> str:
+    from rldbg.recording.terminal import ranges
+
+    return ranges(numbers)
+
+
+def _known_kind(recording: "Recording", kind: str | None) -> str | None:
+    if kind is not None and kind not in recording.kinds():
+        _refuse_absent(recording, kind, None, None)
+    return kind
+
+
+def _show_sample(found: "Sample", tokenizer: str | None, as_json: bool) -> int:
     if as_json:
         from rldbg.recording.token_columns import TokenColumns
 
         columns = TokenColumns(found)
         print_json(
             {
-                "sample": str(id),
+                "sample": str(found.id),
                 "step": found.step,
                 "prompt_hash": found.prompt_hash,
                 "records": [row.key._asdict() | {"row": row.row, "source": row.source} for row in found.rows],
+                "values": found.single_values(),
                 "tokens": columns.tokens.tolist(),
                 "trained": None if columns.trained is None else columns.trained.tolist(),
                 "columns": {name: list(map(_finite, values.tolist())) for name, values in columns.columns.items()},

@@ -2,8 +2,9 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from rldbg.recording.formats.malformed import reading
 from rldbg.recording.layouts import UNCOUNTED, Entry, Layout, Listing, detect, named
 from rldbg.recording.locating import locate
 from rldbg.recording.records import Record, RecordKey
-from rldbg.recording.samples import Sample, SampleRow, causal_order, rows_of
+from rldbg.recording.samples import Sample, SampleRow, causal_order, only_tokens, rows_of
 from rldbg.recording.tree import LocalTree, Tree
 
 if TYPE_CHECKING:
     from rldbg.recording.summary import Summary
 
 _CONTENTS_KEPT = 4
+_SAMPLES_NAMED = 4
 
 
 def open(path: Path | str, layout: str | None = None) -> "Recording":
@@ -144,21 +146,24 @@ class Recording:
             seen.update(dict.fromkeys(record.samples))
         return tuple(seen)
 
-    def sample(self, id: SampleId, step: int | None = None) -> Sample:
-        """Everything known about one sample, joined over kinds. Without a step, the sample must be in one only."""
+    def sample(self, id: SampleId, step: int | None = None, kind: str | None = None, rank: int | None = None) -> Sample:
+        """Everything known about one sample, joined over kinds. Without a step, the sample must be in one only.
+
+        Of records of other kinds and ranks than those asked for, only its tokens and their mask are kept.
+        """
         rows: list[SampleRow] = []
+        others: dict[SampleId, None] = {}
         prompt = ""
         for record in self.records(step=step):
+            is_asked_for = kind in (None, record.key.kind) and rank in (None, record.key.rank)
+            if is_asked_for:
+                others.update(dict.fromkeys(record.samples))
             for _, row in rows_of(record, [id]):
-                rows.append(row)
+                rows += [row] if is_asked_for else only_tokens(row)
                 prompt = prompt or (record.prompt_hashes[row.row] if record.prompt_hashes else "")
         steps = sorted({row.key.step for row in rows})
-        if not rows:
-            where = "" if step is None else f" at step {step}"
-            raise IncompleteDataError(
-                f"{self.title} has no sample {id}{where}",
-                f"rldbg show {self.title} --json names steps; Recording.samples(step) lists the samples of one",
-            )
+        if not rows or id not in others:
+            raise _no_such_sample(self.title, id, {"step": step, "kind": kind, "rank": rank}, list(others))
         if len(steps) > 1:
             raise UsageError(f"sample {id} is in steps {', '.join(map(str, steps))}", "choose one with --step")
         rows.sort(key=lambda row: (causal_order(row.key.kind), row.key))
@@ -200,6 +205,15 @@ class Recording:
             return entry.rows
         with reading(self.tree.place(entry.file)):
             return self.layout.count_rows(self.tree, entry)
+
+
+def _no_such_sample(
+    title: str, id: SampleId, asked: Mapping[str, object], others: Sequence[SampleId]
+) -> IncompleteDataError:
+    where = "".join(f", {name} {value}" for name, value in asked.items() if value is not None)
+    near = get_close_matches(str(id), list(map(str, others)), _SAMPLES_NAMED, 0.0)
+    hint = f"there are {len(others)} samples, among them {', '.join(near)}" if near else "no record there has samples"
+    return IncompleteDataError(f"{title} has no sample {id}{where}", hint)
 
 
 def _narrowed(listing: Listing, within: str) -> Listing:

@@ -11,6 +11,7 @@ from rldbg.recording.kinds import KINDS, Shape
 from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey
 
 _ORDER = {name: place for place, name in enumerate(KINDS)}
+_TOKENS = ("tokens", "input_tokens", "target_tokens", "loss_mask")
 _ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
 
 
@@ -37,6 +38,24 @@ class Sample:
         """The first row that has this field, in the order of kinds; None when none has."""
         return next((row.fields[name] for row in self.rows if name in row.fields), None)
 
+    def single_values(self) -> dict[str, Any]:
+        """Values that are not per token (the reward, texts), each once; with its kind where another kind differs."""
+        found: dict[str, Any] = {}
+        for row in self.rows:
+            for name, value in row.fields.items():
+                if isinstance(value, dict):
+                    for key, item in value.items():
+                        _keep(found, str(key), row.key.kind, item)
+                elif np.ndim(value) == 0:
+                    _keep(found, name, row.key.kind, value)
+        return found
+
+
+def _keep(found: dict[str, Any], name: str, kind: str, value: Any) -> None:
+    if name in found and str(found[name]) != str(value):
+        name = f"{kind}.{name}"
+    found[name] = value
+
 
 def causal_order(kind: str) -> tuple[int, str]:
     """Sorts kinds as training makes them, from the trajectory to the metrics; a user's own kinds come last."""
@@ -51,6 +70,12 @@ def rows_of(record: Record, ids: Sequence[SampleId]) -> list[tuple[SampleId, Sam
         for row, sample in enumerate(record.samples)
         if sample in wanted
     ]
+
+
+def only_tokens(row: SampleRow) -> list[SampleRow]:
+    """The row with the sample's tokens and their mask alone; nothing where it has none."""
+    kept = {name: row.fields[name] for name in _TOKENS if name in row.fields}
+    return [SampleRow(row.key, row.row, kept, row.source)] if kept else []
 
 
 def row_fields(record: Record, row: int) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def summarise(recording: "Recording") -> tuple[Summary, Listing]:
     health += duplicates(entries)
     health += unread_files(recording.title, listing)
     if not entries:
-        health.append(empty_recording(recording.title))
+        health.append(empty_recording(recording))
     if uncounted:
         health.append(_uncounted(recording.title, uncounted))
     samples = sum(max(entry.rows, 0) for entry in _sample_entries(entries))

@@ -134,21 +134,10 @@ def _sample_head(sample: Sample, columns: TokenColumns) -> RenderableType:
     table.add_column(overflow="fold")
     for row in sample.rows:
         table.add_row(str(row.key), Text(f"row {row.row} of {row.source}"))
-    for name, value in _single_values(sample).items():
-        table.add_row(Text(name), Text(value))
+    for name, value in sample.single_values().items():
+        if not _is_empty(value):
+            table.add_row(Text(name), Text(_short(value)))
     return Group(head, table)
-
-
-def _single_values(sample: Sample) -> dict[str, str]:
-    """Values that are not per token: the reward, the text, whatever else came along."""
-    found: dict[str, str] = {}
-    for row in sample.rows:
-        for name, value in row.fields.items():
-            if isinstance(value, dict):
-                found.update({key: _short(item) for key, item in value.items() if not _is_empty(item)})
-            elif np.ndim(value) == 0:
-                found[name] = _short(value)
-    return found
 
 
 def _short(value: object) -> str:

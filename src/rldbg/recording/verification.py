@@ -12,7 +12,7 @@ from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import verify_pt
 from rldbg.recording.kinds import KINDS
-from rldbg.recording.layouts import Entry, Listing
+from rldbg.recording.layouts import Entry, Listing, recognised
 from rldbg.recording.records import Record, RecordKey
 from rldbg.recording.samples import causal_order
 
@@ -37,7 +37,7 @@ def verify(recording: "Recording") -> list[Finding]:
     findings += duplicates(fresh.listing.entries)
     findings += unread_files(fresh.title, fresh.listing)
     if not fresh.listing.entries:
-        findings.append(empty_recording(fresh.title))
+        findings.append(empty_recording(fresh))
     return findings
 
 
@@ -232,15 +232,14 @@ def unread_files(title: str, listing: Listing) -> Iterator[Finding]:
         )
 
 
-def empty_recording(title: str) -> Finding:
-    return Finding(
-        "empty-recording",
-        Severity.ERROR,
-        title,
-        ("there is no record in it",),
-        "nothing was recorded, everything was dropped, or this is not the folder that was recorded to",
-        ("check that recording was enabled and the step, rank and kind filters let something through",),
-    )
+def empty_recording(recording: "Recording") -> Finding:
+    cause = "nothing was recorded, everything was dropped, or this is not the folder that was recorded to"
+    fix = "check that recording was enabled and the step, rank and kind filters let something through"
+    other = recognised(recording.tree)
+    if other is not None and other.name != recording.layout.name:
+        cause = f"these files are not in the layout {recording.layout.name}, but in {other.name}"
+        fix = f"leave --layout out, or say --layout {other.name}"
+    return Finding("empty-recording", Severity.ERROR, recording.title, ("there is no record in it",), cause, (fix,))
 
 
 def _counted(things: Sequence[object], name: str) -> str:

@@ -180,3 +180,38 @@ def test_summary_in_a_notebook_is_escaped(tmp_path):
     html = rldbg.open(tmp_path / "<b>dump").summary()._repr_html_()
     assert "&lt;b&gt;dump" in html
     assert "<td>trajectory</td>" in html
+
+
+def test_a_sample_of_one_kind_still_has_its_tokens(run):
+    recording = rldbg.open(run)
+    id, step = recording.samples()[0], recording.steps()[0]
+    whole, narrow = recording.sample(id, step), recording.sample(id, step, kind="forward_data")
+    assert np.array_equal(narrow.find("tokens"), whole.find("tokens"))
+    assert {name for row in narrow.rows if row.key.kind != "forward_data" for name in row.fields} <= {
+        "tokens",
+        "loss_mask",
+    }
+
+
+def test_a_sample_that_is_not_there_names_some_that_are(run):
+    with pytest.raises(IncompleteDataError) as error:
+        rldbg.open(run).sample(SampleId("nobody", 7), 0)
+    assert "samples, among them " in error.value.hint
+
+
+def test_single_values_that_differ_between_kinds_are_both_shown(tmp_path):
+    peer_dumps.slime_rollout(tmp_path, 0, [peer_dumps.slime_sample(index) for index in range(2)])
+    peer_dumps.slime_train(tmp_path, 0, 2)
+    values = rldbg.open(tmp_path).sample(SampleId("0", 1)).single_values()
+    assert (values["reward"], values["prepared_trajectories.reward"]) == (1.0, 0.5)
+
+
+def test_the_wrong_layout_says_which_one_it_is(tmp_path):
+    peer_dumps.nexrl(tmp_path, ranks=1, micros=1)
+    recording = rldbg.open(tmp_path, "slime")
+    for findings in (recording.summary().health, recording.verify()):
+        empty = next(finding for finding in findings if finding.id == "empty-recording")
+        assert empty.fix == ("leave --layout out, or say --layout nexrl",)
+    with pytest.raises(UsageError) as error:
+        rldbg.open(tmp_path, "nexlr")
+    assert error.value.hint.startswith("did you mean nexrl?")

@@ -4,13 +4,25 @@ A layout's module is loaded when its turn comes: opening our own recordings cost
 """
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib import import_module
 
 from rldbg.core import IncompleteDataError, UsageError
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
 from rldbg.recording.tree import LocalTree, Tree
 
-__all__ = ["IDS_FROM", "UNCOUNTED", "VALIDATION", "Entry", "Layout", "Listing", "detect", "layouts", "named"]
+__all__ = [
+    "IDS_FROM",
+    "UNCOUNTED",
+    "VALIDATION",
+    "Entry",
+    "Layout",
+    "Listing",
+    "detect",
+    "layouts",
+    "named",
+    "recognised",
+]
 
 # Each in a module of its name, as a class of its name in camel case.
 _NAMES = ("rldbg", "nexrl", "sglang", "slime", "verl", "nemo_rl", "prime_rl", "areal", "trl")
@@ -48,17 +60,24 @@ def named(name: str) -> Layout:
     """The layout of this name; dashes and underscores are one."""
     wanted = name.replace("-", "_").lower()
     if wanted not in _NAMES:
-        raise UsageError(f"there is no layout {name!r}", f"layouts: {', '.join(_NAMES)}")
+        near = get_close_matches(wanted, _NAMES, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"there is no layout {name!r}", f"{meant}layouts: {', '.join(_NAMES)}")
     return _layout(wanted)
+
+
+def recognised(tree: Tree) -> Layout | None:
+    """The first layout that recognises the files."""
+    return next((layout for layout in layouts() if layout.recognises(tree)), None)
 
 
 def detect(tree: Tree) -> Layout:
     """The first layout that recognises the files. Raises when none does, with what was looked for."""
     if not tree.files:
         raise IncompleteDataError(f"{tree.title} holds no files", "give the folder that the dumps were written to")
-    for layout in layouts():
-        if layout.recognises(tree):
-            return layout
+    found = recognised(tree)
+    if found is not None:
+        return found
     looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in layouts())
     examples = ", ".join(fact.name for fact in tree.files[:3])
     inner = _recordings_below(tree)
