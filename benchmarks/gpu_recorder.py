@@ -245,7 +245,7 @@ def bench_bandwidth() -> bool:
     speeds = []
     for _ in range(5):
         memory = ArenaMemory(arena, lambda: None)
-        (transfer,) = devices.send([Landing(tensor) for tensor in tensors.values()], memory)
+        (transfer,) = devices.send([Landing(tensor) for tensor in tensors.values()], memory.take)
         torch.cuda.synchronize()
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)

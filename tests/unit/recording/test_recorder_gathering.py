@@ -15,7 +15,7 @@ DEVICES = Devices(Arena(4096), 0)
 
 
 def handed(number: int, kind: str = "loss", step: int = 0, **about) -> Handed:
-    snapshot = Snapshot(HeapMemory(), DEVICES)
+    snapshot = Snapshot("mine", HeapMemory(), DEVICES)
     snapshot.add("values", about.pop("values", np.zeros(4, dtype=np.float32)))
     key = RecordKey(kind, step, 0, number, about.pop("epoch", 0), about.pop("mini_batch", 0))
     return Handed((number,), Ticket(key, Scope.MICRO, 0, **({"alone": False} | about)), snapshot)

@@ -7,17 +7,21 @@ of its own tensors instead; the thread does not.
 
 import itertools
 import logging
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.memory import Memory
-from rldbg.recording.recorder.tensors import array_from_bytes, dtype_name, torch_module
+from rldbg.recording.recorder.tensors import array_from_bytes, name_of, torch_module
 from rldbg.recording.records import EncodedArray
 
 _LOGGER = logging.getLogger(__name__)
 _SLAB_BYTES = 32 * 2**20
+
+Take = Callable[[int], np.ndarray]
+"""Gives so many bytes of host memory."""
 
 
 class PinnedSlabs:
@@ -25,7 +29,7 @@ class PinnedSlabs:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._base = int(arena.memory.ctypes.data)
+        self._base = _address(arena.memory)
         self._pinned: set[int] = set()
         self._refused = False
 
@@ -49,12 +53,12 @@ class PinnedSlabs:
 
     def cuts(self, target: np.ndarray) -> list[int]:
         """Where a copy into `target` must be cut, because one copy must not cross two page-locked ranges."""
-        begin = int(target.ctypes.data) - self._base
+        begin = _address(target) - self._base
         inner = [slab * _SLAB_BYTES - begin for slab in self._slabs_under(target)]
         return [0, *(cut for cut in inner if 0 < cut < target.nbytes), target.nbytes]
 
     def _slabs_under(self, target: np.ndarray) -> range:
-        begin = int(target.ctypes.data) - self._base
+        begin = _address(target) - self._base
         if not 0 <= begin < self._arena.capacity:  # memory of its own, for a record larger than the arena
             return range(0)
         return range(begin // _SLAB_BYTES, -(-(begin + target.nbytes) // _SLAB_BYTES))
@@ -69,12 +73,15 @@ class Landing:
         self.itemsize: int = tensor.itemsize
         self.target: np.ndarray
         """Where it lands; its parcel says."""
-        self._dtype = dtype_name(tensor)
-        self._shape = tuple(tensor.shape)
+        self._dtype = tensor.dtype
+        self._shape = tensor.shape
 
     def array(self) -> np.ndarray | EncodedArray:
         """The tensor's values, once the transfer has finished."""
-        return array_from_bytes(self.target, self._dtype, self._shape)
+        return array_from_bytes(self.target, name_of(self._dtype), tuple(self._shape))
+
+
+_NBYTES, _ITEMSIZE = attrgetter("nbytes"), attrgetter("itemsize")
 
 
 class _Copy(NamedTuple):
@@ -87,11 +94,11 @@ class _Copy(NamedTuple):
 class Parcel:
     """Tensors that travel as one: one piece of host memory, one clone, one copy."""
 
-    def __init__(self, landings: list[Landing], memory: Memory) -> None:
+    def __init__(self, landings: list[Landing], take: Take) -> None:
         # Wide values first, so that each tensor's bytes are aligned for its type.
-        self._landings = sorted(landings, key=lambda landing: -landing.itemsize)
-        self.nbytes = sum(landing.nbytes for landing in landings)
-        self.target = memory.take(self.nbytes)
+        self._landings = sorted(landings, key=_ITEMSIZE, reverse=True)
+        self.nbytes = sum(map(_NBYTES, landings))
+        self.target = take(self.nbytes)
         start = 0
         for landing in self._landings:
             landing.target = self.target[start : start + landing.nbytes]
@@ -120,7 +127,7 @@ def _bytes(tensor: Any) -> Any:
     return tensor.reshape(-1).view(_torch().uint8)
 
 
-def _parcels(landings: list[Landing], memory: Memory) -> list[Parcel]:
+def _parcels(landings: list[Landing], take: Take) -> list[Parcel]:
     """Neighbours that together have at most the bytes of a slab, so that the buffer need not hold more in one piece."""
     groups: list[list[Landing]] = []
     size = _SLAB_BYTES
@@ -130,7 +137,7 @@ def _parcels(landings: list[Landing], memory: Memory) -> list[Parcel]:
             groups.append([])
             size = landing.nbytes
         groups[-1].append(landing)
-    return [Parcel(group, memory) for group in groups]
+    return [Parcel(group, take) for group in groups]
 
 
 class Lane:
@@ -145,9 +152,9 @@ class Lane:
         self._taken = 0
         self._freed = 0
 
-    def send(self, landings: list[Landing], memory: Memory) -> "Transfer":
+    def send(self, landings: list[Landing], take: Take) -> "Transfer":
         """Starts the way of these tensors. The caller may overwrite them in stream order when this returns."""
-        parcels = _parcels(landings, memory)
+        parcels = _parcels(landings, take)
         for parcel in parcels:
             self.slabs.pin(parcel.target)
         size = sum(parcel.nbytes for parcel in parcels)
@@ -212,7 +219,7 @@ class Devices:
         self._buffer_bytes = buffer_bytes
         self._lanes: dict[Any, Lane] = {}
 
-    def send(self, landings: list[Landing], memory: Memory) -> list[Transfer]:
+    def send(self, landings: list[Landing], take: Take) -> list[Transfer]:
         """Starts the way of these tensors into memory that is taken for them."""
         if _cuda().is_current_stream_capturing():
             raise ValueError("nothing can be recorded while a CUDA graph is being captured")
@@ -223,11 +230,16 @@ class Devices:
         for device, group in by_device.items():
             if device not in self._lanes:
                 self._lanes[device] = Lane(device, self._slabs, self._buffer_bytes)
-            transfers.append(self._lanes[device].send(group, memory))
+            transfers.append(self._lanes[device].send(group, take))
         return transfers
 
     def close(self) -> None:
         self._slabs.unpin()
+
+
+def _address(memory: np.ndarray) -> int:
+    # `.ctypes.data` would run a screenful of Python on the training thread.
+    return int(memory.__array_interface__["data"][0])
 
 
 def _torch() -> Any:

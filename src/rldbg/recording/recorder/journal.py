@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rldbg.core import Identity
 from rldbg.recording.records import SCHEMA_VERSION, RecordKey
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encoded_kind = lru_cache(maxsize=256)(_ENCODE)
 
 
 class Journal:
@@ -42,7 +44,7 @@ class Journal:
     def intent(self, ids: Sequence[int], key: RecordKey, rows: int) -> None:
         """One line a record; the micro-batch numbers of those after the first follow that of the key."""
         # Formatted by hand: this is written on the training thread.
-        before = f'"key":[{_ENCODE(key.kind)},{key.step},{key.rank}'
+        before = f'"key":[{_encoded_kind(key.kind)},{key.step},{key.rank}'
         after = f'{key.epoch},{key.mini_batch}],"rows":{rows}}}'
         lines = (f'{{"event":"intent","id":{id},{before},{key.micro + n},{after}' for n, id in enumerate(ids))
         self._write("\n".join(lines))

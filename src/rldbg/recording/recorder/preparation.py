@@ -35,7 +35,7 @@ def prepare(call: Call, settings: RecorderSettings, sample_ids: SampleIds) -> Pr
     fields = _columns(key.kind, call.fields)
     samples = sample_ids.named_by(fields) if call.samples is None else sample_ids.given(call.samples)
     hashes = call.prompt_hashes
-    rows = row_filter.kept_rows(samples, settings.samples)
+    rows = None if settings.samples is None else row_filter.kept_rows(samples, settings.samples)
     if rows is not None:
         if not rows:
             return None

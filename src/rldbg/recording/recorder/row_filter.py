@@ -10,9 +10,9 @@ from rldbg.recording.recorder.schema import row_count
 from rldbg.recording.records import EncodedArray, Ragged
 
 
-def kept_rows(samples: tuple[SampleId, ...], wanted: frozenset[SampleId] | None) -> list[int] | None:
+def kept_rows(samples: tuple[SampleId, ...], wanted: frozenset[SampleId]) -> list[int] | None:
     """Indices of the rows to keep, or None to keep the record as it is."""
-    if wanted is None or not samples:
+    if not samples:
         return None
     rows = [row for row, sample in enumerate(samples) if sample in wanted]
     return None if len(rows) == len(samples) else rows

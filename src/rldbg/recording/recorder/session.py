@@ -17,7 +17,6 @@ from rldbg.recording.recorder.journal import Journal
 from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, Memory, NoRoom, TooLarge
 from rldbg.recording.recorder.pipeline import Pipeline
 from rldbg.recording.recorder.retention import Retention
-from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.recorder.snapshot import Snapshot
 from rldbg.recording.recorder.ticket import Ticket
@@ -158,10 +157,10 @@ class Session:
         memory: Memory,
         written: threading.Event | None = None,
     ) -> None:
-        snapshot = Snapshot(memory, self._devices)
+        snapshot = Snapshot(ticket.key.kind, memory, self._devices)
         try:
             for name, value in fields.items():
-                snapshot.add(name, value, shape_of(ticket.key.kind, name))
+                snapshot.add(name, value)
             snapshot.seal()
         except BaseException:
             memory.release()

@@ -9,6 +9,7 @@ from rldbg.recording.kinds import Shape
 from rldbg.recording.recorder.device import Devices, Landing, Transfer
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
 from rldbg.recording.recorder.memory import Memory
+from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.tensors import array_of, is_tensor, plain_tensor, torch_module
 from rldbg.recording.records import EncodedArray, Ragged
 
@@ -26,20 +27,22 @@ class Snapshot:
     Fields on a device are Landings until land() has been called, by the pipeline's thread.
     """
 
-    def __init__(self, memory: Memory, devices: Devices) -> None:
+    def __init__(self, kind: str, memory: Memory, devices: Devices) -> None:
         self.memory = memory
         self.fields: dict[str, Any] = {}
+        self._kind = kind
         self._devices = devices
         self._landings: list[Landing] = []
         self._transfers: list[Transfer] = []
         self._leaves = _RECORD_LEAVES
 
-    def add(self, name: str, value: Any, shape: Shape | None = None) -> None:
-        """Copies one field. A declared shape of data or text keeps lists as lists."""
-        if is_tensor(value) and value.is_nested:
-            self._add_rows(name, value.unbind())
-        elif is_tensor(value):
-            self.fields[name] = self._own_tensor(value)
+    def add(self, name: str, value: Any) -> None:
+        """Copies one field. What the kind declares to be data or text keeps its lists as lists."""
+        if is_tensor(value):
+            if value.is_nested:
+                self._add_rows(name, value.unbind())
+            else:
+                self.fields[name] = self._own_tensor(value)
         elif isinstance(value, np.ndarray):
             self.fields[name] = self._own_array(value)
         elif isinstance(value, EncodedArray):
@@ -48,17 +51,17 @@ class Snapshot:
             values: Any = value.values
             owned = self._own_encoded(values) if isinstance(values, EncodedArray) else self._own(values)
             self.fields[name] = Ragged(owned, self._own(value.offsets))
-        elif isinstance(value, list | tuple) and value and shape not in _AS_GIVEN:
+        elif isinstance(value, list | tuple) and value and shape_of(self._kind, name) not in _AS_GIVEN:
             self._add_list(name, value)
         else:
             self.fields[name] = self._plain(value)
 
     def seal(self) -> None:
         """Ends the training thread's part: from here on the caller's data is its own again."""
-        if self._leaves:
-            self.memory.take(_LEAF_BYTES * self._leaves)
         if self._landings:
-            self._transfers = self._devices.send(self._landings, self.memory)
+            self._transfers = self._devices.send(self._landings, self._take)
+        if self._leaves:
+            self._take(0)
 
     def begin_landing(self) -> None:
         for transfer in self._transfers:
@@ -130,10 +133,7 @@ class Snapshot:
 
     def _own(self, array: np.ndarray) -> np.ndarray:
         dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-        size = array.nbytes
-        # Charged here and not by a block of its own: taking and giving back a block costs more than a small copy.
-        raw = self.memory.take(size + _LEAF_BYTES * self._leaves)[:size]
-        self._leaves = 0
+        raw = self._take(array.nbytes)
         target = raw.view(dtype).reshape(array.shape)
         if 0 < array.nbytes <= _COPY_AT_ONCE_BYTES and array.flags.c_contiguous and array.dtype == dtype:
             # numpy lets go of the interpreter for a copy; getting it back can take longer than a small copy does.
@@ -141,6 +141,12 @@ class Snapshot:
         else:
             np.copyto(target, array)
         return target
+
+    def _take(self, size: int) -> np.ndarray:
+        """So many bytes, and those that the leaves are charged with: blocks of their own would cost more."""
+        raw = self.memory.take(size + _LEAF_BYTES * self._leaves)[:size]
+        self._leaves = 0
+        return raw
 
     def _deep(self, values: Sequence[Any]) -> Any:
         """Lists nested three deep or more: an array where they are regular and numeric, else data."""

@@ -42,11 +42,12 @@ def plain_tensor(tensor: Any) -> Any:
 
 def dtype_name(tensor: Any) -> str:
     """The usual name of a tensor's dtype: float32, bfloat16 ..."""
-    return _name_of(tensor.dtype)
+    return name_of(tensor.dtype)
 
 
 @lru_cache(maxsize=64)  # torch makes the text anew each time it is asked for
-def _name_of(dtype: Any) -> str:
+def name_of(dtype: Any) -> str:
+    """The usual name of torch's dtype."""
     return str(dtype).removeprefix("torch.")
 
 
