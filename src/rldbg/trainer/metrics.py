@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,10 +61,17 @@ def open_trackers(
             trackers.append(makers[tracker](run_folder, settings.project, name, redact(dict(config))))
         except ImportError as error:
             raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
-        except Exception as error:  # another library's start, with errors of its own
-            what = f"logging.trackers names {tracker}, which does not start: {error}"
-            raise PrerequisiteError(what, f"do what {tracker} asks for, or leave it out of logging.trackers") from error
     return trackers
+
+
+@contextmanager
+def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None]:
+    """Around another library's start: that it does not is no bug of ours."""
+    try:
+        yield
+    except (its_own, OSError, ValueError) as error:
+        what = f"logging.trackers names {tracker}, which does not start: {error}"
+        raise PrerequisiteError(what, f"do what {tracker} asks for, or leave it out of logging.trackers") from error
 
 
 class _Wrapped:
@@ -83,7 +91,8 @@ class _Wrapped:
 def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[str, Any]) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(run_folder / "logs" / "tensorboard"))
+    with _starting("tensorboard"):
+        writer = SummaryWriter(str(run_folder / "logs" / "tensorboard"))
 
     def log(step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -95,14 +104,16 @@ def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[s
 def _wandb(run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
     import wandb
 
-    run = wandb.init(project=project, name=name, config=dict(config), dir=str(run_folder))
+    with _starting("wandb", wandb.Error):
+        run = wandb.init(project=project, name=name, config=dict(config), dir=str(run_folder))
     return _Wrapped(lambda step, metrics: run.log(metrics, step=step), run.finish)
 
 
 def _mlflow(_run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
     import mlflow
 
-    mlflow.set_experiment(project)
-    mlflow.start_run(run_name=name)
-    mlflow.log_dict(dict(config), "recipe.json")
+    with _starting("mlflow", mlflow.MlflowException):
+        mlflow.set_experiment(project)
+        mlflow.start_run(run_name=name)
+        mlflow.log_dict(dict(config), "recipe.json")
     return _Wrapped(lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run)

@@ -47,10 +47,11 @@ def test_a_library_that_does_not_start_is_no_bug_of_ours_and_sees_no_secret(tmp_
 
     def init(**settings):
         seen.update(settings)
-        raise RuntimeError("No API key configured. Use `wandb login` to log in.")
+        raise library.Error("No API key configured. Use `wandb login` to log in.")
 
     library = ModuleType("wandb")
     library.init = init
+    library.Error = type("Error", (Exception,), {})
     monkeypatch.setitem(sys.modules, "wandb", library)
     with pytest.raises(PrerequisiteError, match="wandb login"):
         opened(tmp_path, "wandb", config={"remote": {"api_key": "tml-secret"}, "steps": 3})
