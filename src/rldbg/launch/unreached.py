@@ -10,23 +10,13 @@ from pathlib import Path
 import psutil
 
 from rldbg.agent.arguments import STARTUP, program_of
+from rldbg.agent.startup.rldbg_startup import NOT_THE_USERS
 from rldbg.core import Finding, Severity
 from rldbg.launch.command_line import is_interpreter
 
 _YOUNG_S = 5.0
 """A process may still be starting its agent for this long."""
-_HELPERS = (
-    "/ray/dashboard/",
-    "/ray/_private/log_monitor.py",
-    "/ray/_private/runtime_env/agent/",
-    "/ray/_private/workers/setup_worker.py",
-    "/ray/autoscaler/",
-    "/debugpy/adapter",
-    "multiprocessing.resource_tracker",
-    "multiprocessing.semaphore_tracker",
-    "rldbg.live.broker",
-    "rldbg_agent.profiling_minder",
-)
+_HELPERS = (*NOT_THE_USERS, "rldbg.live.broker", "rldbg_agent.profiling_minder")
 _RAY_DAEMON = re.compile(r"ray::(?:DashboardAgent|RuntimeEnvAgent|LogMonitor)$|ray-dashboard")
 _TOOLS = frozenset(
     {"ray", "rldbg", "pip", "pip3", "uv", "py-spy", "torchrun", "deepspeed", "accelerate", "tensorboard", "wandb"}

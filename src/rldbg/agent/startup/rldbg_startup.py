@@ -12,7 +12,7 @@ from typing import Any
 
 _PACKAGE = "rldbg_agent"
 # Helpers of others that run Python but none of the user's code: an agent there would only be in the way.
-_NOT_THE_USERS = (
+NOT_THE_USERS = (
     "/ray/dashboard/",
     "/ray/_private/log_monitor.py",
     "/ray/_private/runtime_env/agent/",
@@ -72,4 +72,4 @@ def _is_a_helper(argv: list[str]) -> bool:
         names = {words[1]}
     if names == {"rldbg"} and "train" in words:
         return False
-    return bool(names & _NOT_THE_USERS_PROGRAMS) or any(part in word for word in words for part in _NOT_THE_USERS)
+    return bool(names & _NOT_THE_USERS_PROGRAMS) or any(part in word for word in words for part in NOT_THE_USERS)
