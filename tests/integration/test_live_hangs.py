@@ -142,9 +142,11 @@ def test_timeouts_that_the_user_set_are_raised_when_a_rank_stops(theatre, scene,
     job.wait_stopped()
     (tmp_path / "go").write_text("")
     until(lambda: _waits(job, theatre.pids[1]), "rank 1 to wait")
-    until(lambda: job.stopped()[0]["since_s"] >= 4, "4 s", 60)
+    waiting_since_s = job.stopped()[0]["since_s"]
+    until(lambda: job.stopped()[0]["since_s"] >= waiting_since_s + 3, "3 s", 60)
     job.client.request("continue", who="all")
-    until(lambda: len(list(tmp_path.glob("survived_*"))) == 2, "both ranks")
+    waited = until(lambda: len(list(tmp_path.glob("survived_*"))) == 2 and tmp_path, "both ranks")
+    assert float((waited / "survived_1").read_text()) > 2, "longer than the user's own timeout"
 
 
 def test_what_cannot_be_protected_is_named(theatre, scene, tmp_path):

@@ -43,8 +43,11 @@ def values(folder: Path) -> dict[RecordKey, object]:
     return {record.key: record.fields["x"] for record in rldbg.open(folder).records()}
 
 
-def kill_at_a_random_moment(folder: Path, seed: int) -> None:
-    """Kills a trainer with SIGKILL and checks that every record it had handed over is there or named as missing."""
+def kill_at_a_random_moment(folder: Path, seed: int) -> int:
+    """Kills a trainer with SIGKILL and checks that every record it had handed over is there or named as missing.
+
+    How many it had handed over.
+    """
     process = start("train_forever", folder, FORMATS[seed % 3], seed)
     handed = [process.stdout.readline().split()]
     timer = threading.Timer(random.Random(seed).uniform(0.0, 0.25), process.kill)
@@ -71,18 +74,19 @@ def kill_at_a_random_moment(folder: Path, seed: int) -> None:
     }
     assert not damage, f"a killed process left damage: {damage}"
     assert any("unfinished" in finding.id for finding in findings), findings
+    return len(handed)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_killed_process_leaves_only_whole_files(tmp_path: Path, seed: int) -> None:
-    kill_at_a_random_moment(tmp_path, seed)
+    assert kill_at_a_random_moment(tmp_path, seed) >= 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_two_hundred_killed_processes(tmp_path: Path) -> None:
     for seed in range(200):
-        kill_at_a_random_moment(tmp_path / str(seed), seed)
+        assert kill_at_a_random_moment(tmp_path / str(seed), seed) >= 1
         shutil.rmtree(tmp_path / str(seed))
 
 
