@@ -1,15 +1,21 @@
 """`rldbg config show`: every setting with its origin, or a recipe with the blocks we own resolved and checked."""
 
 import importlib
+import math
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_note, print_result
+from rldbg.cli.output import print_json, print_line, print_note, print_result
 from rldbg.cli.settings import Setting, project_settings, settings_of
 from rldbg.cli.verbs import VERBS
 from rldbg.core import VARIABLES, Environment, redact
+
+_KEY = re.compile(r"(?P<indent> *)(?P<key>[^\s#:-][^:]*):(?: |$)")
 
 
 @click.group("config")
@@ -65,6 +71,7 @@ def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: b
     from rldbg.core.recipe import compose, resolve_block
     from rldbg.recording.configuration import (
         debug_block_from_environment,
+        origins_of,
         parse_debug_block,
         parse_rollout_worker_block,
     )
@@ -76,17 +83,38 @@ def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: b
         resolved[str(block)] = resolve_block(config, str(block), source=recipe, lenient=not ours)
     written = resolved.get("debug")
     debug = debug_block_from_environment(Environment(), parse_debug_block(written, source=recipe))
+    origins: dict[str, str] = {}
     if written is not None or debug.enable_data_dump:
         resolved["debug"] = debug.model_dump(mode="json")
+        origins = {f"debug.{key}": origin for key, origin in origins_of(debug, written).items()}
     if resolved.get("rollout_worker") is not None:
         worker = parse_rollout_worker_block(resolved["rollout_worker"], source=recipe)
         resolved["rollout_worker"] = worker.model_dump(mode="json", exclude_defaults=True)
     shown = redact(resolved) if hide else resolved
+    kinds = sorted(debug.kinds()) if debug.enable_data_dump else []
     if as_json:
-        print_json({"recipe": shown, "records": sorted(debug.kinds()) if debug.enable_data_dump else []})
+        print_json({"recipe": shown, "records": kinds, "origins": origins})
         return
-    from rich.text import Text
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=math.inf)
+    print_line(_with_origins(text.rstrip("\n"), origins))
+    print_note("records: " + (", ".join(kinds) or "nothing") + _why_nothing(debug.enable_data_dump, resolved))
 
-    print_result(Text(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True), end=""))
-    kinds = ", ".join(sorted(debug.kinds())) or "nothing"
-    print_note(f"records: {kinds}" if debug.enable_data_dump else "records: nothing (debug.enable_data_dump is off)")
+
+def _why_nothing(is_on: bool, recipe: Mapping[str, Any]) -> str:
+    if is_on:
+        return ""
+    near = [] if "debug" in recipe else get_close_matches("debug", recipe, 1, 0.7)
+    return f" (there is no block debug: did you mean it by {near[0]}?)" if near else " (debug.enable_data_dump is off)"
+
+
+def _with_origins(text: str, origins: Mapping[str, str]) -> str:
+    """The YAML with a comment behind every value of ours that the recipe does not say."""
+    lines: list[str] = []
+    path: list[str] = []
+    for line in text.splitlines():
+        found = _KEY.match(line)
+        if found:
+            path = [*path[: len(found["indent"]) // 2], found["key"]]
+        origin = origins.get(".".join(path), "recipe") if found else "recipe"
+        lines.append(line if origin == "recipe" else f"{line}  # {origin}")
+    return "\n".join(lines)

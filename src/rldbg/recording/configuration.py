@@ -179,8 +179,15 @@ _FOREIGN_ROLLOUT_KEYS = frozenset(
 
 
 def parse_debug_block(block: Mapping[str, Any] | None, *, source: str = "debug") -> DebugBlock:
-    """The validated `debug:` block; an absent one means recording is off."""
-    return _validate(DebugBlock, block, name="debug", source=source)
+    """The validated `debug:` block; an absent one means recording is off, and a key without a value is absent."""
+    return _validate(DebugBlock, _without_nulls(block), name="debug", source=source)
+
+
+def _without_nulls(block: Any) -> Any:
+    """YAML gives null for a key under which everything is commented out."""
+    if not isinstance(block, Mapping):
+        return block
+    return {key: _without_nulls(value) for key, value in block.items() if value is not None}
 
 
 def parse_rollout_worker_block(
@@ -228,6 +235,22 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
     if environment.is_set("RLDBG_RECORD_KINDS"):
         changes |= _switches(environment.names("RLDBG_RECORD_KINDS"), "RLDBG_RECORD_KINDS")
     return parse_debug_block(changes, source="environment")
+
+
+def origins_of(block: DebugBlock, written: Mapping[str, Any] | None) -> dict[str, str]:
+    """Where each value of a block comes from that was read from a recipe and had the environment laid over it."""
+    recipe, before = _flat(_without_nulls(written or {})), _flat(parse_debug_block(written).model_dump(mode="json"))
+    return {
+        key: "environment" if value != before.get(key) else "recipe" if key in recipe else "default"
+        for key, value in _flat(block.model_dump(mode="json")).items()
+    }
+
+
+def _flat(block: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in block.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:

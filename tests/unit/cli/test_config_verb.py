@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import yaml
 
 from rldbg.cli.application import run
 
@@ -48,3 +49,29 @@ def test_a_recipe_shows_our_blocks_resolved_and_leaves_others_alone(own_folder, 
     }
     assert run(["config", "show", "r.yaml", "+debug.dump_format=jsonl"]) == 0
     assert "dump_format: jsonl" in capsys.readouterr().out
+
+
+def test_a_recipe_is_shown_as_yaml_with_origins(own_folder, capsys, monkeypatch):
+    path = "logs/" + "a-long-name/" * 20 + "step_000000.pt"
+    recipe = {
+        "debug": {"enable_data_dump": True, "dump_options": {"loss": True, "param": None}, "ranks": None},
+        "rollout_worker": {"type": "mock", "trajectory_load_path": path},
+    }
+    (own_folder / "r.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.setenv("RLDBG_RECORD_DIR", "/elsewhere")
+    assert run(["config", "show", "r.yaml"]) == 0
+    text = capsys.readouterr().out
+    shown = yaml.safe_load(text)
+    assert shown["rollout_worker"]["trajectory_load_path"] == path
+    assert shown["debug"]["dump_options"]["param"] is False
+    assert "  enable_data_dump: true\n  dump_dir: /elsewhere  # environment\n  dump_format: pt  # default\n" in text
+    assert run(["config", "show", "r.yaml", "--json"]) == 0
+    origins = json.loads(capsys.readouterr().out)["origins"]
+    assert (origins["debug.dump_options.loss"], origins["debug.dump_options.param"]) == ("recipe", "default")
+    assert origins["debug.dump_dir"] == "environment"
+
+
+def test_a_misspelt_block_is_pointed_out(own_folder, capsys):
+    (own_folder / "r.yaml").write_text("debgu: {enable_data_dump: true}\n")
+    assert run(["config", "show", "r.yaml"]) == 0
+    assert "did you mean it by debgu?" in capsys.readouterr().err
