@@ -41,7 +41,8 @@ def environment_page() -> Iterator[str]:
 def config_page() -> Iterator[str]:
     yield "# Configuration keys\n"
     yield "The blocks of a recipe that rldbg owns. `rldbg config show RECIPE` prints them resolved, with"
-    yield "what does not come from the recipe marked: the environment or the default. A key without a value counts as absent.\n"
+    yield "what does not come from the recipe marked: the environment or the default."
+    yield "A key without a value counts as absent.\n"
     for name, model in (
         ("debug", DebugBlock),
         ("debug.dump_options", DumpOptions),
