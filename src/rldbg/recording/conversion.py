@@ -5,6 +5,7 @@ nothing that looks like a recording.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from rldbg.recording.records import Record
 
 Target = Literal["nexrl-pt", "nexrl-jsonl", "safetensors", "parquet"]
 TARGETS: tuple[str, ...] = get_args(Target)
+# Path takes one of the slashes of a URL.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SUFFIX = {"nexrl-pt": "pt", "nexrl-jsonl": "jsonl", "safetensors": "safetensors", "parquet": "parquet"}
 
 
@@ -65,7 +68,9 @@ def convert(
     overwrite: bool = False,
 ) -> Conversion:
     """Writes the records (all, or those of a kind or step) to a new folder."""
-    place = Path(out)
+    if _URL.match(str(out)):
+        raise UsageError(f"cannot write to {out}: a conversion is written to a folder", "copy the result afterwards")
+    place = Path(out).resolve() if Path(out).is_symlink() else Path(out)
     entries = recording.entries(kind, step)
     if not entries:
         raise IncompleteDataError(
@@ -204,8 +209,6 @@ def _has_repr(value: Any) -> bool:
 def _refuse_places(recording: Recording, place: Path, overwrite: bool) -> None:
     source = Path(recording.tree.title).resolve()
     target = place.resolve()
-    if "://" in str(place):
-        raise UsageError(f"cannot write to {place}: a conversion is written to a folder", "copy the result afterwards")
     if target == source or source in target.parents or target in source.parents:
         raise UsageError(
             f"{place} and {recording.title} lie in each other", "choose a place for OUT beside the recording"

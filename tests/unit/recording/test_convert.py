@@ -1,6 +1,7 @@
 """A recording in another format holds the same records, verifies clean, and never replaces anything unasked."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import peer_dumps
@@ -205,3 +206,23 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_converted(tmp_path):
     ]
     assert open_recording(tmp_path / "out").ranks("loss") == (0,)
     assert json.dumps(result.to_dict())
+
+
+@pytest.mark.parametrize("out", ["s3://bucket/recording", "memory://x", Path("https://host/recording")])
+def test_a_conversion_goes_to_a_folder_never_to_a_url(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    peer_dumps.nexrl(tmp_path / "dump", ranks=1, micros=1)
+    with pytest.raises(UsageError, match="written to a folder"):
+        convert(open_recording(tmp_path / "dump"), out, "safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["dump"]
+
+
+def test_a_link_to_a_recording_stays_a_link_when_that_is_replaced(tmp_path):
+    peer_dumps.nexrl(tmp_path / "dump", ranks=1, micros=1)
+    source = open_recording(tmp_path / "dump")
+    convert(source, tmp_path / "first", "safetensors")
+    (tmp_path / "latest").symlink_to(tmp_path / "first")
+    convert(source, tmp_path / "latest", "nexrl-jsonl", kind="loss", overwrite=True)
+    assert (tmp_path / "latest").is_symlink()
+    assert open_recording(tmp_path / "first").kinds() == ("loss",)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dump", "first", "latest"]
