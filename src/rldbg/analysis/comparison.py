@@ -9,6 +9,7 @@ from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.results import Comparison
+from rldbg.analysis.run_metrics import metrics_findings
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 from rldbg.analysis.tolerances import Tolerances
@@ -54,6 +55,8 @@ def compare(
         raise _nothing_compared(left, right, comparison)
     if comparison.first_difference is not None:
         _add_reasons(comparison, left, right)
+    if kinds is None:
+        comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
 
 
