@@ -24,7 +24,6 @@ from .profiling_nsys import UnderNsys, option_words, report_path
 from .profiling_plan import Plan, fresh_path
 
 _ON = ("", "1", "true", "yes", "on")
-_SPY_READY_S = 10.0
 _SPY_END_S = 60.0
 _TOP_LINES = 200
 

@@ -5,7 +5,7 @@ caller's business. Every malformed message is a WireError, never an endless loop
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 Value = int | float | bytes
 
@@ -111,10 +111,6 @@ def write_text(number: int, value: str) -> bytes:
 
 def write_message(number: int, *fields: bytes) -> bytes:
     return write_bytes(number, b"".join(fields))
-
-
-def write_packed(number: int, values: Iterable[int]) -> bytes:
-    return write_bytes(number, b"".join(_varint(value & (1 << 64) - 1) for value in values))
 
 
 def _varint(value: int) -> bytes:

@@ -10,7 +10,6 @@ import numpy as np
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.core import Severity
 
-_TRUNCATED_SHARE = 0.5
 _MANY = 8
 
 

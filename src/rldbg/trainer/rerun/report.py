@@ -13,8 +13,6 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.table import Table
 
-STAGES = ("advantage", "forward", "loss", "gradient", "parameter")
-
 
 class Verdict(StrEnum):
     """How a stage came out."""
