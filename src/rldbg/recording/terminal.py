@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
@@ -15,9 +14,7 @@ from rldbg.recording.samples import Sample
 from rldbg.recording.statistics import statistics_of
 from rldbg.recording.summary import Summary
 from rldbg.recording.token_columns import TokenColumns
-
-if TYPE_CHECKING:
-    from rich.style import StyleType
+from rldbg.recording.token_table import TokenTable
 
 _MAX_RANGES = 4
 _MAX_TEXT = 240
@@ -91,25 +88,7 @@ def sample_view(sample: Sample, decode: Callable[[int], str] | None = None) -> R
     if not len(columns.tokens):
         parts.append(Text("  no token ids are recorded for this sample", "dim"))
         return Group(*parts)
-    table = _table()
-    table.add_column("#", justify="right", style="dim")
-    table.add_column("token", justify="right")
-    if decode:
-        table.add_column("text")
-    table.add_column("trained", justify="center")
-    for name in columns.columns:
-        table.add_column(name, justify="right", overflow="fold")
-    start = columns.response_start
-    for position, token in enumerate(columns.tokens.tolist()):
-        is_trained = bool(columns.trained is not None and columns.trained[position])
-        style: StyleType = "" if is_trained else "dim"
-        cells = [str(position), str(token)]
-        if decode:
-            cells.append(repr(decode(token))[1:-1])
-        cells.append("●" if is_trained else ("·" if position >= start else ""))
-        cells += [number(float(column[position])) for column in columns.columns.values()]
-        table.add_row(*(Text(cell, style) for cell in cells), end_section=position == start - 1)
-    parts.append(table)
+    parts.append(TokenTable(columns, number, decode))
     for name, values in columns.unaligned.items():
         parts.append(Text(f"  {name}: {len(values)} values that fit no end of {len(columns.tokens)} tokens", "yellow"))
     return Group(*parts)
