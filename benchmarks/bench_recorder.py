@@ -3,7 +3,7 @@
 Every line is measured in this run: ours, the naive peer (synchronous torch.save of Python lists), the physical limit
 (a copy of the bytes; a buffered write of the same bytes) and the ratio, beside what must hold.
 
-    python benchmarks/bench_recorder.py [--quick] [--only memory,time,large,small]
+    python benchmarks/bench_recorder.py [--quick] [--only small,memory,time,large]
 """
 
 import argparse
@@ -291,21 +291,21 @@ def resident(name: str) -> int:
 
 def measure(folder: Path, chosen: list[str], samples: int, repeats: int) -> list[Line]:
     lines = []
+    if "small" in chosen:  # before anything is deleted
+        lines += [bench_small_records(folder, per_file, 2048) for per_file in (16, 1)]
     if "memory" in chosen:
         lines.append(bench_memory(folder, samples, 4096))
     if "time" in chosen:
         lines += bench_training_time(folder, samples, 4096, repeats)
     if "large" in chosen:
         lines += [bench_large_files(folder, size * MIB, 512 // size) for size in (16, 64)]
-    if "small" in chosen:
-        lines += [bench_small_records(folder, per_file, 2048) for per_file in (16, 1)]
     return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller data, fewer repeats")
-    parser.add_argument("--only", default="memory,time,large,small", help="which of these to measure")
+    parser.add_argument("--only", default="small,memory,time,large", help="which of these to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     samples, repeats = (128, 3) if options.quick else (512, 10)

@@ -67,12 +67,13 @@ class PinnedSlabs:
 class Landing:
     """One tensor on its way to host memory."""
 
+    __slots__ = ("_dtype", "_shape", "itemsize", "nbytes", "target", "tensor")
+
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
         self.nbytes: int = tensor.nbytes
         self.itemsize: int = tensor.itemsize
-        self.target: np.ndarray
-        """Where it lands; its parcel says."""
+        self.target: np.ndarray  # where it lands; its parcel says
         self._dtype = tensor.dtype
         self._shape = tensor.shape
 

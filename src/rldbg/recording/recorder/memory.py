@@ -38,6 +38,8 @@ class Memory(Protocol):
 class ArenaMemory:
     """Blocks of the arena. `on_full` is called whenever there is no room; it raises NoRoom to give up waiting."""
 
+    __slots__ = ("_arena", "_blocks", "_on_full")
+
     def __init__(self, arena: Arena, on_full: Callable[[], None]) -> None:
         self._arena = arena
         self._on_full = on_full

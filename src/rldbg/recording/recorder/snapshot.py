@@ -27,6 +27,8 @@ class Snapshot:
     Fields on a device are Landings until land() has been called, by the pipeline's thread.
     """
 
+    __slots__ = ("_devices", "_kind", "_landings", "_leaves", "_transfers", "fields", "memory")
+
     def __init__(self, kind: str, memory: Memory, devices: Devices) -> None:
         self.memory = memory
         self.fields: dict[str, Any] = {}
