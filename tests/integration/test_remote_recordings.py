@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import boto3
 import botocore.exceptions
@@ -164,6 +165,74 @@ def test_http_without_an_answer(cache):
     with pytest.raises(UnreachableError) as error:
         rldbg.open(f"http://127.0.0.1:{_free_port()}/x")
     assert error.value.exit_code == 5
+
+
+class _Unruly(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; the first part of the path says what goes wrong with its files."""
+
+    def do_HEAD(self):
+        self._answer(is_head=True)
+
+    def do_GET(self):
+        self._answer(is_head=False)
+
+    def _answer(self, is_head: bool) -> None:
+        fault, _, rest = self.path.strip("/").partition("/")
+        place = Path(self.directory) / rest
+        if fault.startswith("all-") or (fault.isdecimal() and not place.is_dir()):
+            self.send_error(int(fault.removeprefix("all-")))
+            return
+        if place.is_dir():
+            names = [f"{item.name}/" if item.is_dir() else item.name for item in place.iterdir()]
+            links = "".join(f'<a href="{name}">x</a>' for name in [*names, "../", "?C=N", "gone.pt", "//other/y.pt"])
+            self._send(links.encode(), is_head=is_head)
+        elif place.is_file():
+            data = place.read_bytes()
+            self._send(data[: len(data) // 2] if fault == "short" and not is_head else data, is_head=is_head)
+        else:
+            self.send_error(404)
+
+    def _send(self, data: bytes, *, is_head: bool) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(b"" if is_head else data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def unruly(recorded):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Unruly, directory=recorded))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_http_refusal_asks_for_credentials(unruly, cache):
+    for status in (401, 403):
+        with pytest.raises(PrerequisiteError, match=str(status)) as error:
+            rldbg.open(f"{unruly}/all-{status}")
+        assert "credentials" in error.value.hint
+    with pytest.raises(IncompleteDataError, match="nothing there"):
+        rldbg.open(f"{unruly}/all-404")
+
+
+def test_http_links_that_lead_nowhere_are_no_harm(unruly, cache, recorded):
+    assert rldbg.open(f"{unruly}/fine").keys() == rldbg.open(recorded).keys()
+
+
+@pytest.mark.parametrize(("fault", "evidence"), [("short", "bytes arrived"), ("500", "500"), ("403", "no permission")])
+def test_http_files_that_do_not_arrive_are_findings(unruly, cache, fault, evidence):
+    recording = rldbg.open(f"{unruly}/{fault}", "rldbg")
+    unreadable = [finding for finding in recording.verify() if finding.id in ("unreadable-file", "corrupt-file")]
+    assert unreadable
+    assert all(evidence in " ".join(finding.evidence) for finding in unreadable)
+    assert not _cached(cache)
 
 
 def test_command_line_takes_urls(web, cache):

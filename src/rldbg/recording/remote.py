@@ -7,7 +7,7 @@ fetched again, and one that did not never is. The cache may be deleted at any ti
 import os
 import posixpath
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,6 +21,7 @@ from rldbg.recording.tree import INDEX_NAME, FileFact
 _INSTALL = "pip install 'rldbg[cloud]'"
 _VERSION_KEYS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "created", "md5Hash")
 _REQUESTS_AT_ONCE = 16
+_NOT_FOUND, _REFUSED = 404, (401, 403, 407)
 
 
 class RemoteTree:
@@ -57,16 +58,24 @@ class RemoteTree:
         digest = blake2b(identity.encode(), digest_size=12).hexdigest()
         target = self._cache / digest / posixpath.basename(name)
         if not target.is_file():
-            self._fetch(str(info["name"]), target)
+            self._fetch(name, info, target)
         return target
 
-    def _fetch(self, source: str, target: Path) -> None:
+    def _fetch(self, name: str, info: Mapping[str, Any], target: Path) -> None:
+        """What goes wrong with one file is that file's affair: the others may still arrive."""
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            with _reaching(self.title):
-                self._fs.get_file(source, str(temporary))
+            with _reaching(self.place(name)):
+                self._fs.get_file(str(info["name"]), str(temporary))
+            arrived, expected = temporary.stat().st_size, info.get("size")
+            if expected is not None and arrived < expected:
+                raise IncompleteDataError(
+                    f"{self.place(name)}: only {arrived} of {expected} bytes arrived", "try again, or copy it by hand"
+                )
             temporary.replace(target)
+        except (UnreachableError, PrerequisiteError) as error:
+            raise IncompleteDataError(f"could not be fetched: {error.message}", error.hint) from error
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -78,8 +87,9 @@ class RemoteTree:
     @cached_property
     def _found(self) -> dict[str, dict[str, Any]]:
         """Name below the root to what the store says about the file."""
+        is_file = self._is_file
         with _reaching(self.title):
-            if self._is_file:
+            if is_file:
                 return {posixpath.basename(self._root): self._fs.info(self._root)}
             listed: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
             if not listed:
@@ -87,8 +97,16 @@ class RemoteTree:
             infos = [info for path, info in listed.items() if _is_visible(self._below(path))]
             unsized = [info["name"] for info in infos if info.get("size") is None]
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:  # an HTTP listing has names only
-                sized = dict(zip(unsized, pool.map(self._fs.info, unsized), strict=True))
+                sized = dict(zip(unsized, pool.map(self._size, unsized), strict=True))
         return {self._below(str(info["name"])): {**info, **sized.get(info["name"], {})} for info in infos}
+
+    def _size(self, path: str) -> dict[str, Any]:
+        """What the store says about one file; nothing where it does not answer, which fetching it will explain."""
+        try:
+            found: dict[str, Any] = self._fs.info(path)
+        except OSError:
+            return {}
+        return found
 
     def _below(self, path: str) -> str:
         return path.removeprefix(self._root).lstrip("/")
@@ -123,8 +141,10 @@ def _reaching(title: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-            raise _unreachable(title, error.__cause__) from error
+        cause = error.__cause__
+        is_absence = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == _NOT_FOUND
+        if isinstance(cause, _client_errors()) and not is_absence:
+            raise _unreachable(title, cause) from error
         raise IncompleteDataError(
             f"{title}: nothing there", "check the URL, and that it ends at the recording"
         ) from error
@@ -136,7 +156,11 @@ def _reaching(title: str) -> Iterator[None]:
         raise _unreachable(title, error) from error
 
 
-def _unreachable(title: str, error: BaseException) -> UnreachableError:
+def _unreachable(title: str, error: BaseException) -> UnreachableError | PrerequisiteError:
+    status = getattr(error, "status", None)
+    if status in _REFUSED:
+        hint = "give the credentials that the server asks for, for example https://USER:PASSWORD@HOST/..."
+        return PrerequisiteError(f"{title}: no permission ({status} {getattr(error, 'message', '')})", hint)
     hint = "check the network and the store's address, then try again"
     if "credential" in str(error).lower():
         hint = "give the store's credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY ...), then try again"

@@ -90,7 +90,7 @@ def head(tree: Tree, name: str, size: int = 1 << 16) -> bytes:
     try:
         with tree.local(name).open("rb") as file:
             return file.read(size)
-    except OSError:
+    except (OSError, IncompleteDataError):
         return b""
 
 

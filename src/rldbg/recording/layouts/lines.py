@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rldbg.core import IncompleteDataError
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.tree import FileFact, Tree
 
@@ -30,19 +31,19 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def first_line(path: Path, limit: int = 1 << 24) -> bytes:
+def first_line(tree: Tree, name: str, limit: int = 1 << 24) -> bytes:
     """The first line, to see which keys a file has; empty when it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with tree.local(name).open("rb") as file:
             return file.readline(limit)
-    except OSError:
+    except (OSError, IncompleteDataError):
         return b""
 
 
 def first_lines(tree: Tree, files: Iterable[tuple[FileFact, object]]) -> Iterator[bytes]:
     """The first lines of the first few files that hold anything: what a framework's files start with."""
     filled = (fact for fact, _ in files if fact.size)
-    return (first_line(tree.local(fact.name)) for fact in islice(filled, _LOOKED_INTO))
+    return (first_line(tree, fact.name) for fact in islice(filled, _LOOKED_INTO))
 
 
 def count_lines(path: Path) -> int:

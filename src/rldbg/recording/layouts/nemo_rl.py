@@ -38,7 +38,7 @@ class NemoRlLayout(Layout):
             step = int(found["step"])
             kinds = [VALIDATION]
             if found["split"] == "train":
-                has_old = b'"prev_logprobs"' in first_line(tree.local(fact.name))
+                has_old = b'"prev_logprobs"' in first_line(tree, fact.name)
                 kinds = ["prepared_trajectories", *(["old_log_probs"] if has_old else [])]
             entries += [Entry(kind, step, 0, 0, 0, 0, fact.name, fact.size) for kind in kinds]
         return listing_of(tree, entries)
@@ -51,10 +51,9 @@ class NemoRlLayout(Layout):
         ]
 
     def count_rows(self, tree: Tree, entry: Entry) -> int:
-        path = tree.local(entry.file)
-        if f'"{_KEPT_REWARDS}"'.encode() in first_line(path):
+        if f'"{_KEPT_REWARDS}"'.encode() in first_line(tree, entry.file):
             return super().count_rows(tree, entry)
-        return count_lines(path)
+        return count_lines(tree.local(entry.file))
 
     def record(self, content: Any, entry: Entry) -> Record:
         extra: dict[str, Any] = {IDS_FROM: "prompt and order in the file"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import Finding, SampleId, Severity
+from rldbg.core import Finding, IncompleteDataError, SampleId, Severity
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.msgpack_reader import read_msgpack
-from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import prompt_hashes, ragged
 from rldbg.recording.layouts.lines import json_lines
 from rldbg.recording.layouts.prime_rl_batches import micro_batches, sequences
@@ -113,11 +113,14 @@ class PrimeRlLayout(Layout):
 def _micros(tree: Tree, name: str) -> dict[int, int]:
     """Micro-batch numbers of a file with the number of lines of each, from the start of each line."""
     counts: dict[int, int] = {}
-    with tree.local(name).open("rb") as file:
-        for line in file:
-            found = _MICRO.search(line[:_HEAD_BYTES])
-            if found:
-                counts[int(found[1])] = counts.get(int(found[1]), 0) + 1
+    try:
+        with tree.local(name).open("rb") as file:
+            for line in file:
+                found = _MICRO.search(line[:_HEAD_BYTES])
+                if found:
+                    counts[int(found[1])] = counts.get(int(found[1]), 0) + 1
+    except (OSError, IncompleteDataError):
+        return {0: UNCOUNTED}  # listed, so that reading it says what is wrong
     return counts
 
 

@@ -115,9 +115,12 @@ def _is_ours(tree: Tree, name: str) -> bool:
         return False
     if name.endswith(".safetensors"):
         return f'"{native.METADATA_KEY}"'.encode() in head(tree, name)
-    with tree.local(name).open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - (1 << 20)))
-        return b"rldbg" in file.read()  # parquet keeps its metadata at the end
+    try:
+        with tree.local(name).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - (1 << 20)))
+            return b"rldbg" in file.read()  # parquet keeps its metadata at the end
+    except (OSError, IncompleteDataError):
+        return False
 
 
 def _unreadable(tree: Tree, name: str, error: IncompleteDataError) -> Finding:
