@@ -86,3 +86,25 @@ def test_a_models_parameters_come_whole_though_training_goes_on(tmp_path: Path) 
         found = {record.fields["param_name"]: record.array("param") for record in recording.records(step=step)}
         assert found.keys() == values.keys()
         assert all((found[name] == values[name]).all() for name in values)
+
+
+def test_tensors_of_all_widths_and_none_travel_together(tmp_path: Path) -> None:
+    fields = {
+        "nothing": torch.empty(0, 3, device="cuda"),
+        "flags": torch.tensor([True, False, True], device="cuda"),
+        "brain": torch.randn(5, device="cuda").to(torch.bfloat16),
+        "tokens": torch.arange(7, device="cuda"),
+        "number": torch.tensor(0.25, device="cuda"),
+        "learned": torch.randn(3, 2, device="cuda", requires_grad=True),
+        "spread": torch.tensor([1.5], device="cuda").expand(7),
+        "stepped": torch.arange(8, device="cuda")[::2],
+    }
+    expected = {name: value.detach().double().cpu().numpy() for name, value in fields.items()}
+    with Recorder(tmp_path) as recorder, torch.autocast("cuda", torch.bfloat16):
+        recorder.record("mine", step=0, **fields)
+        with torch.no_grad():
+            for name in fields.keys() - {"spread"}:  # whose values share one place
+                fields[name].zero_()
+    record = next(iter(rldbg.open(tmp_path).records()))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(record.array(name), values)

@@ -125,16 +125,16 @@ class Parcel:
 
 
 def _bytes(tensor: Any) -> Any:
-    return tensor.reshape(-1).view(_torch().uint8)
+    return tensor.contiguous().view(-1).view(_torch().uint8)
 
 
-def _parcels(landings: list[Landing], take: Take) -> list[Parcel]:
+def parcels_of(landings: list[Landing], take: Take) -> list[Parcel]:
     """Neighbours that together have at most the bytes of a slab, so that the buffer need not hold more in one piece."""
-    groups: list[list[Landing]] = []
-    size = _SLAB_BYTES
+    groups: list[list[Landing]] = [[]]
+    size = 0
     for landing in landings:
         size += landing.nbytes
-        if size > _SLAB_BYTES:
+        if size > _SLAB_BYTES and groups[-1]:
             groups.append([])
             size = landing.nbytes
         groups[-1].append(landing)
@@ -155,14 +155,14 @@ class Lane:
 
     def send(self, landings: list[Landing], take: Take) -> "Transfer":
         """Starts the way of these tensors. The caller may overwrite them in stream order when this returns."""
-        parcels = _parcels(landings, take)
+        parcels = parcels_of(landings, take)
         for parcel in parcels:
             self.slabs.pin(parcel.target)
         size = sum(parcel.nbytes for parcel in parcels)
         stream = _cuda().current_stream(self._device)
         if self._taken - self._freed + size <= self._buffer_bytes:
-            self._taken += size
             transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.clone()], held_bytes=size)
+            self._taken += size
             transfer.ready.record(stream)
         else:
             transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.in_place()])
