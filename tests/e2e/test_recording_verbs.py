@@ -95,7 +95,7 @@ def test_show_in_a_terminal_has_colour_unless_it_is_switched_off(recording):
         return output
 
     assert b"\x1b[36m" in in_terminal(TERM="xterm", COLUMNS="100")
-    assert b"\x1b[36m" not in in_terminal(TERM="xterm", NO_COLOR="1")
+    assert b"\x1b[" not in in_terminal(TERM="xterm", NO_COLOR="1")
 
 
 def test_show_fields_of_records(recording):

@@ -91,6 +91,8 @@ def run(arguments: Sequence[str]) -> int:
     except RldbgError as error:
         return _fail(error.to_dict(), error.exit_code, wants_json)
     except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError" and not wants_json:  # of click 8.2; 8.1 prints the help itself
+            return _explain(error)
         path = error.ctx.command_path if error.ctx else "rldbg"
         body = {"kind": "usage", "message": error.format_message(), "hint": f"see `{path} --help`"}
         return _fail(body, ExitCode.USAGE, wants_json)
@@ -117,6 +119,14 @@ def _invoke(arguments: Sequence[str]) -> int:
             raise end.__context__ from None
         raise
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _explain(error: click.UsageError) -> int:
+    """Nothing was asked for: what could be is shown, as --help shows it."""
+    from rldbg.cli.output import print_note
+
+    print_note(error.format_message())
+    return ExitCode.USAGE
 
 
 def _fail(error: dict[str, str], code: int, wants_json: bool) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.core import Environment, Finding
 
@@ -54,13 +54,14 @@ def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A rich console for one stream; plain when NO_COLOR is set or the stream is no terminal."""
+    """A rich console for one stream; without any escapes when NO_COLOR is set or the stream is no terminal."""
     from rich.console import Console
 
     plain = bool(Environment().text("NO_COLOR"))
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 120
-    return Console(stderr=stderr, no_color=plain, highlight=False, soft_wrap=False, width=width)
+    system: Literal["auto"] | None = None if plain else "auto"
+    return Console(stderr=stderr, color_system=system, highlight=False, soft_wrap=False, width=width)
 
 
 def print_result(renderable: "RenderableType") -> None:

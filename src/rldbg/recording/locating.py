@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rldbg.core import IncompleteDataError, Run
+from rldbg.core import IncompleteDataError, Run, UsageError
 from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.tree import LocalTree, Tree
 
@@ -18,6 +18,8 @@ class Located(NamedTuple):
 
 def locate(path: Path | str) -> Located:
     """Finds the recording's root; raises when there is nothing of that name."""
+    if not str(path):
+        raise UsageError("the path is empty", "give a run folder, a dump folder or a dump file")
     if "://" in str(path):
         from rldbg.recording.remote import RemoteTree
 

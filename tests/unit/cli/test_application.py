@@ -106,3 +106,11 @@ def test_json_output_is_json_whatever_the_numbers(capsys):
         "c": [0, 1],
         "d": {"e": [1.5, None]},
     }
+
+
+@pytest.mark.parametrize("arguments", [[], ["config"]])
+def test_nothing_asked_for_shows_what_could_be(capsys, arguments):
+    assert run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Usage: rldbg")

@@ -89,6 +89,11 @@ def test_a_sample_is_joined_over_kinds_and_ranks(run):
         recording.sample(SampleId("g7", 0), step=1)
 
 
+def test_an_empty_path_is_not_the_current_folder():
+    with pytest.raises(UsageError, match="the path is empty"):
+        rldbg.open("")
+
+
 def test_nothing_there_is_said_plainly(tmp_path):
     with pytest.raises(IncompleteDataError, match="no such file or folder"):
         rldbg.open(tmp_path / "missing")
