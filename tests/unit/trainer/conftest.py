@@ -44,7 +44,7 @@ class Trainer:
             "steps": 2,
             "model": {"tiny": {"hidden_size": 16, "layers": 1, "heads": 2}},
             "data": {"task": str(self.folder / "problems.jsonl"), "prompts_per_step": 3, "samples_per_prompt": 4},
-            "warm_start": {"max_steps": 60, "until_success": 0.3, "batch_size": 8, "learning_rate": 0.01},
+            "warm_start": {"max_steps": 20, "until_success": 0.3, "batch_size": 8, "learning_rate": 0.01},
             "algorithm": {"entropy_coeff": 0.01},
             "policy": {"ranks": 1, "micro_batch_size": 4},
             "cluster": {"in_process": True},
