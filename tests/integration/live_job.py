@@ -12,6 +12,24 @@ from rldbg.core import Run
 from rldbg.live import Arming, BrokerClient, armed_environment, start_broker, stop_broker
 
 PATIENCE_S = 60.0
+# Adds up until a file `stop` is there; stops itself when a file `break_RANK` is.
+LOOP = """
+import os, pathlib, time
+def body(i, total):
+    total = total + i
+    return total
+def main():
+    i = total = 0
+    while not pathlib.Path("stop").exists():
+        total = body(i, total)
+        i += 1
+        if pathlib.Path(f"break_{os.environ.get('RANK', 0)}").exists():
+            pathlib.Path(f"break_{os.environ.get('RANK', 0)}").unlink()
+            breakpoint()
+        time.sleep(0.002)
+main()
+print("ENDED", flush=True)
+"""
 
 
 def until(condition, what, timeout_s=PATIENCE_S):

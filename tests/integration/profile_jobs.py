@@ -10,14 +10,10 @@ from pathlib import Path
 
 RLDBG = [sys.executable, "-m", "rldbg"]
 
-# Never imports rldbg. Two raylets: policies on one, the engine on the other.
-RAY_JOB = """\
-import os, signal, sys, time
-import ray, torch
-from ray.cluster_utils import Cluster
+POLICY = """\
+import os, ray, torch
 
-@ray.remote(num_cpus=0)
-class DTensorPolicyWorker:
+class Policy:
     def __init__(self):
         self.model = torch.nn.Linear(16, 16)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -25,6 +21,19 @@ class DTensorPolicyWorker:
         self.model(torch.ones(4, 16)).sum().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+"""
+
+# Never imports rldbg. Two raylets: policies on one, the engine on the other.
+RAY_JOB = (
+    POLICY
+    + """\
+import signal, sys, time
+from ray.cluster_utils import Cluster
+
+@ray.remote(num_cpus=0)
+class DTensorPolicyWorker(Policy):
+    def train(self):
+        super().train()
         return os.getpid(), os.environ.get("MARK")
     def kill(self):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -74,6 +83,7 @@ if ending == "wait":
     print("waiting", flush=True)
     time.sleep(600)
 """
+)
 
 LOOP = """\
 import sys, time
@@ -107,6 +117,20 @@ def profile(folder: Path, *words: str, **more: str) -> subprocess.CompletedProce
         text=True,
         timeout=175,
         check=False,
+    )
+
+
+def started(folder: Path, *words: str, stderr: int = subprocess.DEVNULL, **more: str) -> subprocess.Popen[str]:
+    """A verb on its way, in a process group of its own, so that a test can do as a terminal does."""
+    return subprocess.Popen(
+        [*RLDBG, *words],
+        cwd=folder,
+        env=environment(short_folder(folder), **more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
     )
 
 

@@ -10,28 +10,10 @@ import time
 
 import psutil
 import pytest
-from live_job import LiveJob, output, until
+from live_job import LOOP, LiveJob, output, until
 
 from rldbg.core import RldbgError, UsageError
 from rldbg.live import BrokerClient, cast, start_broker
-
-LOOP = """
-import os, pathlib, time
-def body(i, total):
-    total = total + i
-    return total
-def main():
-    i = total = 0
-    while not pathlib.Path("stop").exists():
-        total = body(i, total)
-        i += 1
-        if pathlib.Path(f"break_{os.environ.get('RANK', 0)}").exists():
-            pathlib.Path(f"break_{os.environ.get('RANK', 0)}").unlink()
-            breakpoint()
-        time.sleep(0.002)
-main()
-print("ENDED", flush=True)
-"""
 
 
 @pytest.fixture

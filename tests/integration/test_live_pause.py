@@ -3,19 +3,9 @@
 import random
 
 import pytest
-from live_job import LiveJob, until
+from live_job import LOOP, LiveJob, until
 
 from rldbg.agent import BrokerAddress, dial
-
-LOOP = """
-import time
-def body(i):
-    return i + 1
-i = 0
-while True:
-    i = body(i)
-    time.sleep(0.002)
-"""
 
 
 @pytest.fixture(scope="module")

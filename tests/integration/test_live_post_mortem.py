@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from live_job import LiveJob, output, until
+from live_job import LOOP, LiveJob, output, until
 from other_python import python_with
 
 from rldbg.live import Arming
@@ -29,21 +29,6 @@ if sys.argv[1:] == ["thread"]:
     print("MAIN WENT ON", flush=True)
 else:
     one()
-"""
-
-LOOP = """
-import pathlib, time
-def body(i, total):
-    total = total + i
-    return total
-def main():
-    i = total = 0
-    while not pathlib.Path("stop").exists():
-        total = body(i, total)
-        i += 1
-        time.sleep(0.005)
-main()
-print("ENDED", flush=True)
 """
 
 

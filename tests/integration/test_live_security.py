@@ -12,21 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LiveJob, until
+from live_job import LOOP, LiveJob, until
 
 from rldbg.agent import PROTOCOL, BrokerAddress, Decoder, WireError, dial, encode, nonce
 from rldbg.core import Run
 from rldbg.live import start_broker, stop_broker
-
-LOOP = """
-import pathlib, time
-def body(i):
-    return i + 1
-i = 0
-while not pathlib.Path("stop").exists():
-    i = body(i)
-    time.sleep(0.005)
-"""
 
 
 @pytest.fixture(scope="module")

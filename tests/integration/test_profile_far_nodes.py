@@ -6,24 +6,20 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from profile_jobs import profile, short_folder
+from live_job import until
+from profile_jobs import POLICY, profile, short_folder
 
 FAR = "far-node"
-JOB = """\
-import os, ray, torch
-
+JOB = (
+    POLICY
+    + """
 @ray.remote(num_cpus=0)
-class PolicyWorker:
-    def __init__(self):
-        self.model = torch.nn.Linear(16, 16)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+class PolicyWorker(Policy):
     def train(self):
-        self.model(torch.ones(4, 16)).sum().backward()
-        self.optimizer.step()
+        super().train()
         return os.uname().nodename
 
 ray.init(address=os.environ["CLUSTER"], logging_level="error")
@@ -32,6 +28,7 @@ for step in range(3):
     where = ray.get([worker.train.remote() for worker in workers])
 print("trained on", where, flush=True)
 """
+)
 
 
 @pytest.fixture
@@ -55,7 +52,7 @@ def cluster(tmp_path):
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     raylets = [subprocess.Popen([*head, f"--temp-dir={short_folder(tmp_path)}"], start_new_session=True, **options)]
     try:
-        until(lambda: answers(address))
+        until(lambda: answers(address), "the head node", 120)
         raylets.append(subprocess.Popen([*alone, hidden, "sh", *second], start_new_session=True, **options))
         yield address
     finally:
@@ -71,13 +68,6 @@ def answers(address):
     except OSError:
         return False
     return True
-
-
-def until(condition, timeout_s=120):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.timeout(400)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from profile_jobs import LOOP, RAY_JOB, RLDBG, environment, manifest, profile, short_folder
+from profile_jobs import LOOP, RAY_JOB, manifest, profile, short_folder, started
 from real_nsys import folder_of_nsys
 
 
@@ -65,6 +65,7 @@ def test_kill_ray_kill_shutdown_and_crash_lose_no_report(tmp_path, path):
     assert "'kept'" in done.stdout
     readable = subprocess.run(
         [f"{path.partition(os.pathsep)[0]}/nsys", "export", "--type=info", str(reports[0])],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,
@@ -73,26 +74,22 @@ def test_kill_ray_kill_shutdown_and_crash_lose_no_report(tmp_path, path):
     assert readable.returncode == 0, readable.stderr
 
 
+def interrupted(folder, path, line, *words):
+    """Exit code and errors of a command that gets Ctrl-C when it has printed that line."""
+    process = started(folder, *words, stderr=subprocess.PIPE, PATH=path)
+    assert process.stdout is not None
+    assert any(said.strip() == line for said in process.stdout)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=170)
+    return process.returncode, errors
+
+
 def test_ctrl_c_inside_the_window_leaves_the_report(tmp_path, path):
     """A plain process, its steps told by rldbg.step; the terminal interrupts all of the group."""
     (tmp_path / "loop.py").write_text(LOOP)
     words = ["profile", "--workers", "loop", "--steps", "3:100000", "--tool", "nsys", "--run", "run", "--"]
-    process = subprocess.Popen(
-        [*RLDBG, *words, "python", "loop.py", "100000"],
-        cwd=tmp_path,
-        env=environment(short_folder(tmp_path), PATH=path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == "step 8":
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode != 0
+    code, errors = interrupted(tmp_path, path, "step 8", *words, "python", "loop.py", "100000")
+    assert code != 0
     (entry,) = manifest(tmp_path / "run" / "profiles")["profiles"]
     assert Path(entry["files"][0]["path"]).name == f"loop_3:100000_{entry['pid']}.nsys-rep", errors
     assert entry["files"][0]["size_bytes"] > 10_000
@@ -140,20 +137,6 @@ def test_ctrl_c_on_ray_loses_no_report(tmp_path, path):
         "job.py",
         "wait",
     ]
-    process = subprocess.Popen(
-        [*RLDBG, *words],
-        cwd=tmp_path,
-        env=environment(short_folder(tmp_path), PATH=path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == "waiting":
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=170)
+    _, errors = interrupted(tmp_path, path, "waiting", *words)
     found = manifest(tmp_path / "run" / "profiles")
     assert (len(found["profiles"]), found["missing"]) == (3, []), errors

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from client_environments import environment_with
-from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder
+from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder, started
 
 from rldbg.agent.profiling_phases import HookedFunction
 from rldbg.integrations import profile_hooks
@@ -136,15 +136,7 @@ def test_memray_where_it_is_installed(tmp_path):
 
 def test_a_stop_at_a_breakpoint_is_a_pause_on_the_timeline(tmp_path):
     (tmp_path / "stops.py").write_text(STOPS)
-    job = subprocess.Popen(
-        [*RLDBG, "profile", "--tool", "phases", "--run", "run", "--", "python", "stops.py"],
-        cwd=tmp_path,
-        env=environment(short_folder(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
+    job = started(tmp_path, "profile", "--tool", "phases", "--run", "run", "--", "python", "stops.py")
     try:
         assert job.stdout is not None and job.stdout.readline() == "begun\n"
         ask = [*RLDBG, "continue", "all", "--run", "run"]
@@ -195,14 +187,7 @@ def test_sigterm_inside_the_window_writes_what_there_is_and_a_kill_is_named(tmp_
             "loop.py",
             "100000",
         ]
-        process = subprocess.Popen(
-            [*RLDBG, *words],
-            cwd=tmp_path,
-            env=environment(short_folder(tmp_path)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = started(tmp_path, *words, stderr=subprocess.PIPE)
         assert process.stdout is not None
         for line in process.stdout:
             if line.strip() == "step 5":
@@ -220,15 +205,7 @@ def test_sigterm_inside_the_window_writes_what_there_is_and_a_kill_is_named(tmp_
 def test_a_running_job_is_profiled_without_a_restart(tmp_path):
     """GIVEN a job that was only armed WHEN --attach asks for each tool THEN files come and the job runs on."""
     (tmp_path / "train.py").write_text(TORCH_LOOP)
-    job = subprocess.Popen(
-        [*RLDBG, "run", "--run", "run", "--full-length", "--", "python", "train.py", "100000"],
-        cwd=tmp_path,
-        env=environment(short_folder(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    job = started(tmp_path, "run", "--run", "run", "--full-length", "--", "python", "train.py", "100000")
     try:
         assert job.stdout is not None
         assert job.stdout.readline().startswith("step")
@@ -278,7 +255,7 @@ def test_the_report_names_the_slow_rank(tmp_path):
         "for number in range(1, 4):\n"
         "    rldbg.step(number)\n"
         "    with rldbg.phase('rollout'):\n"
-        "        time.sleep(0.2 if sys.argv[1] == '2' else 0.05)\n"
+        "        time.sleep(0.8 if sys.argv[1] == '2' else 0.02)\n"
     )
     done = profile(tmp_path, "--tool", "phases", "--run", "run", "--", "python", "ranks.py")
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import tinker
+from client_errors import error_of
 from tinker import types
 
 PROMPT, TOKENS = [5, 12, 6, 16], [5, 12, 6, 16, 11, 1]
@@ -35,14 +36,6 @@ def train(client):
         losses.append(forward_backward.result().metrics["loss:sum"])
         step.result()
     return losses
-
-
-def error_of(action):
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - whatever the client makes of the service's answer is the result
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
 def main(url):

@@ -12,6 +12,7 @@ os.environ["WEAVER_OPERATION_POLL_INTERVAL"] = "0.02"
 os.environ["WEAVER_OPERATION_POLL_TRANSIENT_RETRIES"] = "0"
 
 import torch
+from client_errors import error_of
 from weaver import ServiceClient
 from weaver.types import AdamParams, Datum, ModelInput, SamplingParams
 
@@ -43,14 +44,6 @@ def train(client, steps=10):
         losses.append(forward_backward.result()["metrics"]["loss"])
         step.result()
     return losses
-
-
-def error_of(action):
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - whatever the client makes of the service's answer is the result
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
 def connect(url, **settings):
