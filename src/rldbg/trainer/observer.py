@@ -10,7 +10,7 @@ import numpy as np
 
 from rldbg.core import Identity
 from rldbg.recording import Ragged, Recorder, RecorderSettings
-from rldbg.replay import Trajectory, prompt_hashes
+from rldbg.replay import Trajectory, TrajectoryBatch, prompt_hashes
 from rldbg.trainer.settings import AlgorithmSettings
 
 if TYPE_CHECKING:
@@ -99,15 +99,7 @@ class Observer:
     ) -> None:
         """`batch_inputs`, `forward_data`, `loss` and `is_loss_debug` of one forward and backward pass."""
         batch = micro.batch
-        where: dict[str, Any] = {
-            "step": place.step,
-            "epoch": place.epoch,
-            "mini_batch": place.mini_batch,
-            "micro": place.micro,
-            "samples": batch.samples,
-            "prompt_hashes": batch.prompt_hashes,
-            "policy_version": place.step,
-        }
+        where = _where(place, batch)
         wants = self.recorder.wants
         if wants("batch_inputs", place.step):
             self.recorder.record(
@@ -197,4 +189,17 @@ def _place(step: int, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "step": step,
         "policy_version": step,
         "samples": [item.sample for item in trajectories],
+    }
+
+
+def _where(place: Place, batch: TrajectoryBatch) -> dict[str, Any]:
+    """What all records of a micro-batch share."""
+    return {
+        "step": place.step,
+        "epoch": place.epoch,
+        "mini_batch": place.mini_batch,
+        "micro": place.micro,
+        "samples": batch.samples,
+        "prompt_hashes": batch.prompt_hashes,
+        "policy_version": place.step,
     }
