@@ -55,7 +55,7 @@ def test_the_first_step_is_named_with_its_numbers_and_causes_first(run_of):
     lines = [*changed(3, **{"loss": 0.5, "reward/mean": 0.125})[:5], LINES[5] | {"reward/mean": 0.0}]
     result = compare(run_of("a", LINES), run_of("b", lines))
     found = parting(result)
-    assert result.verdict == "equal" and found.severity == "warning" and found.where == "reward/mean, step 3"
+    assert result.verdict == "equal" and found.severity == "info" and found.where == "reward/mean, step 3"
     assert found.evidence == (
         "reward/mean: A 0.25, B 0.125",
         "loss: A 0.25, B 0.5",
@@ -66,7 +66,7 @@ def test_the_first_step_is_named_with_its_numbers_and_causes_first(run_of):
 
 def test_a_step_whose_records_agree_is_told_apart(run_of):
     found = parting(compare(run_of("a", LINES), run_of("b", changed(0, loss=3.0))))
-    assert "what was recorded of this step agrees" in found.cause and found.severity == "warning"
+    assert "what was recorded of this step agrees" in found.cause and found.severity == "info"
 
 
 def test_a_recorded_difference_comes_first(run_of):
