@@ -24,6 +24,7 @@ _ROUNDOFF = {
     "float8_e5m2": 2.0**-3,
     "float8_e4m3fnuz": 2.0**-4,
     "float8_e5m2fnuz": 2.0**-3,
+    "float8_e8m0fnu": 2.0**-1,
 }
 
 

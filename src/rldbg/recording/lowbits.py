@@ -24,7 +24,11 @@ def decode(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 @cache
 def _float8_values(dtype: str) -> np.ndarray:
-    """All 256 values of a float8 type."""
+    """All 256 values of a float8 type. e8m0fnu, the scale of blocks, is a power of two without sign or zero."""
+    if dtype == "float8_e8m0fnu":
+        powers = 2.0 ** (np.arange(256) - 127.0)
+        powers[0xFF] = np.nan
+        return powers.astype(np.float32)
     exponent_bits, mantissa_bits, bias, has_infinities, negative_zero_is_nan = _FLOAT8[dtype]
     codes = np.arange(256)
     sign = np.where(codes & 0x80, -1.0, 1.0)

@@ -86,6 +86,7 @@ ENCODED_DTYPES: Mapping[str, type] = {
     "float8_e5m2": np.uint8,
     "float8_e4m3fnuz": np.uint8,
     "float8_e5m2fnuz": np.uint8,
+    "float8_e8m0fnu": np.uint8,
 }
 
 

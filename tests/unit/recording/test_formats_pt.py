@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+import typing
 import zipfile
 from pathlib import Path
 
@@ -36,12 +37,50 @@ def test_every_numpy_dtype(tmp_path, name):
     assert np.array_equal(array, tensor.numpy())
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
 def test_dtypes_numpy_has_not(tmp_path, name):
     tensor = torch.tensor([0.0, -1.5, 0.25, float("nan")]).to(getattr(torch, name))
     array = load_pt(saved(tmp_path, {"x": tensor}))["x"]
     assert isinstance(array, EncodedArray) and array.dtype == name
     assert np.array_equal(array.decode(), tensor.float().numpy(), equal_nan=True)
+
+
+def test_lazy_conjugates_and_negatives_have_their_values(tmp_path):
+    numbers = torch.tensor([1 + 2j, -3 - 4j])
+    views = {"conjugate": numbers.conj(), "negative": numbers.conj().imag, "both": numbers.conj()[1:], "as is": numbers}
+    for name, view in views.items():
+        found = load_pt(saved(tmp_path, view))
+        np.testing.assert_array_equal(found, view.resolve_conj().resolve_neg().numpy(), name)
+
+
+def test_half_complex_is_read_exactly(tmp_path):
+    halves = torch.tensor([[1.5, -2.0], [0.25, 65504.0]], dtype=torch.float16)
+    found = load_pt(saved(tmp_path, torch.view_as_complex(halves)))
+    assert found.dtype == np.complex64
+    assert found.tolist() == [1.5 - 2j, 0.25 + 65504j]
+
+
+def test_numpy_dates_keep_their_unit(tmp_path):
+    dates = {
+        "day": np.datetime64("2026-11-15"),
+        "steps": np.array([1, 2], "m8[25us]"),
+        "none": np.datetime64("NaT", "s"),
+    }
+    found = load_pt(saved(tmp_path, dates))
+    assert {name: str(np.asarray(value).dtype) for name, value in found.items()} == {
+        "day": "datetime64[D]",
+        "steps": "timedelta64[25us]",
+        "none": "datetime64[s]",
+    }
+    assert found["day"] == dates["day"]
+
+
+def test_names_of_old_pickles_are_data(tmp_path):
+    """torch.save writes protocol 2, in which range is called xrange."""
+    found = load_pt(saved(tmp_path, {"range": range(3), "type": str, "any": typing.Any}))
+    assert (found["range"].name, found["range"].args) == ("range", (0, 3, 1))
 
 
 def test_views_share_their_storage(tmp_path):

@@ -95,7 +95,9 @@ def test_tensors(tmp_path, dtype, shape):
     assert np.array_equal(load_pt(tmp_path / "value.pt"), array)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
 def test_tensors_of_dtypes_numpy_has_not(tmp_path, dtype):
     expected = torch.tensor([[0.0, -1.5], [NAN, 2.0]]).to(getattr(torch, dtype))
     width = np.uint16 if dtype == "bfloat16" else np.uint8

@@ -12,6 +12,8 @@ import numpy as np
 from rldbg.recording.formats.malformed import Malformed
 
 _MAX_DIMENSIONS = 32
+_UNITS = frozenset(["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"])
+_PLAIN_HINT = "record plain arrays of numbers; tables of several columns are not read"
 _PLAIN_KINDS = frozenset("biufcSUMmO?")
 
 
@@ -22,18 +24,31 @@ class DtypeShell:
 
     def __init__(self, name: Any, align: Any = False, copy: Any = True) -> None:
         if not isinstance(name, str) or len(name) > 16:
-            raise Malformed(f"numpy dtype {name!r:.40} is not supported")
+            raise Malformed(f"numpy dtype {name!r:.40} is not supported", _PLAIN_HINT)
         self.dtype = np.dtype(name)
         if self.dtype.kind not in _PLAIN_KINDS or self.dtype.fields is not None:
-            raise Malformed(f"numpy dtype {name!r:.40} is not supported")
+            raise Malformed(f"numpy dtype {name!r:.40} is not supported", _PLAIN_HINT)
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) < 8 or state[1] not in ("<", ">", "|", "="):
             raise Malformed("a numpy dtype has an unknown state")
         if any(part is not None for part in state[2:5]):
-            raise Malformed("structured numpy dtypes are not supported")
+            raise Malformed("structured numpy dtypes are not supported", _PLAIN_HINT)
+        if self.dtype.kind in "mM" and len(state) > 8:
+            self.dtype = np.dtype(f"{self.dtype.kind}8[{_unit(state[8])}]")
         if state[1] in "<>":
             self.dtype = self.dtype.newbyteorder(state[1])
+
+
+def _unit(metadata: Any) -> str:
+    """The unit of a date or duration, as numpy files it: (extra, (unit, how many, 1, 1))."""
+    parts = metadata[1] if isinstance(metadata, tuple) and len(metadata) == 2 else ()
+    if not isinstance(parts, tuple) or len(parts) < 2 or type(parts[1]) is not int or not 0 < parts[1] < 1 << 31:
+        raise Malformed("a numpy date has no unit")
+    name = parts[0].decode("latin1") if isinstance(parts[0], bytes) else parts[0]
+    if name not in _UNITS:
+        raise Malformed(f"a numpy date has the unknown unit {name!r:.20}")
+    return f"{parts[1]}{name}"
 
 
 class ArrayShell:

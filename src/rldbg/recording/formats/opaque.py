@@ -50,6 +50,7 @@ _HARMLESS = {
     "random": frozenset({"Random"}),
     "re": frozenset({"_compile"}),
     "types": frozenset({"SimpleNamespace", "MappingProxyType"}),
+    "typing": frozenset({"Any", "Union", "Optional", "Dict", "List", "Tuple", "Literal"}),
     "uuid": frozenset({"UUID", "SafeUUID"}),
     "zoneinfo": frozenset({"ZoneInfo"}),
 }

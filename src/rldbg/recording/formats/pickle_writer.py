@@ -30,7 +30,16 @@ _STORAGE_OF = {
     "complex128": "ComplexDoubleStorage",
 }
 _UNTYPED = frozenset(
-    {"uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"}
+    {
+        "uint16",
+        "uint32",
+        "uint64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
 )
 _SEPARATE_FROM_BYTES = 1 << 12
 _MAX_DEPTH = 100

@@ -21,6 +21,7 @@ from rldbg.recording.formats.settle import settled
 from rldbg.recording.formats.tensordict_rebuild import rebuild_consolidated
 
 _PYTHON2_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
+_PYTHON2_BUILTINS = {"xrange": "range", "unicode": "str", "long": "int"}
 _FREE_WORK = 1 << 20
 _WORK_PER_BYTE = 4  # honest calls take in what the file spells out, once
 
@@ -89,6 +90,8 @@ class SafeUnpickler(pickle.Unpickler):
         if type(module) is not str or type(name) is not str:
             raise Malformed("a global's name is not text")
         key = (_PYTHON2_NAMES.get(module, module), name)
+        if key[0] == "builtins":
+            key = ("builtins", _PYTHON2_BUILTINS.get(name, name))
         if key not in self._found:
             self._found[key] = _stand_in(*key, self._budget)
         return self._found[key]
@@ -127,7 +130,7 @@ def _torch_name(name: str) -> Any:
     if name in torch_rebuild.STORAGE_CLASSES:
         return torch_rebuild.StorageClass(torch_rebuild.STORAGE_CLASSES[name])
     dtype = torch_rebuild.ALIASES.get(name, name)
-    if dtype in torch_rebuild.BITS or dtype in torch_rebuild.UNSUPPORTED:
+    if dtype in torch_rebuild.KNOWN:
         return f"torch.{dtype}"
     if name.startswith("Q") and name.endswith("Storage"):
         return torch_rebuild.refuse_quantized()

@@ -40,6 +40,7 @@ DTYPES = {
     "float8_e5m2": "F8_E5M2",
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
 }
 # Made once: json.dumps with separators makes an encoder each time it is called.
 ENCODE_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

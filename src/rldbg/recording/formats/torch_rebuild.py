@@ -39,6 +39,7 @@ ALIASES = {
     "long": "int64",
     "cfloat": "complex64",
     "cdouble": "complex128",
+    "chalf": "complex32",
 }
 STORAGE_CLASSES = {
     "FloatStorage": "float32",
@@ -62,9 +63,6 @@ UNSUPPORTED = frozenset(
         "quint8",
         "quint4x2",
         "quint2x4",
-        "complex32",
-        "chalf",
-        "float8_e8m0fnu",
         "float4_e2m1fn_x2",
         "bit",
         "bits8",
@@ -74,6 +72,10 @@ UNSUPPORTED = frozenset(
         "bits4x2",
     ]
 ) | frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))
+
+_HALF_COMPLEX = "complex32"
+KNOWN = frozenset({*BITS, *UNSUPPORTED, _HALF_COMPLEX})
+"""Names that are torch dtypes, whether this reader has them or refuses them."""
 
 _MAX_EXPANDED_BYTES = 1 << 30
 _MAX_EXPANSION = 64
@@ -109,6 +111,9 @@ class Storage:
         return self._flat[dtype]
 
     def _convert(self, dtype: str) -> np.ndarray:
+        if dtype == _HALF_COMPLEX:  # which numpy has not; complex64 holds its values exactly
+            halves = self.values("float16")
+            return halves[: len(halves) // 2 * 2].astype(np.float32).view(np.complex64)
         bits = BITS.get(dtype)
         if bits is None:
             raise Malformed(f"torch.{dtype} tensors are not supported", "cast the tensor before it is saved")
@@ -127,18 +132,42 @@ def dtype_name(value: Any) -> str:
     return value.removeprefix("torch.")
 
 
-def rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray | EncodedArray:
-    if not isinstance(storage, Storage):
-        raise Malformed("a tensor has no storage")
-    return _tensor(storage, storage.dtype or "uint8", offset, size, stride)
-
-
-def rebuild_tensor_v3(
-    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+def rebuild_tensor(
+    storage: Any,
+    offset: Any,
+    size: Any,
+    stride: Any,
+    _grad: Any = False,
+    _hooks: Any = None,
+    metadata: Any = None,
 ) -> np.ndarray | EncodedArray:
     if not isinstance(storage, Storage):
         raise Malformed("a tensor has no storage")
-    return _tensor(storage, dtype_name(dtype), offset, size, stride)
+    return _resolved(_tensor(storage, storage.dtype or "uint8", offset, size, stride), metadata)
+
+
+def rebuild_tensor_v3(
+    storage: Any,
+    offset: Any,
+    size: Any,
+    stride: Any,
+    _grad: Any,
+    _hooks: Any,
+    dtype: Any,
+    metadata: Any = None,
+) -> np.ndarray | EncodedArray:
+    if not isinstance(storage, Storage):
+        raise Malformed("a tensor has no storage")
+    return _resolved(_tensor(storage, dtype_name(dtype), offset, size, stride), metadata)
+
+
+def _resolved(values: np.ndarray | EncodedArray, metadata: Any) -> np.ndarray | EncodedArray:
+    """The values of a lazy view: torch files a conjugate, and a negative, as the original with a mark."""
+    if not isinstance(metadata, dict) or not isinstance(values, np.ndarray):
+        return values
+    if metadata.get("conj"):
+        values = np.conj(values)
+    return np.negative(values) if metadata.get("neg") else values
 
 
 def rebuild_wrapped(function: Callable[..., Any], cls: Any, args: Any, state: Any) -> Any:
