@@ -94,7 +94,7 @@ class DebugBlock(Block):
     """Micro-batches wait at most this long for others of their file."""
     threads: int = Field(2, ge=1)
     """Threads that write."""
-    buffer_bytes: int = Field(512 * 2**20, ge=2**20)
+    buffer_bytes: int = Field(2048 * 2**20, ge=2**20)
     """Memory for what is not yet written."""
     device_buffer_bytes: int = Field(2**30, ge=0)
     """GPU memory for copies that have not left the device."""

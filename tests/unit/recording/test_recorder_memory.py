@@ -111,3 +111,8 @@ def test_an_error_of_a_helper_is_an_error_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         writing.finish()
     os.close(descriptor)
+
+
+def test_more_memory_than_there_can_be_names_the_setting() -> None:
+    with pytest.raises(OSError, match="set buffer_bytes to less"):
+        Arena(2**60)

@@ -28,7 +28,11 @@ class Arena:
 
     def __init__(self, capacity: int, warm_bytes: int = 0) -> None:
         self.capacity = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._mapping = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self._mapping = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            reason = f"{error.strerror}: {self.capacity} bytes for a buffer; set buffer_bytes to less"
+            raise OSError(error.errno, reason) from error
         self.memory: np.ndarray = np.frombuffer(self._mapping, dtype=np.uint8)
         self._free = [Block(0, self.capacity)]
         self._returned: SimpleQueue[Block] = SimpleQueue()

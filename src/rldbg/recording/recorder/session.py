@@ -23,6 +23,8 @@ from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.records import RecordKey
 
 _LOOK_AGAIN_S = 1.0
+# Micro-batches that wait for others of their file; the rest of the buffer is for a disk that falls behind.
+_MOST_GATHERED_BYTES = 256 * 2**20
 _CLOSE_WAITS_S = 10.0
 
 
@@ -46,7 +48,7 @@ class Session:
         self._pipeline = Pipeline(
             filing=Filing(settings.directory, settings.format, identity, self._journal, self._retention),
             journal=self._journal,
-            gathering=Gathering(settings.gather_s, settings.buffer_bytes // 2),
+            gathering=Gathering(settings.gather_s, min(settings.buffer_bytes // 2, _MOST_GATHERED_BYTES)),
             complaints=complaints,
             threads=settings.threads,
             stop=self.stop,

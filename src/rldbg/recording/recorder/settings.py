@@ -47,8 +47,8 @@ class RecorderSettings:
     """Whole parameters and gradients, or only their hash and statistics."""
     gather_shards: bool = False
     """Gather sharded parameters (a collective: all ranks must record them) instead of recording the local shard."""
-    buffer_bytes: int = 512 * _MIB
-    """Host memory for what is not yet on disk."""
+    buffer_bytes: int = 2048 * _MIB
+    """Host memory for what is not yet on disk; only what is used is ever resident."""
     warm_bytes: int = 16 * _MIB
     """How much of that memory is touched beforehand, so that the first records do not pay for page faults."""
     device_buffer_bytes: int = 1024 * _MIB
