@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import Finding, IncompleteDataError, Run, SampleId, UsageError
 from rldbg.recording import index
 from rldbg.recording.formats.malformed import reading
-from rldbg.recording.layouts import UNCOUNTED, Entry, Layout, Listing, detect, named
+from rldbg.recording.layouts import (
+    UNCOUNTED,
+    Entry,
+    Layout,
+    Listing,
+    named,
+    only_recording_below,
+    recognised,
+    refuse_unrecognised,
+)
 from rldbg.recording.locating import locate
 from rldbg.recording.records import Record, RecordKey
 from rldbg.recording.samples import Sample, SampleRow, causal_order, only_tokens, rows_of
@@ -27,7 +36,8 @@ _SAMPLES_NAMED = 4
 def open(path: Path | str, layout: str | None = None) -> "Recording":
     """Opens a run folder, a dump folder, one kind's folder, one dump file or a URL.
 
-    The layout is recognised by names and first bytes unless it is named. Nothing is read yet.
+    A folder that is none of these, but has one recording below it, means that one. The layout is recognised by names
+    and first bytes unless it is named. Nothing is read yet.
     """
     place = locate(path)
     wanted = named(layout) if layout else None
@@ -36,7 +46,12 @@ def open(path: Path | str, layout: str | None = None) -> "Recording":
         if cached is not None:
             return Recording(place.tree, named(cached.layout), None, cached=cached, within=place.within, run=place.run)
     started = time.monotonic()
-    found = wanted or detect(place.tree)
+    found = wanted or recognised(place.tree)
+    if found is None:
+        below = only_recording_below(place.tree)
+        if below:
+            return open(below)
+        refuse_unrecognised(place.tree)
     listing = found.survey(place.tree)
     _refuse_several(place.tree, listing.entries)
     if isinstance(place.tree, LocalTree):

@@ -129,10 +129,19 @@ def test_several_recordings_under_one_path_are_refused(tmp_path):
 
 
 def test_a_folder_above_a_recording_leads_to_it(tmp_path):
-    peer_dumps.nexrl(tmp_path / "logs" / "exp" / "20260101" / "debug_dump", ranks=1, micros=1)
+    dump = tmp_path / "logs" / "exp" / "20260101" / "debug_dump"
+    peer_dumps.nexrl(dump, ranks=1, micros=1)
+    (tmp_path / "logs" / "exp" / "20260101" / "config.yaml").write_text("debug: {}")
+    recording = rldbg.open(tmp_path / "logs")
+    assert (recording.title, recording.layout.name) == (str(dump), "nexrl")
+
+
+def test_a_folder_above_several_recordings_names_them(tmp_path):
+    for day in ("1", "2"):
+        peer_dumps.nexrl(tmp_path / "logs" / day / "debug_dump", ranks=1, micros=1)
     with pytest.raises(IncompleteDataError) as error:
         rldbg.open(tmp_path / "logs")
-    assert error.value.hint.endswith(str(tmp_path / "logs" / "exp" / "20260101" / "debug_dump"))
+    assert error.value.hint.endswith(str(tmp_path / "logs" / "1" / "debug_dump"))
 
 
 def test_files_that_belong_to_nothing_are_mentioned(tmp_path):

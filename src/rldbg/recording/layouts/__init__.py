@@ -6,6 +6,7 @@ A layout's module is loaded when its turn comes: opening our own recordings cost
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Never
 
 from rldbg.core import IncompleteDataError, UsageError
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
@@ -43,6 +44,14 @@ _SHOWN = 5
 _LOOKED_INTO = 200
 
 
+def only_recording_below(tree: Tree) -> str | None:
+    """The folder below a local root that is a recording, where there is exactly one: a run's folder names its dump."""
+    if not isinstance(tree, LocalTree) or len(tree.scan.folders) > _LOOKED_INTO:
+        return None
+    found = _recordings_below(tree)
+    return found[0] if len(found) == 1 else None
+
+
 def _recordings_below(tree: Tree) -> list[str]:
     """Folders below a local root that are recordings themselves: the uppermost ones, of the first so many."""
     if not isinstance(tree, LocalTree):
@@ -71,13 +80,10 @@ def recognised(tree: Tree) -> Layout | None:
     return next((layout for layout in layouts() if layout.recognises(tree)), None)
 
 
-def detect(tree: Tree) -> Layout:
-    """The first layout that recognises the files. Raises when none does, with what was looked for."""
+def refuse_unrecognised(tree: Tree) -> Never:
+    """Says what was looked for in files that no layout recognises, and where recordings are."""
     if not tree.files:
         raise IncompleteDataError(f"{tree.title} holds no files", "give the folder that the dumps were written to")
-    found = recognised(tree)
-    if found is not None:
-        return found
     looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in layouts())
     examples = ", ".join(fact.name for fact in tree.files[:3])
     inner = _recordings_below(tree)
