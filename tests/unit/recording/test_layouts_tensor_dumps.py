@@ -97,6 +97,28 @@ def test_nexrl_datums_hash_the_same_prompt_as_their_trajectory(tmp_path):
     assert datums.prompt_hashes == trajectory.prompt_hashes[:1]
 
 
+@pytest.mark.parametrize("form", ["pt", "jsonl"])
+def test_nexrl_file_outside_of_its_folder_says_what_it_is(tmp_path, form):
+    peer_dumps.nexrl(tmp_path / "dump", steps=(3,), ranks=2, micros=1, form=form)
+    files = {
+        "trajectory": "trajectory/step_000003",
+        "prepared_trajectories": "prepared_trajectories/step_000003",
+        "datums": "datums/step_000003",
+        "forward_data": "forward_data/step_000003_rank1_micro0",
+        "param": "param/step_000003_rank1",
+    }
+    (tmp_path / "mine").mkdir()
+    for kind, name in files.items():
+        for copy in (tmp_path / "mine" / f"{kind} of monday.{form}", tmp_path / "mine" / f"step_000003.{form}"):
+            copy.write_bytes((tmp_path / "dump" / f"{name}.{form}").read_bytes())
+            (key,) = open_recording(copy).keys()
+            assert key == RecordKey(kind, 3, 1 if "rank1" in name else 0)
+            assert (
+                open_recording(copy).read(key).fields.keys()
+                == open_recording(tmp_path / "dump").read(key).fields.keys()
+            )
+
+
 def test_nexrl_users_own_kind_beside_the_known_ones(tmp_path):
     peer_dumps.nexrl(tmp_path, ranks=1, micros=1)
     (tmp_path / "attention").mkdir()
