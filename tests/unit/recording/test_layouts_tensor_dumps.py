@@ -97,6 +97,13 @@ def test_nexrl_datums_hash_the_same_prompt_as_their_trajectory(tmp_path):
     assert datums.prompt_hashes == trajectory.prompt_hashes[:1]
 
 
+def test_nexrl_rows_of_different_lengths_are_ragged(tmp_path):
+    peer_dumps.lines(tmp_path / "batch_inputs" / "step_000000_rank0_micro0.jsonl", [{"input_ids": [[1, 2], [3]]}])
+    peer_dumps.lines(tmp_path / "loss" / "step_000000_rank0_micro0.jsonl", [{"loss": 0.5}])
+    record = open_recording(tmp_path).read(RecordKey("batch_inputs", 0))
+    assert [row.tolist() for row in record.rows("input_ids")] == [[1, 2], [3]]
+
+
 @pytest.mark.parametrize("form", ["pt", "jsonl"])
 def test_nexrl_file_outside_of_its_folder_says_what_it_is(tmp_path, form):
     peer_dumps.nexrl(tmp_path / "dump", steps=(3,), ranks=2, micros=1, form=form)

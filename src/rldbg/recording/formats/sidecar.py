@@ -133,7 +133,10 @@ def undescribed_tensor(value: Any, dtype: str | None = None) -> Any:
     """Nested lists of numbers as an array of the narrowest exact dtype, or of the dtype the file names."""
     if not isinstance(value, list):
         return value
-    array = np.array(value, dtype=np.float64) if not value or None in value else np.array(value)
+    try:
+        array = np.array(value, dtype=np.float64) if not value or None in value else np.array(value)
+    except ValueError:  # rows of different lengths
+        return undescribed_rows(value)
     if array.dtype.kind not in "biuf":
         return value
     if dtype is not None:
