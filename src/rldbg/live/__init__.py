@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
     from rldbg.live.ide import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.launcher import Arming, armed_environment, start_broker, stop_broker
-    from rldbg.live.pdb_words import Answer, PdbWords, break_text
+    from rldbg.live.pdb_words import Answer, PdbWords
     from rldbg.live.prompt import Prompt
+    from rldbg.live.prompt_text import break_text
     from rldbg.live.source_file import lines_with_code
     from rldbg.live.stack_groups import StackGroup, diagnose_stacks, group_stacks
     from rldbg.live.target import connect_target, find_run, is_alive
@@ -91,7 +92,7 @@ __getattr__, __dir__ = lazy_names(
         "stop_broker": "launcher",
         "Answer": "pdb_words",
         "PdbWords": "pdb_words",
-        "break_text": "pdb_words",
+        "break_text": "prompt_text",
         "Prompt": "prompt",
         "EditorPort": "ide",
         "launch_configuration": "ide",

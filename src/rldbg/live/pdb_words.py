@@ -5,7 +5,6 @@ Works on anything that is a Debuggee: a live process, the dead frames of a waiti
 
 import ast
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from rldbg.live.debuggee import (
     source_lines,
 )
 from rldbg.live.own_frames import NOT_THE_USERS
+from rldbg.live.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered
 
 _STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
 _ALIASES = {
@@ -31,14 +31,6 @@ _ALIASES = {
     "quit": "q", "exit": "q", "detach": "q", "help": "h", "?": "h", "until": "unt", "frame": "f", "exception": "exc",
 }  # fmt: skip
 _ONLY_IN_PDB = ("alias", "commands", "debug", "disable", "enable", "ignore", "restart", "run", "source", "unalias")
-HELP = """\
-n s r c          next, step into, return, continue      unt [LINE]  until a later line     j LINE  jump
-u d [N]  f N     up, down, frame                        w           where                  threads, thread N
-l [A,B]  ll      list source                            p pp EXPR   print                  whatis EXPR
-a  locals        arguments, local variables             display [EXPR], undisplay EXPR     exc  the exception
-b [WHERE[, IF]]  breakpoint (FILE:LINE, LINE, FUNCTION) tbreak      once                   cl [N]  condition N EXPR
-!STATEMENT       run a statement                        interact    a Python prompt        q  leave; it stays stopped
-ranks            who is there; ranks WHO switches       all CMD     one command everywhere"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +123,11 @@ class PdbWords:
         frames = (
             self.debuggee.ask("stackTrace", threadId=self._thread, startFrame=0, levels=200).get("stackFrames") or []
         )
-        while frames and any(part in _path(frames[0]) for part in NOT_THE_USERS):
+        while frames and any(part in frame_path(frames[0]) for part in NOT_THE_USERS):
             frames.pop(0)
         if not frames:
             raise UsageError("there is no Python frame to look at", "`threads` shows where the threads are")
-        self._frames = [frame for frame in frames if "/pydevd" not in _path(frame)]
+        self._frames = [frame for frame in frames if "/pydevd" not in frame_path(frame)]
 
     def _move(self, by: int) -> Answer:
         _ = self.frame
@@ -151,13 +143,15 @@ class PdbWords:
         text = self._source(int(frame["line"]), int(frame["line"]))
         line = f"\n-> {text[0].strip()}" if text else ""
         shown = "".join(f"\ndisplay {expression}: {self._display_value(expression)}" for expression in self._displays)
-        return Answer(f"> {_place(frame)}{line}{shown}", value={"file": _path(frame), "line": frame["line"]})
+        return Answer(f"> {frame_place(frame)}{line}{shown}", value={"file": frame_path(frame), "line": frame["line"]})
 
     def _where(self, _text: str) -> Answer:
         _ = self.frame
         marks = (">" if number == self._index else " " for number in range(len(self._frames)))
-        lines = [f"{mark} {n} {_place(frame)}" for n, (mark, frame) in enumerate(zip(marks, self._frames, strict=True))]
-        return Answer("\n".join(lines[::-1]), value=[{"file": _path(f), "line": f["line"]} for f in self._frames])
+        lines = [
+            f"{mark} {n} {frame_place(frame)}" for n, (mark, frame) in enumerate(zip(marks, self._frames, strict=True))
+        ]
+        return Answer("\n".join(lines[::-1]), value=[{"file": frame_path(f), "line": f["line"]} for f in self._frames])
 
     def _threads(self, _text: str) -> Answer:
         threads = self.debuggee.ask("threads").get("threads") or []
@@ -175,7 +169,7 @@ class PdbWords:
 
     def _source(self, first: int, last: int) -> list[str]:
         # Read in the frame of the stop, whichever is chosen: a thread that is in C code evaluates nothing.
-        return source_lines(self.debuggee, _path(self.frame), max(first, 1), last, self.debuggee.top_frame)[0]
+        return source_lines(self.debuggee, frame_path(self.frame), max(first, 1), last, self.debuggee.top_frame)[0]
 
     def _list(self, text: str) -> Answer:
         current = int(self.frame["line"])
@@ -188,14 +182,14 @@ class PdbWords:
             last = first + 10
         lines = self._source(first, last)
         self._listed = first + len(lines) - 1
-        return Answer(_numbered(lines, first, current) or "[EOF]", ok=bool(lines))
+        return Answer(numbered(lines, first, current) or "[EOF]", ok=bool(lines))
 
     def _longlist(self, _text: str) -> Answer:
         frame = self.frame
         lines = self._source(1, 10**6)
-        node = _function_at(lines, str(frame["name"]), int(frame["line"]))
+        node = function_at(lines, str(frame["name"]), int(frame["line"]))
         first, last = (node.lineno, node.end_lineno or node.lineno) if node else (1, len(lines))
-        return Answer(_numbered(lines[first - 1 : last], first, int(frame["line"])))
+        return Answer(numbered(lines[first - 1 : last], first, int(frame["line"])))
 
     # Values.
 
@@ -244,7 +238,7 @@ class PdbWords:
 
     def _arguments(self, _text: str) -> Answer:
         frame = self.frame
-        node = _function_at(self._source(1, 10**6), str(frame["name"]), int(frame["line"]))
+        node = function_at(self._source(1, 10**6), str(frame["name"]), int(frame["line"]))
         if node is None:
             return Answer()
         signature = node.args
@@ -280,7 +274,7 @@ class PdbWords:
         place, _, condition = text.partition(",")
         file, _, line = place.strip().rpartition(":")
         if line.isdigit():
-            where = (file or _path(self.frame), int(line))
+            where = (file or frame_path(self.frame), int(line))
         elif file or not line:
             return Answer("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
         else:
@@ -315,61 +309,18 @@ class PdbWords:
 
     def _until(self, text: str) -> Answer:
         line = int(text) if text.isdigit() else int(self.frame["line"]) + 1
-        self.debuggee.set_break(file=_path(self.frame), line=line, once=True)
+        self.debuggee.set_break(file=frame_path(self.frame), line=line, once=True)
         return self._go("continue")
 
     def _jump(self, text: str) -> Answer:
         if not text.isdigit():
             return Answer("*** j LINE", ok=False)
-        where = {"path": _path(self.frame)}
+        where = {"path": frame_path(self.frame)}
         targets = self.debuggee.ask("gotoTargets", source=where, line=int(text)).get("targets") or []
         if not targets:
             return Answer(f"*** line {text} is no place to jump to", ok=False)
         return self._go("goto", targetId=targets[0]["id"])
 
 
-def break_text(each: Message) -> str:
-    """One breakpoint on one line."""
-    place = f"{each['file']}:{each['line']}" if each.get("file") else f"on {each['on_exception']} exception"
-    extras = [f"if {each['if']}"] if each.get("if") else []
-    extras += [f"log {shlex.quote(each['log'])}"] if each.get("log") else []
-    extras += ["once"] if each.get("once") else []
-    hits = sum((each.get("hits") or {}).values())
-    unset = [who for who, ok in (each.get("set_in") or {}).items() if not ok]
-    extras += [f"hit {hits} times"] if hits else []
-    extras += [f"NOT SET in {', '.join(unset)}"] if unset else []
-    failures = each.get("condition_fails") or {}
-    extras += [f"THE CONDITION FAILS in {', '.join(failures)}: {next(iter(failures.values()))}"] if failures else []
-    return " ".join([f"{each['id']}", place, f"ranks {each['ranks']}", *extras])
-
-
 def _count(text: str, default: int = 1) -> int:
     return int(text) if text.isdigit() else default
-
-
-def _path(frame: Message) -> str:
-    return str((frame.get("source") or {}).get("path") or "")
-
-
-def _place(frame: Message) -> str:
-    return f"{_path(frame)}({frame['line']}){frame['name']}()"
-
-
-def _numbered(lines: list[str], first: int, current: int) -> str:
-    return "\n".join(f"{n:>4} {'->' if n == current else '  '} {line}" for n, line in enumerate(lines, first))
-
-
-def _function_at(lines: list[str], name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """The innermost function of that name around a line."""
-    try:
-        tree = ast.parse("\n".join(lines))
-    except SyntaxError:
-        return None
-    plain = re.split(r"[ .]", name)[-1]
-    found: ast.FunctionDef | ast.AsyncFunctionDef | None = None
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != plain:
-            continue
-        if node.lineno <= line <= (node.end_lineno or line):
-            found = node
-    return found

@@ -14,7 +14,7 @@ from rldbg.core import RldbgError
 from rldbg.live.casting import CastResult
 from rldbg.live.commands import Commands, Outcome
 from rldbg.live.folding import compress
-from rldbg.live.pdb_words import HELP
+from rldbg.live.prompt_text import HELP
 
 _WORDS = sorted({word for line in HELP.splitlines() for word in line.split() if word.isalpha() and word.islower()})
 
