@@ -216,10 +216,34 @@ def test_files_saved_without_checksums(tmp_path):
     assert load_pt(path).tolist() == [1.0, 1.0]
 
 
-def test_legacy_files_and_raw_pickles_are_refused(tmp_path):
-    legacy = saved(tmp_path, torch.ones(2), _use_new_zipfile_serialization=False)
-    with pytest.raises(IncompleteDataError, match=r"value.pt: written by torch < 1\.6"):
-        load_pt(legacy)
+@pytest.mark.parametrize("arrays", [False, True])
+def test_files_from_before_zip_archives(tmp_path, arrays):
+    whole = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    value = {"whole": whole, "view": whole[1:, ::2], "brain": torch.ones(2, dtype=torch.bfloat16), "list": [1] * 40}
+    value |= {
+        "flags": torch.tensor([True, False]),
+        "number": torch.tensor(2.5),
+        "none": torch.empty(0, dtype=torch.int64),
+    }
+    path = saved(tmp_path, value, _use_new_zipfile_serialization=False)
+    found = load_pt(path, arrays=arrays)
+    for name in ("whole", "view", "flags", "number", "none"):
+        np.testing.assert_array_equal(found[name], value[name].numpy(), name)
+    assert (found["brain"].dtype, list(found["list"])) == ("bfloat16", [1] * 40)
+    assert verify_pt(path) == ()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-4], lambda data: data.replace(b"cpu", b"c\xffu"), lambda data: data[:60]]
+)
+def test_a_damaged_file_from_before_zip_archives_is_an_error(tmp_path, damage):
+    path = saved(tmp_path, {"x": torch.ones(8)}, _use_new_zipfile_serialization=False)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(IncompleteDataError, match=r"value\.pt"):
+        load_pt(path)
+
+
+def test_raw_pickles_are_refused(tmp_path):
     raw = tmp_path / "raw.pt"
     raw.write_bytes(pickle.dumps([1]))
     with pytest.raises(IncompleteDataError, match="raw pickle") as caught:

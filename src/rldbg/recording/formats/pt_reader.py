@@ -15,7 +15,7 @@ from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.mapped_file import file_bytes
 from rldbg.recording.formats.opaque import Opaque
 from rldbg.recording.formats.ragged_lists import ragged_from_lists
-from rldbg.recording.formats.safe_unpickler import unpickle
+from rldbg.recording.formats.safe_unpickler import unpickle, unpickle_legacy
 from rldbg.recording.formats.torch_rebuild import BITS, Storage, StorageClass, refuse_quantized
 from rldbg.recording.formats.zip_archive import ZipArchive
 
@@ -30,7 +30,10 @@ def load_pt(source: Path | str | bytes, *, name: str = "", arrays: bool = False)
     With `arrays`, lists of 32 or more numbers of one kind come as 1-D arrays (int64, float64, bool), many times faster.
     """
     with reading(name or _name_of(source)):
-        archive = _open_archive(_bytes_of(source))
+        data = _bytes_of(source)
+        if _is_legacy(data):
+            return unpickle_legacy(bytes(data), arrays=arrays)
+        archive = _open_archive(data)
         pickled = _pickle_member(archive)
         if not archive.check(pickled):
             raise Malformed("its checksum does not fit: data.pkl was changed after it was written")
@@ -45,9 +48,15 @@ def load_pickle(source: Path | str | bytes, *, name: str = "", arrays: bool = Fa
 
 
 def verify_pt(path: Path) -> tuple[str, ...]:
-    """The members whose bytes are not those their checksum was made of; reads the whole file."""
+    """The members whose bytes are not those their checksum was made of; reads the whole file.
+
+    The format from before zip files has no checksums.
+    """
     with reading(path):
-        archive = _open_archive(_bytes_of(path))
+        data = _bytes_of(path)
+        if _is_legacy(data):
+            return ()
+        archive = _open_archive(data)
         return tuple(member for member in archive.members if not archive.check(member))
 
 
@@ -97,14 +106,16 @@ def _bytes_of(source: Path | str | bytes) -> memoryview:
     return memoryview(source) if isinstance(source, bytes) else file_bytes(source)
 
 
+def _is_legacy(data: memoryview) -> bool:
+    return bytes(data[: len(MAGIC)]) == MAGIC
+
+
 def _open_archive(data: memoryview) -> ZipArchive:
     head = bytes(data[:16])
     if head.startswith(b"PK"):
         return ZipArchive(data)
     if not head:
         raise Malformed("the file is empty", "the writer was stopped before it wrote anything: record the step again")
-    if head.startswith(MAGIC):
-        raise Malformed("written by torch < 1.6 or with _use_new_zipfile_serialization=False", _RESAVE_HINT)
     if head.startswith(b"\x80"):
         raise Malformed("a raw pickle, not a torch.save file", _RESAVE_HINT)
     raise Malformed("not a torch.save file", "a .pt file of torch.save starts with PK; rldbg show DIR lists recordings")

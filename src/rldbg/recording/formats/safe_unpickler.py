@@ -8,12 +8,13 @@ import io
 import pickle
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
+from functools import partial
 from typing import Any, Never
 
 import numpy as np
 
 from rldbg.recording.formats import numpy_rebuild, torch_rebuild
-from rldbg.recording.formats.legacy_torch import read_storage
+from rldbg.recording.formats.legacy_torch import read_legacy, read_storage
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.opaque import Opaque, nested_class, opaque_class
 from rldbg.recording.formats.pickle_scan import PickleScan
@@ -112,8 +113,13 @@ def unpickle(
     return settled(SafeUnpickler(scan, load_storage).load(), len(data))
 
 
-def _read_pickle(data: bytes, load_storage: Callable[[Any], Any]) -> tuple[Any, int]:
-    scan = PickleScan(data)
+def unpickle_legacy(data: bytes, *, arrays: bool = False) -> Any:
+    """The object in a torch.save file from before zip files, under the same rules."""
+    return settled(read_legacy(data, partial(_read_pickle, arrays=arrays)), len(data))
+
+
+def _read_pickle(data: bytes, load_storage: Callable[[Any], Any], *, arrays: bool = False) -> tuple[Any, int]:
+    scan = PickleScan(data, take_arrays=arrays)
     return SafeUnpickler(scan, load_storage).load(), scan.end
 
 
