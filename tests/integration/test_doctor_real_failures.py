@@ -72,18 +72,31 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def waiting(cluster):
+    """Jobs that wait out a timeout before they fail: begun together, looked at when their tests come."""
+    jobs = {name: cluster.start(name) for name in ("gloo_after_unknown", "gloo_after_missing_module", "port_taken")}
+    yield jobs
+    for job in jobs.values():
+        job.kill()
+        job.communicate()
+
+
+def finding_of(job, log, index):
+    """What the doctor says of a job's output, when it has ended."""
+    try:
+        output, _ = job.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        raise
+    log.write_bytes(output)
+    return diagnose([log], index=index)
+
+
 @pytest.fixture
-def diagnosed(cluster, index, tmp_path):
+def diagnosed(cluster, waiting, index, tmp_path):
     def run(name, folder="-"):
-        with cluster.start(name, folder) as job:
-            try:
-                output, _ = job.communicate(timeout=120)
-            except subprocess.TimeoutExpired:
-                job.kill()
-                raise
-        log = tmp_path / f"{name}.log"
-        log.write_bytes(output)
-        return diagnose([log], index=index)
+        return finding_of(waiting.pop(name, None) or cluster.start(name, folder), tmp_path / f"{name}.log", index)
 
     return run
 
@@ -96,8 +109,8 @@ def fallout(found):
     return {cause.id for cause in found.fallout}
 
 
-def test_a_healthy_job_gives_no_finding_in_its_log_nor_in_the_session(diagnosed, cluster, index):
-    found = diagnosed("healthy")
+def test_a_healthy_job_gives_no_finding_in_its_log_nor_in_the_session(cluster, index, tmp_path):
+    found = finding_of(cluster.start("healthy"), tmp_path / "healthy.log", index)
     assert (found.verdict, found.fallout) == ("healthy", ())
     session = diagnose([cluster.folder], index=index)
     assert (session.verdict, causes(session), session.fallout) == ("healthy", [], ()), session.first_error
@@ -114,23 +127,6 @@ def test_a_crash_in_native_code_is_unknown_and_its_stack_is_pointed_at(diagnosed
     found = diagnosed("segfault")
     assert (found.verdict, causes(found)) == ("unknown", [])
     assert {"process-segfault", "ray-actor-died"} <= fallout(found)
-
-
-def test_a_taken_port_is_named(diagnosed):
-    assert causes(diagnosed("port_taken")) == ["port-in-use"]
-
-
-def test_a_gloo_timeout_behind_an_unknown_exception_shows_that_exception(diagnosed):
-    found = diagnosed("gloo_after_unknown")
-    assert (found.verdict, causes(found)) == ("unknown", [])
-    assert found.first_error.headline == "KeyError: 'reward of sample 17'"
-    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
-
-
-def test_a_gloo_timeout_behind_a_known_failure_names_that_failure(diagnosed):
-    found = diagnosed("gloo_after_missing_module")
-    assert causes(found) == ["python-module-missing"]
-    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
 
 
 def test_the_limit_of_threads_is_named(diagnosed):
@@ -156,6 +152,23 @@ def test_a_full_disk_behind_a_checkpoint_is_named(diagnosed, tmp_path):
         assert causes(diagnosed("full_disk", small)) == ["ckpt-write-failed"]
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_a_taken_port_is_named(diagnosed):
+    assert causes(diagnosed("port_taken")) == ["port-in-use"]
+
+
+def test_a_gloo_timeout_behind_an_unknown_exception_shows_that_exception(diagnosed):
+    found = diagnosed("gloo_after_unknown")
+    assert (found.verdict, causes(found)) == ("unknown", [])
+    assert found.first_error.headline == "KeyError: 'reward of sample 17'"
+    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
+
+
+def test_a_gloo_timeout_behind_a_known_failure_names_that_failure(diagnosed):
+    found = diagnosed("gloo_after_missing_module")
+    assert causes(found) == ["python-module-missing"]
+    assert fallout(found) & {"gloo-recv-timeout", "gloo-peer-closed"}
 
 
 def test_every_node_is_probed_through_ray(cluster):
