@@ -192,6 +192,23 @@ def test_classes_inside_classes_and_exceptions_are_inert_data(protocol):
     assert found[0].args == ("failed",)
 
 
+class Node:
+    def __init__(self, parent=None):
+        self.parent = parent
+        self.children = [] if parent else [Node(self), Node(self)]
+
+
+def test_objects_that_know_their_parents_are_data_and_lists_that_hold_themselves_are_not(tmp_path):
+    found = load_pt(saved(tmp_path, {"tree": Node(), "loss": 0.5}))
+    children = found["tree"].attributes()["children"]
+    assert [child.attributes()["parent"] for child in children] == [repr(found["tree"])] * 2
+    assert found["loss"] == 0.5
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises(IncompleteDataError, match="contains itself"):
+        load_pt(saved(tmp_path, loop))
+
+
 def test_big_endian_storages(tmp_path):
     path = saved(tmp_path, torch.tensor([1.0, 2.0]))
     swapped = tmp_path / "big.pt"

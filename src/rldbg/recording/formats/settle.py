@@ -43,6 +43,8 @@ class _Settling:
         if depth > _MAX_DEPTH:
             raise Malformed(f"data nested deeper than {_MAX_DEPTH} levels")
         if key in self._open:
+            if isinstance(value, Opaque):  # objects know their parents; data that holds itself is no data
+                return repr(value), 1, 0
             raise Malformed("data that contains itself")
         self._open.add(key)
         result = self._container(value, depth + 1)
