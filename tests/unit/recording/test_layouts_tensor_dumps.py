@@ -97,6 +97,30 @@ def test_nexrl_datums_hash_the_same_prompt_as_their_trajectory(tmp_path):
     assert datums.prompt_hashes == trajectory.prompt_hashes[:1]
 
 
+def test_nexrl_advantages_may_be_tensors_of_one_number(tmp_path):
+    rows = [{"tokens": [1, 2], "loss_mask": [0, 1], "reward": torch.tensor(float(row))} for row in range(2)]
+    batch = {
+        "step": 0,
+        "num_trajectories": 2,
+        "trajectories": rows,
+        "advantages": [torch.tensor(0.5), torch.tensor(-0.5)],
+    }
+    (tmp_path / "prepared_trajectories").mkdir()
+    torch.save(batch, tmp_path / "prepared_trajectories" / "step_000000.pt")
+    record = open_recording(tmp_path).read(RecordKey("prepared_trajectories", 0))
+    assert (record.array("advantages").tolist(), record.array("reward").tolist()) == ([0.5, -0.5], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("rewards", [[1, 0.5], [None, 2], [np.float32(0.25), 1], [torch.tensor(1), None]])
+def test_nexrl_rewards_of_mixed_types_are_numbers(tmp_path, rewards):
+    rows = [{"tokens": [1, 2], "loss_mask": [0, 1], "reward": reward} for reward in rewards]
+    (tmp_path / "trajectory").mkdir()
+    batch = {"step": 0, "num_trajectories": 2, "trajectories": rows}
+    torch.save(batch, tmp_path / "trajectory" / "step_000000.pt")
+    found = open_recording(tmp_path).read(RecordKey("trajectory", 0)).array("reward")
+    np.testing.assert_array_equal(found, [np.nan if reward is None else float(reward) for reward in rewards])
+
+
 def test_nexrl_rows_of_different_lengths_are_ragged(tmp_path):
     peer_dumps.lines(tmp_path / "batch_inputs" / "step_000000_rank0_micro0.jsonl", [{"input_ids": [[1, 2], [3]]}])
     peer_dumps.lines(tmp_path / "loss" / "step_000000_rank0_micro0.jsonl", [{"loss": 0.5}])
@@ -154,6 +178,14 @@ def test_slime_rollout_is_a_trajectory_aligned_with_its_tokens(tmp_path):
     assert record.fields["extra_fields"][1]["reward"] == {"score": 0.75, "acc": True}
     assert record.fields["extra_fields"][2]["weight_versions"] == ["7", "8"]
     assert len(set(record.prompt_hashes)) == 1
+
+
+def test_slime_indices_that_are_no_numbers_are_left_in_order(tmp_path):
+    samples = [(peer_dumps.slime_sample(row) | {"index": f"task-{row}", "group_index": "g"}) for row in range(2)]
+    peer_dumps.slime_rollout(tmp_path, 0, samples)
+    record = open_recording(tmp_path).read(RecordKey("trajectory", 0))
+    assert record.samples == (SampleId("g", 0), SampleId("g", 1))
+    assert IDS_FROM in record.extra
 
 
 def test_slime_evaluation_is_kept_apart_from_training(tmp_path):

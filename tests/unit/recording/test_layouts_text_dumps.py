@@ -52,10 +52,11 @@ def test_verl_validation_folder(tmp_path):
 def test_areal_is_recognised_behind_an_empty_task_file(tmp_path):
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "1.jsonl").touch()
-    peer_dumps.lines(tmp_path / "0" / "2.jsonl", [{"sample_idx": 0, "task_id": 2, "reward": 1.0}])
+    rows = [{"sample_idx": 0, "task_id": 2, "reward": 1.0}, {"sample_idx": None, "task_id": 2, "reward": None}]
+    peer_dumps.lines(tmp_path / "0" / "2.jsonl", rows)
     recording = open_recording(tmp_path)
     assert recording.layout.name == "areal"
-    assert recording.summary().samples == 1
+    assert recording.samples() == (SampleId("2", 0), SampleId("2", 1))
 
 
 def test_areal_task_files(tmp_path):
@@ -133,6 +134,14 @@ def test_prime_rl_ranks_and_micro_batches(tmp_path):
     ids = recording.samples(step=3, kind="prepared_trajectories")
     assert len(ids) == 6, "ids are unique within the step"
     assert recording.verify() == []
+
+
+def test_prime_rl_keeps_keys_it_does_not_know(tmp_path):
+    row = peer_dumps.prime_row(0, 0, 0, 0, tags=["a", "b"], reward=1.0, note={"x": 1})
+    peer_dumps.lines(tmp_path / "step_0" / "rank_0.jsonl", [row])
+    extra = open_recording(tmp_path).read(RecordKey("forward_data", 0)).extra
+    assert (extra["tags"], extra["note"]) == ([["a", "b"]], [{"x": 1}])
+    assert extra["reward"].values.tolist() == [1.0]
 
 
 def test_prime_rl_step_without_its_marker_is_unfinished(tmp_path):

@@ -119,14 +119,17 @@ class Described:
 
 def undescribed_rows(values: list[Any]) -> Any:
     """Rows of a file without a sidecar: ragged numbers, one number a sample, or the list as it is."""
+    values = [value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value for value in values]
     if values and all(isinstance(value, list | np.ndarray) for value in values):
         kinds = {kind for value in values for kind in _kinds(value)}
         if not kinds <= {"i", "f", "b"}:
             return values
         ragged = ragged_from_lists(values, np.float64 if "f" in kinds or not kinds else np.int64)
         return Ragged(_narrowed(ragged.values), ragged.offsets)
-    kinds = _kinds(values) if values else set()
-    return np.array(values) if len(kinds) == 1 and kinds <= {"i", "f", "b"} else values
+    kinds = _kinds([value for value in values if value is not None]) if values else set()
+    if kinds and kinds <= {"i", "f"} and (len(kinds) == 2 or None in values):
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.array(values) if len(kinds) == 1 and kinds <= {"i", "f", "b"} and None not in values else values
 
 
 def undescribed_tensor(value: Any, dtype: str | None = None) -> Any:

@@ -84,8 +84,10 @@ def _text_record(rows: Sequence[Mapping[str, Any]], entry: Entry) -> Record:
     }
     if entry.kind == VALIDATION:
         fields["is_val"] = np.ones(len(rows), bool)
+    places = [row.get("sample_idx") for row in rows]
     samples = tuple(
-        SampleId(str(row.get("task_id")), int(row.get("sample_idx", place))) for place, row in enumerate(rows)
+        SampleId(str(row.get("task_id")), index if isinstance(index, int) else place)
+        for place, (row, index) in enumerate(zip(rows, places, strict=True))
     )
     return Record(entry.key, fields, samples, policy_version=entry.step, source=entry.file)
 

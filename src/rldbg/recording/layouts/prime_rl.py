@@ -155,10 +155,20 @@ def _rest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Columns that no kind of ours has a place for, whole."""
     used = {theirs for columns in _COLUMNS.values() for theirs in columns} | _OF_FILE
     names = dict.fromkeys(name for row in rows for name in row if name not in used)
+    columns = {name: [row.get(name) for row in rows] for name in names}
     return {
-        name: [row.get(name) for row in rows] if name in _INDICES else ragged([row.get(name) for row in rows])
-        for name in names
+        name: ragged(values) if name not in _INDICES and all(map(_is_numbers, values)) else values
+        for name, values in columns.items()
     }
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value can be a row of numbers, with gaps."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    if not isinstance(value, list):
+        return value is None or isinstance(value, int | float)
+    return all(item is None or isinstance(item, int | float) for item in value)
 
 
 def _ids(rows: Sequence[dict[str, Any]], hashes: Sequence[str], entry: Entry) -> tuple[SampleId, ...]:

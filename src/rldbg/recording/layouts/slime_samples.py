@@ -137,7 +137,7 @@ def _ids(
 ) -> tuple[tuple[SampleId, ...], dict[str, Any]]:
     """(group_index, index) where the framework set them; else the prompt and the order stand in, and that is said."""
     names = [hashes[row] if group is None else str(group) for row, group in enumerate(groups)]
-    if any(index is None for index in indices):
+    if not all(isinstance(index, int | np.integer) for index in indices):
         return ids_in_order(names), {IDS_FROM: "group or prompt, and order in the file"}
     made = {IDS_FROM: "prompt, and the sample's index"} if None in groups else {}
     return tuple(SampleId(name, int(index)) for name, index in zip(names, indices, strict=True)), made
