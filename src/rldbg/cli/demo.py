@@ -80,6 +80,8 @@ def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> 
     from rldbg.trainer.settings import ClusterSettings
 
     run = Run.create(name="demo", path=run_folder)
+    if not as_json:
+        print_note("the tour: nine commands, one to two minutes; first a Ray session for them is started")
     visited = []
     started = time.monotonic()
     with Cluster(ClusterSettings(), name="demo") as cluster:
