@@ -55,7 +55,7 @@ class SmallServer:
         self._thread.start()
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._server.should_exit = self._server.force_exit = True
         self._thread.join(10)
         self._socket.close()
 
