@@ -159,12 +159,14 @@ def _find(name: str, file: Path, own: DictConfig) -> Path:
 
 
 def _uses_hydra_groups(defaults: Any) -> bool:
-    """Whether `defaults` needs Hydra: a mapping entry, or a name inside a group."""
+    """Whether `defaults` needs Hydra: a mapping entry, a name inside a group, or a package."""
     if defaults is None or isinstance(defaults, str):
         return False
-    return any(
-        not isinstance(entry, str) or ("/" in entry and not entry.endswith((".yaml", ".yml"))) for entry in defaults
-    )
+    return any(not isinstance(entry, str) or _is_hydra_name(entry) for entry in defaults)
+
+
+def _is_hydra_name(entry: str) -> bool:
+    return not entry.endswith((".yaml", ".yml")) and ("/" in entry or "@" in entry)
 
 
 def _compose_with_hydra(file: Path, overrides: Sequence[str]) -> DictConfig:

@@ -64,6 +64,12 @@ def test_hydra_groups(folder):
     assert recipe == {"a": 1, "nested": {"x": 1, "y": 2}, "model": {"layers": 3}, "b": 2, "new": 1}
 
 
+def test_hydra_packages(folder):
+    (folder / "block.yaml").write_text("enable_data_dump: true\n")
+    (folder / "child.yaml").write_text("defaults:\n  - block@debug\n  - _self_\nsteps: 3\n")
+    assert load_recipe(folder / "child.yaml") == {"debug": {"enable_data_dump": True}, "steps": 3}
+
+
 def test_ellipsis_of_the_document_is_skipped(folder):
     assert load_recipe(write(folder, "doc.yaml", "defaults:\n  - base\n  - _self_\n\n...\n\nb: 1\n"))["b"] == 1
 
