@@ -125,6 +125,17 @@ def test_show_one_sample_token_by_token(recording):
     assert run("show", recording, "--sample", "g9/9", "--step", 0).returncode == 4
 
 
+def test_show_lets_no_file_drive_the_terminal(tmp_path):
+    row = {"input": "a\x1b[31mred", "output": "b\x1b]0;title\x07 \u3000\xa0ü", "score": 1.0, "uid": "u\x1b[2J"}
+    (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
+    for arguments in ([], ["--step", "1"], ["--sample", "u\x1b[2J/0"]):
+        done = run("show", tmp_path, *arguments)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout
+        assert "\x07" not in done.stdout
+    assert "a\\x1b[31mred" in done.stdout
+
+
 def test_show_tokens_as_text(recording, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {f"word{number}\x1b": number for number in range(20)}

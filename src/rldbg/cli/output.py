@@ -5,18 +5,21 @@
 
 import json
 import math
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.core import Environment, Finding
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 SCHEMA_VERSION = 1
 # Stands for an infinity until the text is made; no real text contains it.
 _HUGE = "\x00inf\x00"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_json(body: Mapping[str, Any]) -> None:
@@ -65,8 +68,22 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def print_result(renderable: "RenderableType") -> None:
-    """A result for people, on stdout."""
-    console().print(renderable)
+    """A result for people, on stdout; what a file holds cannot drive the terminal through it."""
+    console().print(_Harmless(renderable))
+
+
+class _Harmless:
+    """A renderable whose texts have their control characters made visible; its own styles stay."""
+
+    def __init__(self, renderable: "RenderableType") -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Segment]":
+        from rich.segment import Segment
+
+        for segment in console.render(self._renderable, options):
+            is_safe = segment.control or not _CONTROL.search(segment.text)
+            yield segment if is_safe else Segment(_CONTROL.sub(_shown, segment.text), segment.style)
 
 
 def print_line(text: str) -> None:
@@ -88,6 +105,10 @@ def print_findings(findings: Iterable[Finding]) -> None:
 def visible(text: str) -> str:
     """Text with control characters made visible, so that a file's content cannot drive the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
+
+
+def _shown(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}"
 
 
 def _plain(value: Any) -> Any:
