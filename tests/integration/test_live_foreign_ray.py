@@ -102,6 +102,7 @@ def test_the_legacy_debugger_is_listed_and_attachable(cluster):
     assert re.search(r"^12$", text, re.MULTILINE) and "*** NameError" in text
     rldbg("continue", "all", "--ray", cluster.url)
     assert cluster.stage.result("legacy_task") == 12
+    until(lambda: not _ps(cluster.url), "what was continued to be listed no more")
 
 
 def _says_what_is_open(folder):

@@ -75,11 +75,14 @@ class HeldWorkers:
         return process
 
     async def _legacy(self) -> set[str]:
-        """Sessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds."""
+        """Sessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds.
+
+        Where some are known the answer is waited for: they may have gone on since, and must not be shown as stopped.
+        """
         if self._asking is None or (self._asking.done() and time.monotonic() - self._asked_at > _LEGACY_EVERY_S):
             self._asked_at = time.monotonic()
             self._asking = asyncio.ensure_future(self._ask_legacy())
-        if self._legacy_known is None:
+        if self._legacy_known is None or self._legacy_known:
             await asyncio.wait({self._asking}, timeout=_LEGACY_PATIENCE_S)
         for session in self._legacy_known or ():
             facts = _legacy_facts(session)
@@ -96,7 +99,13 @@ class HeldWorkers:
 
     async def _open_legacy(self, process: Process) -> None:
         reader, writer = await _connect(process)
-        self._sessions.spawn(self._sessions.hold(process, PdbStream(reader, writer)))
+        self._sessions.spawn(self._hold_legacy(process, PdbStream(reader, writer)))
+
+    async def _hold_legacy(self, process: Process, stream: PdbStream) -> None:
+        """Holds a legacy session; one that was let go is over, whatever the last answer said."""
+        await self._sessions.hold(process, stream)
+        gone = process.facts["address"]
+        self._legacy_known = [each for each in self._legacy_known or () if (each.host, each.port) != gone]
 
     async def _open(self, process: Process) -> None:
         reader, writer = await _connect(process)
