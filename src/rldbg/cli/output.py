@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rldbg.core import Environment, Finding
 
@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def print_json(body: Mapping[str, Any]) -> None:
     """One JSON document on stdout."""
-    print(to_json(body))
+    _write_line(to_json(body), sys.stdout)
 
 
 def to_json(body: Mapping[str, Any]) -> str:
@@ -49,11 +49,10 @@ def _finite(value: Any) -> Any:
 
 def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"error": dict(error)}))
+        _write_line(json.dumps({"error": dict(error)}), sys.stdout)
         return
-    print(f"error: {visible(error['message'])}", file=sys.stderr)
-    if error["hint"]:
-        print(f"  try: {visible(error['hint'])}", file=sys.stderr)
+    hint = f"\n  try: {visible(error['hint'])}" if error["hint"] else ""
+    _write_line(f"error: {visible(error['message'])}{hint}", sys.stderr)
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -88,12 +87,17 @@ class _Harmless:
 
 def print_line(text: str) -> None:
     """One line of result for people, on stdout."""
-    print(visible(text))
+    _write_line(visible(text), sys.stdout)
 
 
 def print_note(text: str) -> None:
     """Something beside the result (progress, advice), on stderr."""
-    print(visible(text), file=sys.stderr)
+    _write_line(visible(text), sys.stderr)
+
+
+def _write_line(text: str, stream: TextIO) -> None:
+    """In one piece: ranks that share a stream must not end up within each other's lines."""
+    stream.write(text + "\n")
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
