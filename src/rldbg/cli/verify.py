@@ -39,7 +39,7 @@ def _report(title: str, records: int, findings: list[Finding], is_fine: bool) ->
     from rich.text import Text
 
     if is_fine:
-        print_result(Text.assemble(("✓ ", "green"), f"{title}: {records:,} records, all of them whole"))
+        print_result(Text.assemble(("✓ ", "green"), f"{title}: " + _count_whole(records)))
     shown: Counter[str] = Counter()
     kept = []
     for finding in by_severity(findings):
@@ -50,3 +50,7 @@ def _report(title: str, records: int, findings: list[Finding], is_fine: bool) ->
     for id, count in shown.items():
         if count > _MAX_OF_A_KIND:
             print_note(f"… and {count - _MAX_OF_A_KIND:,} more {id}: --json lists them all")
+
+
+def _count_whole(records: int) -> str:
+    return "1 record, whole" if records == 1 else f"{records:,} records, all of them whole"
