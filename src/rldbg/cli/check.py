@@ -58,7 +58,7 @@ def command(
             _print_metrics(rows)
         print_line(
             f"{report.verdict}: {len(report.passed)} checks hold, {len(report.not_applicable)} could not be made, "
-            f"over {len(report.steps)} steps"
+            f"over {len(report.steps)} step{'' if len(report.steps) == 1 else 's'}"
         )
         if report.findings:
             print_findings(report.findings)
