@@ -12,6 +12,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def own_breakpoint():
+    """Ray puts its own breakpoint() into the environment of a process that joined a cluster, and leaves it there;
+    programs of later tests must not inherit it."""
+    yield
+    os.environ.pop("PYTHONBREAKPOINT", None)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One Ray cluster for all tests of the live plane; starting one takes longer than most of them."""
