@@ -15,11 +15,17 @@ import pytest
 BIN = Path(sys.executable).parent
 RLDBG = [sys.executable, "-m", "rldbg"]
 TRAIN = """\
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 seen = {"orig": sys.orig_argv, "argv": sys.argv[1:], "rank": os.environ.get("RANK", "0")}
 seen["agent"] = any(name.startswith("rldbg_agent") for name in sys.modules)
-Path(f"seen-{seen['rank']}").write_text(json.dumps(seen))
+unfinished = Path(f"unfinished-{seen['rank']}")
+unfinished.write_text(json.dumps(seen))
+unfinished.rename(f"seen-{seen['rank']}")
+# A launcher ends the other ranks when one has failed: all of them have to be here first.
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline and len(list(Path().glob("seen-*"))) < int(os.environ.get("WORLD_SIZE", "1")):
+    time.sleep(0.01)
 secret = sum(range(10))
 if os.environ.get("STOP"):
     breakpoint()
