@@ -11,6 +11,7 @@ import pytest
 import rldbg
 from rldbg.core import Identity, SampleId
 from rldbg.recording import Recorder
+from rldbg.recording.recorder.filing import Filing
 
 SAMPLES = [("g0", 0), ("g0", 1)]
 ROWS = np.zeros((2, 3), dtype=np.float32)
@@ -299,3 +300,18 @@ def wait_until(condition, seconds: float = 10.0) -> bool:
             return True
         wake.wait(0.01)
     return False
+
+
+@pytest.mark.parametrize("values", [8, 2**20])
+def test_an_error_nobody_thought_of_stops_the_recording_and_answers_who_waits(
+    tmp_path: Path, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("unheard of")
+
+    monkeypatch.setattr(Filing, "file", fail)
+    with Recorder(tmp_path) as recorder:
+        recorder.record("mine", step=0, x=np.zeros(values))
+        recorder.record("mine", step=0, micro=1, x=np.zeros(values))
+        assert recorder.flush(timeout_s=60)
+        assert recorder.stopped == "RuntimeError: unheard of"

@@ -188,3 +188,32 @@ def test_the_samples_of_a_record_are_those_given_with_it_though_the_list_is_used
         ["g/5", "g/1"],
     ]
     assert all(names[step] == [f"{step}/0"] for step in range(5, 205))
+
+
+@pytest.mark.parametrize("format", ["safetensors", "pt", "jsonl"])
+def test_half_a_surrogate_pair_and_bytes_come_back(tmp_path: Path, format: str) -> None:
+    fields = {"text": "half \ud800 ü", "raw": b"\x00\xff", "metrics": {"name": "\udfff", "blob": bytearray(b"ab")}}
+    record = recorded(tmp_path, format=format, **fields)
+    assert record.fields["text"] == "half \ud800 ü"
+    assert record.fields["raw"] == b"\x00\xff"
+    assert record.fields["metrics"] == {"name": "\udfff", "blob": b"ab"}
+
+
+def test_what_is_no_sample_is_said_as_that(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.record("mine", step=0, samples=[("g",)], x=np.zeros(1))
+    assert "not a sample id: ('g',) (expected a pair such as ('g0', 3), or 'g0/3')" in caplog.text
+
+
+@pytest.mark.parametrize("step", [None, 2.5, "3", object()])
+def test_a_step_that_is_no_number_harms_nobody(tmp_path: Path, step: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        recorder.record("mine", step=step, x=np.zeros(1))
+        recorder.record_parameters(step, torch.nn.Linear(1, 1))
+        recorder.end_step(step)
+        recorder.pin(step)
+        recorder.record("mine", step=np.int64(1), micro=torch.tensor(0), x=np.zeros(1))
+        assert recorder.flush(timeout_s=60)
+        assert recorder.stopped is None
+    assert [record.key.step for record in rldbg.open(tmp_path).records()] == [1]
+    assert "a step is a whole number" in caplog.text

@@ -81,6 +81,8 @@ def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
     samples = ",".join(_samples_text(record.samples) for record in records if record.samples)
     hashes = ",".join(_hashes_text(_hashes_of(record)) for record in records if record.samples)
     text = f'{ENCODE_JSON(metadata)[:-1]},"samples":[{samples}],"prompt_hashes":[{hashes}]}}'
+    if not text.isascii():  # half a surrogate pair is no UTF-8, but JSON has an escape for it
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     header = encode_header(infos, {METADATA_KEY: text})
     return header, [part.view(np.uint8).data for _, _, parts in columns for part in parts if part.nbytes]
 

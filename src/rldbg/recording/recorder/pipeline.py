@@ -140,10 +140,12 @@ class Pipeline:
             case _Relieve():
                 self._send(self._gathering.close_all())
             case _Flush(reached):
-                self._send(self._gathering.close_all())
-                self._file_small()
-                self._flushes.append((set(self._unfinished), reached))
-                self._answer_flushes()
+                try:
+                    self._send(self._gathering.close_all())
+                    self._file_small()
+                finally:  # whoever waits for it is always answered
+                    self._flushes.append((set(self._unfinished), reached))
+                    self._answer_flushes()
             case _Finished(batches):
                 self._unfinished.difference_update(batches)
                 for waiting, _ in self._flushes:
@@ -251,6 +253,8 @@ class Pipeline:
                 self._write_file(batch)
         except (OSError, OverBudget) as error:
             self._stop(str(error))
+        except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
+            self._stop(f"{type(error).__name__}: {error}")
         finally:
             for record in batch.records:
                 _let_go(record)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,33 +76,34 @@ class Recorder:
         `samples` are (group_id, run_id) pairs, one a row; trajectories may name them in their extra fields instead.
         Trajectories are given as columns, or as `trajectories=[...]`, one mapping or object a sample.
         """
-        if not self.wants(kind, step):
-            return
         try:
-            key = RecordKey(kind, step, self.identity.rank, micro or 0, epoch, mini_batch)
-            self._record(Call(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
+            if self.wants(kind, step):
+                key = RecordKey(
+                    kind, index(step), self.identity.rank, index(micro or 0), index(epoch), index(mini_batch)
+                )
+                self._record(Call(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def record_parameters(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the parameters that match the patterns, after the optimizer step."""
-        self._record_model(RecordKey("param", step, self.identity.rank, 0, epoch, mini_batch), model)
+        self._record_model("param", model, step, epoch, mini_batch)
 
     def record_gradients(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the gradients of the parameters that match the patterns, before the optimizer step."""
-        self._record_model(RecordKey("gradient", step, self.identity.rank, 0, epoch, mini_batch), model)
+        self._record_model("gradient", model, step, epoch, mini_batch)
 
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
         session = self._own_session()
-        if session is not None:
-            session.end_step(step)
+        if session is not None and self._is_step(step):
+            session.end_step(index(step))
 
     def pin(self, step: int) -> None:
         """Keeps this step for good, whatever `keep_last` says."""
         session = self._own_session()
-        if session is not None:
-            session.pin(step)
+        if session is not None and self._is_step(step):
+            session.pin(index(step))
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all that was recorded is on disk; False when that took longer than the timeout."""
@@ -162,20 +164,27 @@ class Recorder:
         if prepared is not None:
             session.hand_over(prepared.ticket, prepared.fields)
 
-    def _record_model(self, key: RecordKey, model: Any) -> None:
-        # Gathering is a collective: what one rank cannot record, it still has to take part in.
-        wanted = self.wants(key.kind, key.step)
-        collective = self.settings.gather_shards and self.settings.enabled and self._asked_for(key.kind, key.step)
-        if not (wanted or collective) or not self.settings.parameter_patterns:
-            return
+    def _is_step(self, step: Any) -> bool:
+        if not hasattr(step, "__index__"):
+            self._complaints.once(f"step {step!r}", f"a step is a whole number, not {step!r}: left out")
+            return False
+        return True
+
+    def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:
         try:
+            # Gathering is a collective: what one rank cannot record, it still has to take part in.
+            wanted = self.wants(kind, step)
+            collective = self.settings.gather_shards and self.settings.enabled and self._asked_for(kind, step)
+            if not (wanted or collective) or not self.settings.parameter_patterns:
+                return
+            key = RecordKey(kind, index(step), self.identity.rank, 0, index(epoch), index(mini_batch))
             prepared = list(parameters.prepare(key, model, self.settings, self._complaints))
             session = self._session_to_record() if wanted else None
             if session is not None:
                 for ticket, fields in prepared:
                     session.hand_over(ticket, fields)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            self._complaints.once(f"record {key.kind}", f"cannot record {key}: {error!r}")
+            self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def _finish(self) -> None:
         self.close(self.settings.exit_flush_s)

@@ -1,6 +1,6 @@
 """Whose rows a record holds: what trainers name their samples by, as sample ids."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rldbg.core import SampleId
@@ -9,11 +9,17 @@ _UNCHANGING = frozenset({SampleId, tuple, str})
 _MOST_REMEMBERED = 64
 
 
-def as_sample_id(sample: SampleId | str | Sequence[Any]) -> SampleId:
+def as_sample_id(sample: Any) -> SampleId:
     """A sample id from itself, `group/run`, or a pair."""
     if type(sample) is SampleId:
         return sample
-    return SampleId.parse(sample) if isinstance(sample, str) else SampleId(str(sample[0]), int(sample[1]))
+    if isinstance(sample, str):
+        return SampleId.parse(sample)
+    try:
+        group_id, run_id = sample
+        return SampleId(str(group_id), int(run_id))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not a sample id: {sample!r} (expected a pair such as ('g0', 3), or 'g0/3')") from error
 
 
 class SampleIds:

@@ -166,6 +166,9 @@ class Snapshot:
         if isinstance(value, str):
             self._leaves += len(value) // _LEAF_BYTES
             return str(value)
+        if isinstance(value, bytes | bytearray):
+            self._leaves += len(value) // _LEAF_BYTES
+            return bytes(value)
         if isinstance(value, np.generic):
             return value.item()
         if type(value) is dict and (text := _text_among_atoms(value)) is not None:
