@@ -251,5 +251,5 @@ def _refuse_several(tree: Tree, entries: Sequence[Entry]) -> None:
         if other != folder:
             raise UsageError(
                 f"{tree.title} holds several recordings: {entry.key} is in {other or '.'} and in {folder or '.'}",
-                f"open one of them, for example {tree.title}/{other}",
+                f"open one of them, for example {tree.title}/{other or folder}",
             )

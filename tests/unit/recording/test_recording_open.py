@@ -126,6 +126,10 @@ def test_several_recordings_under_one_path_are_refused(tmp_path):
     with pytest.raises(UsageError, match="several recordings") as error:
         rldbg.open(tmp_path)
     assert str(tmp_path / "monday") in error.value.hint
+    peer_dumps.sglang(tmp_path / "monday" / "again")
+    with pytest.raises(UsageError, match="several recordings") as error:
+        rldbg.open(tmp_path / "monday")
+    assert str(tmp_path / "monday" / "again") in error.value.hint
 
 
 def test_a_folder_above_a_recording_leads_to_it(tmp_path):
