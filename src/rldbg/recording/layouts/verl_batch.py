@@ -30,7 +30,8 @@ def load_batch(path: Path) -> dict[str, Any]:
         content = load_pt(path)
         with reading(path):
             named = {name: _jagged(value) for name, value in named_tensors(content["tensordict"]).items()}
-            objects = {"key": content["keys"], "uid": [prompt_uid(key) for key in content["keys"]]}
+            # Keys are <uid>_<session>_<index>; the uid is a prompt's.
+            objects = {"key": content["keys"], "uid": [str(key).rsplit("_", 2)[0] for key in content["keys"]]}
             objects |= {name: value for name, value in named.items() if isinstance(value, list)}
             tensors = {name: value for name, value in named.items() if not isinstance(value, list)}
             meta = {name: plain(value) for name, value in content.items() if name not in ("tensordict", "keys")}
