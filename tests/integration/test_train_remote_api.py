@@ -76,6 +76,7 @@ def test_both_modes_agree_on_the_loss_of_the_same_trajectories(service, tmp_path
         mock = {"type": "mock", "need_llm_inference": False, "trajectory_load_path": str(remote)}
         replayed = recipe(service, mode="self_hosted", rollout_worker=mock)
         hosted = train(replayed, Run.create(name="hosted", path=tmp_path / "hosted"), cluster=cluster).run
+    assert not os.environ.get("PYTHONBREAKPOINT"), "breakpoint() would go to a cluster that is gone"
     assert losses(hosted) == pytest.approx(losses(remote), abs=1e-6)
     recording = rldbg.open(remote)
     assert recording.verify() == []

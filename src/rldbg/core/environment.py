@@ -130,6 +130,13 @@ class Environment:
         if name not in self._values:
             os.environ[name] = value
 
+    def put_back(self, name: str, value: str) -> None:
+        """Gives a variable the value it had before another library changed it; none for an empty one."""
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
     def near_misses(self, prefixes: tuple[str, ...] = ("WEAVER_DEBUG_", "RLDBG_RECORD_")) -> dict[str, str]:
         """Set variables that look like ours but are not declared, with the nearest declared name."""
         misses = {}

@@ -49,6 +49,7 @@ class Cluster:
         self.namespace = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
         self._temporary: Path | None = None
         self._actors: dict[str, Any] = {}
+        self._breakpoint = Environment().text("PYTHONBREAKPOINT")
 
     def __enter__(self) -> Self:
         ray = _import_ray()
@@ -93,6 +94,8 @@ class Cluster:
             environment.export("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
     def _clean_up(self) -> None:
+        # Ray leaves its own there, and breakpoint() would go to a cluster that is gone.
+        Environment().put_back("PYTHONBREAKPOINT", self._breakpoint)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
