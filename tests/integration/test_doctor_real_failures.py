@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from live_job import until
 
 from rldbg.doctor import Library, SearchIndex, diagnose
 from rldbg.doctor.probes import Machine
@@ -190,11 +191,12 @@ def test_a_cluster_that_does_not_answer_is_exit_5(cluster):
 
 
 def test_a_session_that_nobody_uses_is_stopped_when_asked(cluster, tmp_path):
-    steps = [
-        step
-        for step in steps_of("stop-stale-ray", machine=Machine(), home=tmp_path)
-        if str(cluster.folder) in step.text
-    ]
+    def steps_for_it():
+        found = steps_of("stop-stale-ray", machine=Machine(), home=tmp_path)
+        return [step for step in found if str(cluster.folder) in step.text]
+
+    # The workers of jobs that failed a moment ago use it for as long as Ray takes to end them.
+    steps = until(steps_for_it, "no worker and no driver uses the session", timeout_s=90)
     assert len(steps) == 1
     daemons = [process for process in cluster.processes() if process.name() in ("gcs_server", "raylet")]
     assert daemons
