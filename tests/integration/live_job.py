@@ -137,3 +137,12 @@ def output(process, timeout_s=PATIENCE_S):
     """What a process printed until its end; fails when it does not end."""
     text, _ = process.communicate(timeout=timeout_s)
     return text
+
+
+@contextlib.contextmanager
+def looping_job(folder):
+    """A job of one process that runs a loop, and whose agent has come."""
+    with LiveJob(folder) as job:
+        job.start(job.write("loop.py", LOOP))
+        until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+        yield job

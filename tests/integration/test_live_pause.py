@@ -3,16 +3,14 @@
 import random
 
 import pytest
-from live_job import LOOP, LiveJob, until
+from live_job import looping_job, until
 
 from rldbg.agent import BrokerAddress, dial
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    with LiveJob(tmp_path_factory.mktemp("pause")) as job:
-        job.start(job.write("loop.py", LOOP))
-        until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+    with looping_job(tmp_path_factory.mktemp("pause")) as job:
         yield job
 
 

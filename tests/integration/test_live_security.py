@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LOOP, LiveJob, until
+from live_job import LOOP, LiveJob, looping_job, until
 
 from rldbg.agent import PROTOCOL, BrokerAddress, Decoder, WireError, dial, encode, nonce
 from rldbg.core import Run
@@ -21,9 +21,7 @@ from rldbg.live import start_broker, stop_broker
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    with LiveJob(tmp_path_factory.mktemp("security")) as job:
-        job.start(job.write("loop.py", LOOP))
-        until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+    with looping_job(tmp_path_factory.mktemp("security")) as job:
         yield job
 
 

@@ -5,7 +5,6 @@
 
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 # Stands for an infinity until the text is made; no real text contains it.
 _HUGE = "\x00inf\x00"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_json(body: Mapping[str, Any]) -> None:
@@ -81,8 +79,7 @@ class _Harmless:
         from rich.segment import Segment
 
         for segment in console.render(self._renderable, options):
-            is_safe = segment.control or not _CONTROL.search(segment.text)
-            yield segment if is_safe else Segment(_CONTROL.sub(_shown, segment.text), segment.style)
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def print_line(text: str) -> None:
@@ -109,10 +106,6 @@ def print_findings(findings: Iterable[Finding]) -> None:
 def visible(text: str) -> str:
     """Text with control characters made visible, so that a file's content cannot drive the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
-
-
-def _shown(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
 
 
 def _plain(value: Any) -> Any:

@@ -205,7 +205,7 @@ def test_what_is_no_sample_is_said_as_that(tmp_path: Path, caplog: pytest.LogCap
     assert "not a sample id: ('g',) (expected a pair such as ('g0', 3), or 'g0/3')" in caplog.text
 
 
-@pytest.mark.parametrize("step", [None, 2.5, "3", object()])
+@pytest.mark.parametrize("step", [None, 2.5, "3", object(), torch.tensor(2.5)])
 def test_a_step_that_is_no_number_harms_nobody(tmp_path: Path, step: Any, caplog: pytest.LogCaptureFixture) -> None:
     with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
         recorder.record("mine", step=step, x=np.zeros(1))

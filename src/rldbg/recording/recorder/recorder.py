@@ -96,14 +96,14 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
         session = self._own_session()
-        if session is not None and self._is_step(step):
-            session.end_step(index(step))
+        if session is not None and (whole := self._whole(step)) is not None:
+            session.end_step(whole)
 
     def pin(self, step: int) -> None:
         """Keeps this step for good, whatever `keep_last` says."""
         session = self._own_session()
-        if session is not None and self._is_step(step):
-            session.pin(index(step))
+        if session is not None and (whole := self._whole(step)) is not None:
+            session.pin(whole)
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all that was recorded is on disk; False when that took longer than the timeout."""
@@ -164,11 +164,12 @@ class Recorder:
         if prepared is not None:
             session.hand_over(prepared.ticket, prepared.fields)
 
-    def _is_step(self, step: Any) -> bool:
-        if not hasattr(step, "__index__"):
+    def _whole(self, step: Any) -> int | None:
+        try:
+            return index(step)
+        except TypeError:
             self._complaints.once(f"step {step!r}", f"a step is a whole number, not {step!r}: left out")
-            return False
-        return True
+            return None
 
     def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:
         try:
