@@ -5,7 +5,6 @@ nothing that looks like a recording.
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +25,12 @@ from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.layouts.table_files import write_table_file
 from rldbg.recording.recorder import naming
 from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.recorder.settings import is_url
 from rldbg.recording.recording import Recording
 from rldbg.recording.records import Record
 
 Target = Literal["nexrl-pt", "nexrl-jsonl", "safetensors", "parquet"]
 TARGETS: tuple[str, ...] = get_args(Target)
-# Path takes one of the slashes of a URL.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SUFFIX = {"nexrl-pt": "pt", "nexrl-jsonl": "jsonl", "safetensors": "safetensors", "parquet": "parquet"}
 
 
@@ -68,7 +66,7 @@ def convert(
     overwrite: bool = False,
 ) -> Conversion:
     """Writes the records (all, or those of a kind or step) to a new folder."""
-    if _URL.match(str(out)):
+    if is_url(out):
         raise UsageError(f"cannot write to {out}: a conversion is written to a folder", "copy the result afterwards")
     place = Path(out).resolve() if Path(out).is_symlink() else Path(out)
     entries = recording.entries(kind, step)

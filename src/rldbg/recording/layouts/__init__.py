@@ -19,10 +19,11 @@ __all__ = [
     "Entry",
     "Layout",
     "Listing",
-    "detect",
     "layouts",
     "named",
+    "only_recording_below",
     "recognised",
+    "refuse_unrecognised",
 ]
 
 # Each in a module of its name, as a class of its name in camel case.

@@ -18,6 +18,11 @@ _MIB = 2**20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has already made one slash of two
 
 
+def is_url(place: Path | str) -> bool:
+    """Whether a place to write to is no folder but a URL."""
+    return _URL.match(str(place)) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
     """What is recorded, where to, and how much memory and disk it may take.
@@ -69,7 +74,7 @@ class RecorderSettings:
     """How long the end of the process, or SIGTERM, waits for what is not yet written."""
 
     def __post_init__(self) -> None:
-        if _URL.match(str(self.directory)):
+        if is_url(self.directory):
             raise UsageError(
                 f"cannot record to {self.directory}: a recorder writes to a local or mounted folder",
                 "record to a folder and copy it, or mount the store",
