@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 
-from rldbg.cli.verbs import PLANES, VERBS
+from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES
 from rldbg.doctor.library import Library
 from rldbg.doctor.pages import failure_pages
@@ -87,11 +87,11 @@ def kinds_page() -> Iterator[str]:
 
 def verbs_page() -> Iterator[str]:
     yield "# Verbs\n"
-    for plane in PLANES:
-        verbs = [verb for verb in VERBS if verb.plane == plane and not verb.hidden]
+    for group in GROUPS:
+        verbs = [verb for verb in VERBS if verb.group == group and not verb.hidden]
         if not verbs:
             continue
-        yield f"## {plane}\n"
+        yield f"## {group}\n"
         for verb in verbs:
             command: click.Command = importlib.import_module(verb.module).command
             page = f" ([page]({verb.name}.md))" if (DOCS / f"{verb.name}.md").exists() else ""

@@ -6,22 +6,32 @@ from rldbg.lazy import lazy_names
 from rldbg.version import __version__
 
 if TYPE_CHECKING:
+    from rldbg.annotations import phase, step
+    from rldbg.auto import breakpoint, identify
     from rldbg.core import Finding, Identity, Run, SampleId
+    from rldbg.recording import Recorder, Recording, open
 
-__all__ = ["Finding", "Identity", "Run", "SampleId", "__version__"]
+__all__ = [
+    "Finding",
+    "Identity",
+    "Recorder",
+    "Recording",
+    "Run",
+    "SampleId",
+    "__version__",
+    "breakpoint",
+    "identify",
+    "open",
+    "phase",
+    "step",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Finding": "core",
-        "Run": "core",
-        "Identity": "core",
-        "SampleId": "core",
-        "Recorder": "recording",
-        "Recording": "recording",
-        "open": "recording",
-        "breakpoint": "auto",
-        "step": "marking",
-        "phase": "marking",
+        **dict.fromkeys(("phase", "step"), "annotations"),
+        **dict.fromkeys(("breakpoint", "identify"), "auto"),
+        **dict.fromkeys(("Finding", "Identity", "Run", "SampleId"), "core"),
+        **dict.fromkeys(("Recorder", "Recording", "open"), "recording"),
     },
 )

@@ -1,4 +1,4 @@
-"""`import rldbg.auto`: the agent in this process, for those who prefer one line to a launcher.
+"""`import rldbg.auto` starts the agent in this process, without a launcher.
 
 Does nothing in a process that belongs to no run (RLDBG_RUN is not set).
 """
@@ -16,9 +16,9 @@ def breakpoint(
     every: int | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Stops here: on the ranks selected, when `when` is true, at the n-th or every n-th hit, for at most `timeout` s.
+    """Stop here on the selected ranks if `when` is true, at the n-th or every n-th hit, for at most `timeout` seconds.
 
-    Outside a run the same are chosen, and get what the builtin breakpoint() gives.
+    Outside a run the same processes are selected; they call the builtin breakpoint().
     """
     frame = sys._getframe(1)
     running = _agent.start()
@@ -30,7 +30,7 @@ def breakpoint(
 
 
 def identify(*, role: str | None = None, rank: int | None = None, **coordinates: int) -> None:
-    """Says who this process is, where the environment does not: identify(role="policy", rank=3, dp=0, tp=3)."""
+    """Name this process if the environment does not: identify(role="policy", rank=3, dp=0, tp=3)."""
     running = _agent.start()
     if running is not None:
         running.identify(role=role, rank=rank, coordinates=coordinates or None)

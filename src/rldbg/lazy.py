@@ -1,4 +1,4 @@
-"""Packages whose public names are loaded when first used, so that help and light verbs stay fast.
+"""Packages whose public names are loaded on first use, which keeps `--help` and light verbs fast.
 
 if TYPE_CHECKING:
     from rldbg.core.run import Run
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package; `modules` says in which of its modules each name lives."""
+    """Return `__getattr__` and `__dir__` of a package; `modules` maps each public name to its module."""
 
     def load(name: str) -> Any:
         module = modules.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rldbg.cli.verbs import PLANES, VERBS
+from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core.errors import ExitCode, RldbgError
 
 
@@ -37,10 +37,10 @@ class LazyVerbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for plane in PLANES:
-            rows = [(verb.name, verb.summary) for verb in VERBS if verb.plane == plane and not verb.hidden]
+        for group in GROUPS:
+            rows = [(verb.name, verb.summary) for verb in VERBS if verb.group == group and not verb.hidden]
             if rows:
-                with formatter.section(plane):
+                with formatter.section(group):
                     formatter.write_dl(rows)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rldbg.cli.application import run
 from rldbg.cli.output import visible
-from rldbg.cli.verbs import PLANES, VERBS
+from rldbg.cli.verbs import GROUPS, VERBS
 
 HEAVY = ("torch", "ray", "transformers", "pandas", "nicegui", "numpy", "pydantic", "rich", "omegaconf")
 
@@ -40,7 +40,7 @@ def test_help_costs_a_few_bare_interpreters():
 
 def test_every_verb_loads_and_explains_itself(capsys):
     for verb in VERBS:
-        assert verb.plane in PLANES
+        assert verb.group in GROUPS
         assert run([verb.name, "--help"]) == 0
         assert "Usage: rldbg " + verb.name in capsys.readouterr().out
 

@@ -1,6 +1,6 @@
-"""What a training loop may say about itself: `rldbg.step(n)` and `rldbg.phase(name)`.
+"""Annotations of a training loop: `rldbg.step(n)` and `rldbg.phase(name)`.
 
-Both cost one attribute lookup where no profile is armed, and need nothing but this module.
+Without an active profile each call costs one attribute lookup.
 """
 
 import sys
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def step(number: int | None = None) -> None:
-    """Step `number` begins here, counted from 1 as in `rldbg profile --steps`; without a number, the next one."""
+    """Mark the start of step `number`, counted from 1 as in `rldbg profile --steps`; by default the next step."""
     profile: Any = getattr(sys, "_rldbg_profile", None)
     if profile is not None:
         profile.step(number)
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """`with rldbg.phase("reward"):` puts a phase of your own on the timeline."""
+    """Add a phase to the timeline: `with rldbg.phase("reward"): ...`."""
     profile: Any = getattr(sys, "_rldbg_profile", None)
     if profile is None:
         return nullcontext()
