@@ -12,7 +12,7 @@ from rldbg.trainer.zoo.pairs import PAIRS
 from rldbg.trainer.zoo.score import score
 
 pytestmark = pytest.mark.timeout(900)
-RECIPE = Path("recipes/zoo.yaml")
+RECIPE = Path("zoo")
 SAMPLE = ("clip-high", "old-log-probs-shifted", "gradients-not-reduced", "advantage-clipped", "optimizer-is-sgd")
 CLEAN = ("same-seed", "other-rank-count")
 

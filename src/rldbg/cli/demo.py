@@ -72,7 +72,7 @@ def _some_sample(recording: str, step: int) -> str:
     "--run", "run_folder", type=click.Path(path_type=Path), help="Where the runs go.  [default: a new folder]"
 )
 @click.option("--steps", type=click.IntRange(6, 40), default=16, show_default=True, help="Steps of each training.")
-@click.option("--recipe", default="recipes/arithmetic.yaml", show_default=True, help="What to train.")
+@click.option("--recipe", default="arithmetic", show_default=True, help="Recipe to train on.")
 def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> int:
     """The tour: train, record, verify, check, replay, compare, rerun; prints the command of each stop."""
     from rldbg.core import Run

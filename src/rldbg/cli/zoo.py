@@ -17,7 +17,7 @@ _ACTIONS = ("list", "run", "score")
 @verb("zoo", hidden=True)
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("bugs", nargs=-1)
-@click.option("--recipe", type=click.Path(path_type=Path), default="recipes/zoo.yaml", show_default=True)
+@click.option("--recipe", type=click.Path(path_type=Path), default="zoo", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where runs are kept.  [default: a temporary folder]")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs at a time.")
 @click.option("--no-pairs", is_flag=True, help="Leave the pairs of clean runs out of the score.")
@@ -34,12 +34,10 @@ def command(
 ) -> int:
     """LIST the bugs, RUN one beside a clean run and compare them, or SCORE all (or those named).
 
-    `rldbg train recipes/zoo.yaml zoo.bug=NAME` makes a run with a bug by itself.
+    `rldbg train zoo zoo.bug=NAME` makes a run with a bug by itself.
     """
     if action == "list":
         return _list(as_json)
-    if not recipe.is_file():
-        raise UsageError(f"no recipe at {recipe}", "run in the repository, or give --recipe")
     with ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rldbg-zoo-")))
         if action == "run":

@@ -7,7 +7,8 @@
 - Hydra config groups (`- model: tiny`), composed by Hydra itself, which must then be installed.
 
 Names are looked for beside the file, then along `hydra.searchpath` (`file://` entries, relative to the working
-directory or to the file). Overrides are Hydra's: `k=v` for a key that exists, `+k=v` for a new one, `++k=v` for
+directory or to the file). A name without a path (`arithmetic`) is a recipe that ships with the package, unless a file of
+that name exists. Overrides are Hydra's: `k=v` for a key that exists, `+k=v` for a new one, `++k=v` for
 either, `~k` to remove one.
 """
 
@@ -24,6 +25,7 @@ from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_SHIPPED = Path(__file__).parents[1] / "recipes"
 # The seeds' examples write `...` on a line of its own for what they leave out.
 _ELLIPSIS = re.compile(r"^\s*\.\.\.\s*$", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"Environment variable '([^']+)' not found")
@@ -36,7 +38,7 @@ def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> dict[str, An
 
 def compose(path: Path | str, overrides: Sequence[str] = ()) -> DictConfig:
     """A recipe composed and overridden, its interpolations still in place."""
-    file = Path(path)
+    file = find_recipe(path)
     own = _read(file)
     if _uses_hydra_groups(own.get("defaults")):
         return _compose_with_hydra(file, overrides)
@@ -45,6 +47,16 @@ def compose(path: Path | str, overrides: Sequence[str] = ()) -> DictConfig:
     for override in overrides:
         _apply(config, override)
     return config
+
+
+def find_recipe(path: Path | str) -> Path:
+    """The file of a recipe that is given by its path, or by the name of one that ships with the package."""
+    file = Path(path)
+    if not file.is_file() and file.name == str(path):
+        shipped = _SHIPPED / f"{file.name.removesuffix('.yaml')}.yaml"
+        if shipped.is_file():
+            return shipped
+    return file
 
 
 def resolve(config: DictConfig, *, source: str) -> dict[str, Any]:
@@ -91,13 +103,15 @@ def _read(file: Path) -> DictConfig:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read the recipe {file}: {error.strerror}", "check the path") from error
+        names = ", ".join(sorted(shipped.stem for shipped in _SHIPPED.glob("*.yaml")))
+        hint = f"give the path of a YAML file, or the name of a recipe of the package: {names}"
+        raise UsageError(f"cannot read the recipe {file}: {error.strerror}", hint) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not a text file", "give a YAML recipe") from error
     try:
         config = OmegaConf.create(_ELLIPSIS.sub("", text) or "{}")
     except (YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise UsageError(f"{file} is not a valid recipe: {error}", "mend the YAML") from error
+        raise UsageError(f"{file} is not a valid recipe: {error}", "fix the YAML") from error
     if not isinstance(config, DictConfig):
         raise UsageError(f"{file} does not hold a mapping at its top", "a recipe is `key: value` lines")
     return config
@@ -126,7 +140,7 @@ def _compose_file(file: Path, trail: tuple[Path, ...]) -> DictConfig:
     try:
         merged = OmegaConf.merge(*layers)
     except OmegaConfBaseException as error:
-        raise UsageError(f"{file} does not fit what it builds on: {error}", "mend the key it names") from error
+        raise UsageError(f"{file} does not fit what it builds on: {error}", "fix the key it names") from error
     return merged  # type: ignore[return-value]
 
 
@@ -185,7 +199,7 @@ def _compose_with_hydra(file: Path, overrides: Sequence[str]) -> DictConfig:
         with initialize_config_dir(config_dir=str(file.parent.resolve()), version_base="1.3"):
             config = hydra_compose(config_name=file.stem, overrides=list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(f"Hydra cannot compose {file}: {error}", "mend the recipe or the override it names") from error
+        raise UsageError(f"Hydra cannot compose {file}: {error}", "fix the recipe or the override it names") from error
     OmegaConf.set_struct(config, False)
     with open_dict(config):
         config.pop("hydra", None)
@@ -216,7 +230,7 @@ def _apply(config: DictConfig, override: str) -> None:
         value = OmegaConf.from_dotlist([f"value={match['value']}"])
         OmegaConf.update(config, key, value._get_node("value"), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError) as error:
-        raise UsageError(f"cannot apply {override!r}: {error}", "quote the value, or mend the key") from error
+        raise UsageError(f"cannot apply {override!r}: {error}", "quote the value, or fix the key") from error
 
 
 def _has(config: DictConfig, key: str) -> bool:

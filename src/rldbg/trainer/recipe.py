@@ -119,7 +119,7 @@ def _check(recipe: Recipe, source: str) -> None:
     if recipe.zoo.bug is not None and not recipe.cluster.in_process:
         raise UsageError(
             f"{source}: zoo.bug is built into one process, and this recipe starts several",
-            "set cluster.in_process=true, or use recipes/zoo.yaml",
+            "set cluster.in_process=true, or use the recipe zoo",
         )
     if recipe.inference.temperature <= 0:
         raise UsageError(f"{source}: inference.temperature is {recipe.inference.temperature}", "use a number above 0")
