@@ -29,7 +29,8 @@ def command(
     """Train on RECIPE, with Hydra-style OVERRIDES: key=value, +key=value, ++key=value, ~key.
 
     RECIPE is a YAML file, or the name of a recipe of the package: `arithmetic` teaches a tiny model one-digit
-    arithmetic on two CPU cores in about a minute. To record what it does, add ++debug.enable_data_dump=true ++debug.dump_options.trajectory=true.
+    arithmetic on two CPU cores in about a minute. To record it, add ++debug.enable_data_dump=true
+    ++debug.dump_options.trajectory=true.
     """
     from rldbg.cli.profile import asked_by_variables, profile_this_command
     from rldbg.core import Run

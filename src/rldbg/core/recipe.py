@@ -7,9 +7,9 @@
 - Hydra config groups (`- model: tiny`), composed by Hydra itself, which must then be installed.
 
 Names are looked for beside the file, then along `hydra.searchpath` (`file://` entries, relative to the working
-directory or to the file). A name without a path (`arithmetic`) is a recipe that ships with the package, unless a file of
-that name exists. Overrides are Hydra's: `k=v` for a key that exists, `+k=v` for a new one, `++k=v` for
-either, `~k` to remove one.
+directory or to the file). A name without a path (`arithmetic`) is a recipe that ships with the package, unless a file
+of that name exists. Overrides are Hydra's: `k=v` for a key that exists, `+k=v` for a new one, `++k=v` for either, `~k`
+to remove one.
 """
 
 from __future__ import annotations
