@@ -1,8 +1,12 @@
-"""The order of the files: long ones first, so that at the end no worker is left alone with one of them."""
+"""The order of the tests, and the line at the end that says what was skipped for want of third-party material."""
 
+import random
+from itertools import groupby
 from pathlib import Path
 
-# Each takes more than half a minute on two cores; the longest first.
+from third_party import MISSING
+
+# Each takes more than half a minute on two cores; the longest first, so that no worker is left alone with one.
 LONG = (
     "test_demo",
     "test_train_cluster",
@@ -23,6 +27,32 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items):
-    rank = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(Path(item.path).stem, len(LONG)))
+def pytest_addoption(parser):
+    parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the files, and the tests of each file, in an order drawn from SEED",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        rank = {name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: rank.get(Path(item.path).stem, len(LONG)))
+        return
+    draw = random.Random(seed)
+    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    draw.shuffle(files)
+    for file in files:
+        draw.shuffle(file)
+    items[:] = [item for file in files for item in file]
+
+
+def pytest_unconfigure(config):
+    """After everything else: pytest's own summaries come later than `pytest_terminal_summary`."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        missing = sum(MISSING in str(report.longrepr) for report in reporter.stats.get("skipped", ()))
+        reporter.write_line(f"{missing} tests skipped because {MISSING} (see tests/third_party.py)")

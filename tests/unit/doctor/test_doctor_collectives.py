@@ -7,8 +7,9 @@ import pytest
 
 from rldbg.doctor import Library, SearchIndex, diagnose
 from rldbg.doctor.flight_recorder import findings_of, read_dumps
+from third_party import material, needs
 
-SETS = Path(__file__).parents[4] / "shared" / "knowledge" / "flight_recorder"
+SETS = material("knowledge/flight_recorder")
 
 
 def dump(folder, rank, world, *, enqueued, completed, name="nccl:all_reduce", pending=None):
@@ -42,7 +43,7 @@ def dump(folder, rank, world, *, enqueued, completed, name="nccl:all_reduce", pe
     (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
 
 
-@pytest.mark.skipif(not SETS.is_dir(), reason="the collected dumps are not here")
+@needs(SETS)
 @pytest.mark.parametrize(("name", "ranks"), [("gpu_error_1st", (12, 14)), ("lock_gil_1st", (9, 14))])
 def test_injected_faults_are_found_on_the_right_ranks(name, ranks):
     assert read_dumps(SETS / name).culprits == ranks

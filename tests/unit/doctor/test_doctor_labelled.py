@@ -1,15 +1,14 @@
 """Labelled real logs: the root cause first, unknown left open, and never a wrong name when the cause's line is gone."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from rldbg.doctor import diagnose
+from third_party import material, needs
 
-LOGS = Path(__file__).parents[4] / "shared" / "knowledge" / "logs"
-LABELS = sorted(LOGS.glob("*.yaml")) if LOGS.is_dir() else []
-pytestmark = pytest.mark.skipif(not LABELS, reason="the labelled logs are not here")
+LOGS = material("knowledge/logs")
+LABELS = sorted(LOGS.glob("*.yaml"))
+pytestmark = needs(LOGS)
 
 
 def read(label):

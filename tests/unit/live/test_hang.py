@@ -1,15 +1,15 @@
 """The diagnosis of hangs: from hand-made views, and from labelled dumps of real jobs."""
 
 import pickle
-from pathlib import Path
 
 import pytest
 
 from rldbg.core import IncompleteDataError
 from rldbg.live import Pending, RankView, diagnose, read_dumps
+from third_party import material, needs
 
 WORLD = {"0": (0, 1, 2, 3)}
-LABELLED = Path(__file__).parents[4] / "shared" / "knowledge" / "flight_recorder"
+LABELLED = material("knowledge/flight_recorder")
 
 
 def _waiting(rank, sequence, op="all_reduce", group="0", **options):
@@ -138,7 +138,7 @@ def test_a_hostile_dump_is_not_executed(tmp_path):
         read_dumps(tmp_path)
 
 
-@pytest.mark.skipif(not LABELLED.exists(), reason="the labelled dumps are not here")
+@needs(LABELLED)
 @pytest.mark.parametrize(
     ("name", "kind", "ranks"), [("lock_gil_1st", "absent", (9, 14)), ("gpu_error_1st", "stuck_device", (12, 14))]
 )

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from rldbg.recording.formats.nexrl_dict import from_dict, to_dict
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.formats.pt_writer import dump_pt
 from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey
+from third_party import material, needs
 
-FIXTURES = Path(__file__).parents[4] / "shared" / "fixtures" / "nexrl"
+FIXTURES = material("fixtures/nexrl")
 SAMPLES = (SampleId("g0", 0), SampleId("g0", 1))
 ROWS = Ragged.from_rows([[1, 2, 3], [4]], np.int64)
 FLOATS = Ragged.from_rows([[0.0, -0.5, -0.25], [-1.0]], np.float32)
@@ -171,7 +171,7 @@ def test_bare_nan_and_infinity_are_read(tmp_path):
     assert repr(record.fields["log_probs"].tolist()) == "[[nan, -inf]]"
 
 
-@pytest.mark.skipif(not FIXTURES.exists(), reason="no shared fixtures here")
+@needs(FIXTURES)
 @pytest.mark.parametrize("folder", ["self_hosted_pt", "self_hosted_jsonl", "weaver_pt", "weaver_jsonl"])
 def test_files_of_nexrl_itself(tmp_path, folder):
     paths = sorted((FIXTURES / folder).glob("*/*"))

@@ -1,16 +1,15 @@
 """Dumps written by the other frameworks themselves, where they are at hand."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from rldbg.core import SampleId
 from rldbg.recording import RecordKey
 from rldbg.recording import open as open_recording
+from third_party import material, needs
 
-FIXTURES = Path(__file__).parents[4] / "shared" / "fixtures"
-pytestmark = pytest.mark.skipif(not FIXTURES.is_dir(), reason="no fixtures of other frameworks here")
+FIXTURES = material("fixtures")
+pytestmark = needs(FIXTURES)
 
 _EVERY = {
     "nexrl/self_hosted_pt": ("nexrl", 15, 4),
