@@ -9,6 +9,7 @@ from typing import Any
 
 from rldbg.agent.arguments import STARTUP
 from rldbg.core import Finding
+from rldbg.frameworks import GENERIC
 from rldbg.launch.arming import dry_environment, environment_changes
 from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
 from rldbg.launch.command_line import understand
@@ -16,7 +17,7 @@ from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
 from rldbg.launch.hazards import never_reached, no_training, run_hazards, script_hazards, training_hazards
 from rldbg.launch.interpreter import through_wrapper
-from rldbg.launch.profile import GENERIC, profile_named
+from rldbg.launch.profile import profile_named
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
 from rldbg.launch.ray_auth import auth_mode
 from rldbg.launch.reach import Reach, reach_of

@@ -1,10 +1,9 @@
-"""What is known of each framework, read from `profiles/*.yaml`: one file a framework, one test a file.
+"""How each framework is started, read from its `launch.yaml`: one file per framework, one test per file.
 
-    name: verl
     dialect: hydra            # how an option is written: hydra (++k=v), dotlist (k=v), flags (--k v)
-    train: [verl.trainer.main_ppo, ...]   # programs that train, as patterns over module names and script paths
-    other: [verl.model_merger*, ...]      # programs that do not
-    signs: [actor_rollout_ref.*, ...]     # option names of the framework: two of them give it away
+    train: [my_rl.main, ...]              # programs that train, as patterns over module names and script paths
+    other: [my_rl.convert*, ...]          # programs that do not
+    signs: [rollout_group.*, ...]         # option names of the framework: two of them give it away
     marks: [runner.*, ...]                # option names of which one is enough
     name_keys / steps / epochs / checkpoints / record / timeouts: lists of entries
     record_kinds: {loss: debug.dump_options.loss, ...}   # switches of single kinds, where the framework has them
@@ -26,13 +25,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core.errors import UsageError
+from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks
 from rldbg.launch.command_line import Program
 
 Dialect = Literal["hydra", "dotlist", "flags"]
 _DIALECTS = ("hydra", "dotlist", "flags")
-_FOLDER = Path(__file__).parent / "profiles"
+_FILE = "launch.yaml"
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
-GENERIC = "generic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,21 @@ def applicable(entries: Sequence[Entry], program: Program, given: Mapping[str, s
 
 @cache
 def profiles() -> dict[str, Profile]:
-    """All frameworks by name; the generic one last."""
-    found = [_load(file) for file in sorted(_FOLDER.glob("*.yaml"))]
-    found.sort(key=lambda profile: profile.name == GENERIC)
-    return {profile.name: profile for profile in found}
+    """The profiles of all frameworks that have one, by name; the generic one last."""
+    known = sorted(frameworks(), key=lambda framework: (framework.name == GENERIC, framework.name))
+    files = ((framework, framework.file(_FILE)) for framework in known)
+    return {framework.name: _load(framework, file) for framework, file in files if file is not None}
 
 
 def profile_named(name: str) -> Profile:
+    """The profile of a framework, or of the one that it is a fork of."""
+    framework = find_framework(name)
     known = profiles()
-    if name not in known:
-        raise UsageError(f"no framework {name!r} is known", f"choose one of: {', '.join(known)}")
-    return known[name]
+    while framework.name not in known and framework.based_on:
+        framework = find_framework(framework.based_on)
+    if framework.name not in known:
+        raise UsageError(f"{framework.title} has no launch profile", f"choose one of: {', '.join(known)}")
+    return known[framework.name]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -121,20 +124,18 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def _load(file: Path) -> Profile:
+def _load(framework: Framework, file: Path) -> Profile:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     data: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
-    known = {field.name for field in fields(Profile)}
+    known = {field.name for field in fields(Profile)} - {"name"}
     unknown = sorted(set(data) - known)
-    if unknown or data.get("name") != file.stem or data.get("dialect") not in _DIALECTS:
-        raise UsageError(
-            f"{file} is not a framework profile: {', '.join(unknown) or 'name or dialect'}", "mend the file"
-        )
+    if unknown or data.get("dialect") not in _DIALECTS:
+        raise UsageError(f"invalid launch profile: {file}: {', '.join(unknown) or 'dialect'}", "fix the file")
     lists = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts")
     return Profile(
-        name=data["name"],
+        name=framework.name,
         dialect=data["dialect"],
         train=tuple(data.get("train", ())),
         other=tuple(data.get("other", ())),
@@ -152,5 +153,5 @@ def _entry(item: str | dict[str, Any], file: Path) -> Entry:
         return Entry(item)
     unknown = sorted(set(item) - {field.name for field in fields(Entry)})
     if unknown or "key" not in item:
-        raise UsageError(f"{file} has an entry that is not understood: {item}", "mend the file")
+        raise UsageError(f"invalid entry in {file}: {item}", "fix the file")
     return Entry(**(item | {"value": str(item.get("value", ""))}))

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from rldbg.agent.arguments import option_values
+from rldbg.frameworks import GENERIC
 from rldbg.launch.command_line import Program, understand
 from rldbg.launch.configuration import configured_names
 from rldbg.launch.dry_run.calls import Call
-from rldbg.launch.profile import GENERIC, Profile, profile_named, profiles
+from rldbg.launch.profile import Profile, profile_named, profiles
 from rldbg.launch.words import word_set
 
 Kind = Literal["training", "other"]

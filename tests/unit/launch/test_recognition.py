@@ -112,7 +112,7 @@ def test_command_behind_a_launcher_is_told_once():
 
 def test_framework_can_be_forced():
     assert kinds("python something.py", framework="trl") == [("training", "trl")]
-    with pytest.raises(UsageError, match="no framework"):
+    with pytest.raises(UsageError, match="unknown framework"):
         kinds("python something.py", framework="nosuch")
 
 

@@ -1,0 +1,10 @@
+"""AReaL: asynchronous training beside inference servers."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="areal",
+    title="AReaL",
+    package=__name__,
+    modules=("areal",),
+)

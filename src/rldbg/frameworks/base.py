@@ -1,0 +1,48 @@
+"""What a framework may bring to rldbg: a folder whose files are its parts, each of them optional.
+
+    __init__.py     FRAMEWORK, the object below
+    launch.yaml     how its command lines are recognised and which of its options help to debug (read by rldbg.launch)
+    layout.py       LAYOUT, how its dumps are read (an rldbg.recording.Layout)
+    hooks.py        HOOKS, its functions that are phases and steps (a tuple of rldbg.agent.Hook)
+    knowledge.yaml  failures peculiar to it (read by rldbg.doctor)
+    README.md       exact commands, one page
+
+A part is loaded when somebody asks for it: the object itself costs nothing.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework: how it is called, how it is found in an environment, and where its parts are."""
+
+    name: str
+    """The name of its folder, of its launch profile (`--framework`) and of its layout (`--layout`)."""
+    title: str
+    """As its users write it."""
+    package: str
+    """The package that holds the parts: `__name__` where the object is made."""
+    modules: tuple[str, ...] = ()
+    """Its top-level packages, as a program imports them."""
+    distributions: tuple[str, ...] = ()
+    """What it is called where it is installed, if it differs from `modules`."""
+    based_on: str = ""
+    """The framework that this one is a fork of, whose parts hold for it where it has none of its own."""
+    replay: str = ""
+    """How it trains on recorded trajectories, if it can."""
+
+    def file(self, name: str) -> Path | None:
+        """A file of the folder, if it is there."""
+        path = Path(str(import_module(self.package).__file__)).parent / name
+        return path if path.is_file() else None
+
+    def part(self, module: str) -> Any:
+        """The object that a module of the folder defines under its own name in capitals; None if there is no such
+        module."""
+        if self.file(f"{module}.py") is None:
+            return None
+        return getattr(import_module(f"{self.package}.{module}"), module.upper())

@@ -1,0 +1,10 @@
+"""NexRL: training against self-hosted or remote training services."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="nexrl",
+    title="NexRL",
+    package=__name__,
+    modules=("nexrl",),
+)

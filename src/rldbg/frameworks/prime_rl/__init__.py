@@ -1,0 +1,11 @@
+"""prime-rl: trainer, orchestrator and inference as processes of their own."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="prime_rl",
+    title="prime-rl",
+    package=__name__,
+    modules=("prime_rl",),
+    distributions=("prime-rl",),
+)

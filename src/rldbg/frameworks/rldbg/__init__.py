@@ -1,0 +1,11 @@
+"""The embedded trainer, through the same door as the others."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="rldbg",
+    title="rldbg train",
+    package=__name__,
+    modules=("rldbg.trainer",),
+    distributions=("rldbg",),
+)

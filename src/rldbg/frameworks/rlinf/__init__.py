@@ -1,0 +1,10 @@
+"""RLinf: embodied and reasoning agents on Ray."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="rlinf",
+    title="RLinf",
+    package=__name__,
+    modules=("rlinf",),
+)

@@ -1,0 +1,10 @@
+"""SGLang: an inference engine, and its dumper of tensors."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="sglang",
+    title="SGLang",
+    package=__name__,
+    modules=("sglang",),
+)

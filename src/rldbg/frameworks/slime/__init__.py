@@ -1,0 +1,10 @@
+"""slime: Megatron and SGLang on Ray."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="slime",
+    title="slime",
+    package=__name__,
+    modules=("slime",),
+)

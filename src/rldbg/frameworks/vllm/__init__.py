@@ -1,0 +1,10 @@
+"""vLLM: an inference engine."""
+
+from rldbg.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="vllm",
+    title="vLLM",
+    package=__name__,
+    modules=("vllm",),
+)
