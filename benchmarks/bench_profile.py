@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rldbg.agent.profiling_phases import Phases
+from rldbg.agent.profiling import Phases
 from rldbg.profiling import write_timeline
 from rldbg.profiling.report import step_bounds
 from rldbg.profiling.tracks import read_tracks

@@ -18,7 +18,7 @@ LONG = (
     "test_training_service_clients",
     "test_serve_processes",
     "test_profile_nsys",
-    "test_profile_far_nodes",
+    "test_profile_remote_collection",
     "test_live_ray",
     "test_rollout_command",
     "test_train_remote_api",

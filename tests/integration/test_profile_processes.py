@@ -13,7 +13,7 @@ import pytest
 from client_environments import environment_with
 from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder, started
 
-from rldbg.agent.profiling_phases import HookedFunction
+from rldbg.agent.profiling import HookedFunction
 from rldbg.integrations import profile_hooks
 
 TORCH_LOOP = """\

@@ -190,8 +190,8 @@ def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
 
 
 def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
+    from rldbg.doctor.fixes import home_folder, steps_of
     from rldbg.doctor.probes import Machine
-    from rldbg.doctor.remedies import home_folder, steps_of
 
     entry = library[name]
     if entry.remedy is None:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.doctor.aftermath import explain_failure
     from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
     from rldbg.doctor.entries import Entry, Role
-    from rldbg.doctor.examination import diagnose
     from rldbg.doctor.library import Library
     from rldbg.doctor.patterns import SearchIndex
+    from rldbg.doctor.pipeline import diagnose
+    from rldbg.doctor.post_run import explain_failure
     from rldbg.doctor.run_settings import RunSettings, raise_soft_limits
 
 __all__ = [
@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "aftermath": ("explain_failure",),
-    "examination": ("diagnose",),
+    "post_run": ("explain_failure",),
+    "pipeline": ("diagnose",),
     "diagnosis": ("Cause", "Diagnosis", "ProbeResult", "Quote"),
     "entries": ("Entry", "Role"),
     "library": ("Library",),

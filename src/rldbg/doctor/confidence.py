@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from rldbg.doctor.cascade import Judgement, Sighting
 from rldbg.doctor.diagnosis import Confidence, ProbeResult
 from rldbg.doctor.entries import Probe, Role
+from rldbg.doctor.root_cause import Judgement, Sighting
 
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
-from rldbg.doctor.cascade import is_wrapper
 from rldbg.doctor.evidence import Failure, Hit, excerpt
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.root_cause import is_wrapper
 
 Verdict = Literal["found", "unknown", "healthy"]
 Confidence = Literal["high", "medium", "low"]

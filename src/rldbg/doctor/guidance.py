@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from rldbg.doctor.cascade import Judgement, Sighting
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import Category
 from rldbg.doctor.evidence import Evidence, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.root_cause import Judgement, Sighting
 
 _FACTS = {
     "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),

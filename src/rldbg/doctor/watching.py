@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rldbg.doctor.diagnosis import Diagnosis
-from rldbg.doctor.examination import conclude
 from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.pipeline import conclude
 from rldbg.doctor.scan import LogReader, Scanner
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, find_sources, unreadable
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rldbg.agent.profiling_plan import Hook, Plan
+from rldbg.agent.profiling import Hook, Plan
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:

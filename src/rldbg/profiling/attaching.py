@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling_plan import Plan
+from rldbg.agent.profiling import Plan
 from rldbg.core import ExitCode, IncompleteDataError, UsageError
 from rldbg.live import BrokerClient
 

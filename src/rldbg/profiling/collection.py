@@ -15,10 +15,7 @@ from typing import Any
 
 import psutil
 
-from rldbg.agent.profiling_actors import WORKERS
-from rldbg.agent.profiling_plan import Plan
-from rldbg.agent.profiling_ticket import OPEN_STATES, read_tickets
-from rldbg.agent.profiling_window import never_began
+from rldbg.agent.profiling import OPEN_STATES, WORKERS, Plan, never_began, read_tickets
 from rldbg.core import Finding, Severity
 
 _STALE_S = 15.0
@@ -124,12 +121,12 @@ def places_by_node(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def _is_pending(ticket: dict[str, Any]) -> bool:
-    if ticket["state"] == "armed" and ticket["minder"] != ticket["pid"] and ticket["host"] == socket.gethostname():
-        return _is_alive(int(ticket["minder"]))
+    if ticket["state"] == "armed" and ticket["supervisor"] != ticket["pid"] and ticket["host"] == socket.gethostname():
+        return _is_alive(int(ticket["supervisor"]))
     if ticket["state"] not in OPEN_STATES:
         return False
     if ticket["host"] == socket.gethostname():
-        return _is_alive(int(ticket["minder"]))
+        return _is_alive(int(ticket["supervisor"]))
     return time.time() - float(ticket["at"]) < _STALE_S
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rldbg.agent.profiling_nsys import INSTALL, find_nsys
+from rldbg.agent.profiling import INSTALL, find_nsys
 from rldbg.core import Environment, PrerequisiteError, UnreachableError, ray_access
 
 _PROBE_S = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rldbg.agent.profiling_plan import OPEN_END, Hook, Plan
+from rldbg.agent.profiling import OPEN_END, Hook, Plan
 from rldbg.core import Environment, UsageError
 
 PATTERNS = "NRL_NSYS_WORKER_PATTERNS"

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling_plan import PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan
+from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan
 from rldbg.core import Finding, RldbgError, Run
 from rldbg.launch import Explanation, Request, run_armed
 from rldbg.live import BrokerClient
 from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
-from rldbg.profiling.far_nodes import bring_from_nodes
 from rldbg.profiling.prerequisites import check_tool
+from rldbg.profiling.remote_collection import bring_from_nodes
 from rldbg.profiling.request import PLAN_FILE, ProfileRequest, make_plan
 
 

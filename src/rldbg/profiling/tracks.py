@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rldbg.agent.profiling_phases import FOLDER
+from rldbg.agent.profiling import PHASES
 from rldbg.core import IncompleteDataError, Run
 from rldbg.profiling.request import BOOKS
 
@@ -68,7 +68,7 @@ def profiles_of(run: Path) -> Path:
 
 
 def _folder(run: Path) -> Path:
-    folder = books_of(run) / FOLDER
+    folder = books_of(run) / PHASES
     if not folder.is_dir():
         raise IncompleteDataError(
             f"{run} holds no phases: no process of it was profiled",

@@ -7,8 +7,7 @@ import types
 import pytest
 
 import rldbg
-from rldbg.agent.profiling_phases import HookedFunction, Phases
-from rldbg.agent.profiling_plan import Hook
+from rldbg.agent.profiling import Hook, HookedFunction, Phases
 from rldbg.integrations import profile_hooks
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.agent.profiling_nsys import nsys_options
-from rldbg.agent.profiling_plan import PLAN_VARIABLE, TEXT_VARIABLE, Plan, fresh_path
+from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Plan, fresh_path, nsys_options
 from rldbg.cli.profile import command
 from rldbg.core import Environment, UsageError
 from rldbg.profiling import Hook, ProfileRequest, make_plan

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .profiling_plan import WORKER_VARIABLE, Choice, Plan
-from .ray_process import snake_case
-from .settings import say
+from ..ray_process import snake_case
+from ..settings import say
+from .plan import WORKER_VARIABLE, Choice, Plan
 
 WORKERS = "workers"
 # Which Ray cluster the run used: {"address", "nodes"}.

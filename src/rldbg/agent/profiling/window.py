@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .profiling_nsys import UnderNsys
-from .profiling_plan import Choice, Plan
-from .profiling_ticket import Ticket
-from .profiling_tools import Tool, ToolError, make_tool
-from .settings import say
-from .stacks import mark_as_ours
+from ..settings import say
+from ..stacks import mark_as_ours
+from .nsys import UnderNsys
+from .plan import Choice, Plan
+from .ticket import Ticket
+from .tools import Tool, ToolError, make_tool
 
 MARKS = "steps"
 _FOLLOW_S = 0.1

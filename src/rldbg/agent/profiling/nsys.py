@@ -1,6 +1,6 @@
 """A worker under nsys, started anew by its own interpreter, so that no interpreter, option or report is lost.
 
-The process that the launcher (Ray, torchrun, a shell) knows becomes a stub (see profiling_minder); below nsys runs what
+The process that the launcher (Ray, torchrun, a shell) knows becomes a stub (see nsys_supervisor); below nsys runs what
 it would have run itself.
 """
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .profiling_plan import Choice, Plan, program_name
-from .profiling_ticket import Ticket
-from .ray_process import is_ray_worker
-from .settings import say
+from ..ray_process import is_ray_worker
+from ..settings import say
+from .plan import Choice, Plan, program_name
+from .ticket import Ticket
 
 VARIABLE = "RLDBG_UNDER_NSYS"
-STUB = "from rldbg_agent.profiling_minder import main; main()"
+STUB = "from rldbg_agent.profiling.nsys_supervisor import main; main()"
 INSTALL = "apt-get install nsight-systems-cli (NVIDIA's repository) or nsight-systems (Debian non-free)"
 _ELSEWHERE = (
     "opt/nvidia/nsight-systems*/*/bin/nsys",
@@ -31,7 +31,7 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True)
 class UnderNsys:
-    """What a process under nsys must know: how its window is opened, and where it leaves notes for its minder.
+    """What a process under nsys must know: how its window is opened, and where it leaves notes for its supervisor.
 
     `mode` is whole (nsys records all the time), cuda (cudaProfilerStart and Stop), or session (`nsys start`, `stop`).
     """
@@ -103,7 +103,7 @@ def run_under_nsys(plan: Plan) -> None:
         say(f"no nsys on this node: {choice.name} runs without it")
         return
     job = {"nsys": nsys, "worker": choice.to_variable(), "program": [sys.executable, *sys.orig_argv[1:]]}
-    startup = str(Path(__file__).parent / "startup")
+    startup = str(Path(__file__).parent.parent / "startup")
     code = f"import sys; sys.path.insert(0, {startup!r}); import rldbg_startup; rldbg_startup.load_agent(); {STUB}"
     # Isolated and without site: the stub is a process of ours, not one more worker of the run.
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", code, json.dumps(job)])

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-FOLDER = "tickets"
+TICKETS = "tickets"
 OPEN_STATES = ("recording", "finishing")
 
 
@@ -19,7 +19,7 @@ class Ticket:
     """States: armed (the window has not begun), recording, finishing (being written), done, failed."""
 
     def __init__(self, books: str | Path, worker: str, pattern: str, tool: str) -> None:
-        self.path = Path(books) / FOLDER / f"{socket.gethostname()}_{os.getpid()}_{time.monotonic_ns()}.json"
+        self.path = Path(books) / TICKETS / f"{socket.gethostname()}_{os.getpid()}_{time.monotonic_ns()}.json"
         self.facts: dict[str, Any] = {
             "worker": worker,
             "pattern": pattern,
@@ -27,7 +27,7 @@ class Ticket:
             "rank": None,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "minder": os.getpid(),
+            "supervisor": os.getpid(),
             "state": "armed",
             "steps_seen": None,
             "files": [],
@@ -49,10 +49,10 @@ class Ticket:
 
 
 def is_open_inside(ticket: dict[str, Any]) -> bool:
-    """Whether the process itself still has something to write; under nsys a minder has."""
-    return ticket["state"] in OPEN_STATES and ticket["minder"] == ticket["pid"]
+    """Whether the process itself still has something to write; under nsys a supervisor has."""
+    return ticket["state"] in OPEN_STATES and ticket["supervisor"] == ticket["pid"]
 
 
 def read_tickets(books: Path) -> list[dict[str, Any]]:
     """Every ticket, oldest file name first."""
-    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((books / FOLDER).glob("*.json"))]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((books / TICKETS).glob("*.json"))]

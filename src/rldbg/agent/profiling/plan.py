@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from .arguments import program_of
-from .selection import Subject, parse_selection
+from ..arguments import program_of
+from ..selection import Subject, parse_selection
 
 PLAN_VARIABLE = "RLDBG_PROFILING"
 TEXT_VARIABLE = "RLDBG_PROFILING_PLAN"

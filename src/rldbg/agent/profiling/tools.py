@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from .profiling_nsys import UnderNsys, option_words, report_path
-from .profiling_plan import Plan, fresh_path
+from .nsys import UnderNsys, option_words, report_path
+from .plan import Plan, fresh_path
 
 _ON = ("", "1", "true", "yes", "on")
 _SPY_END_S = 60.0
@@ -247,7 +247,7 @@ class MemoryTool:
 
 
 class NsysTool:
-    """Opens and closes nsys's window; the minder of this process looks after the report."""
+    """Opens and closes nsys's window; the supervisor of this process looks after the report."""
 
     def __init__(self, plan: Plan, under: UnderNsys | None) -> None:
         if under is None:

@@ -1,8 +1,8 @@
-"""The stub and the minder of a worker under nsys; started as a program by `run_under_nsys`, in place of the worker.
+"""The stub and the supervisor of a worker under nsys; `run_under_nsys` starts both in place of the worker.
 
-The stub keeps the process id that the launcher knows, forwards signals and hands on the exit code. The minder has left
-the launcher's process tree: it runs `nsys ... python ...` and stays until the report is written. Neither Ctrl-C,
-`ray.kill`, `ray.shutdown` nor the kill of the stub or of the worker reaches nsys before it has finished.
+The stub keeps the process id that the launcher knows, forwards signals and returns the exit code. The supervisor leaves
+the launcher's process tree, runs `nsys ... python ...` and stays until the report is written. Ctrl-C, `ray.kill`,
+`ray.shutdown` or a kill of the stub or the worker does not reach nsys before it has finished.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from .profiling_nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
-from .profiling_plan import Plan, fresh_path
-from .profiling_ticket import Ticket
-from .settings import say
+from ..settings import say
+from .nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
+from .plan import Plan, fresh_path
+from .ticket import Ticket
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEAT_S = 0.2
@@ -38,7 +38,7 @@ def main() -> None:
         os.setsid()
         # The child that stays has no parent in the launcher's tree, which Ray kills as a whole.
         if os.fork() == 0:
-            _mind(job, writing)
+            _supervise(job, writing)
         os._exit(0)
     os.wait()
     os.close(writing)
@@ -50,16 +50,16 @@ def main() -> None:
     os._exit(code)
 
 
-def _mind(job: dict[str, Any], pipe: int) -> None:
+def _supervise(job: dict[str, Any], pipe: int) -> None:
     try:
-        Minder(Plan.from_environment(), job, pipe).run()
+        Supervisor(Plan.from_environment(), job, pipe).run()
     except (OSError, ValueError) as error:
-        say(f"the minder of a worker under nsys failed: {error}")
+        say(f"the supervisor of a worker under nsys failed: {error}")
     finally:
         os._exit(0)
 
 
-class Minder:
+class Supervisor:
     """Runs nsys and the worker below it to the end of both, and keeps the ticket."""
 
     def __init__(self, plan: Plan, job: dict[str, Any], pipe: int) -> None:
@@ -78,7 +78,7 @@ class Minder:
         self._under = UnderNsys(mode, job["nsys"], session, output, str(notes), job["worker"])
 
     def run(self) -> None:
-        self._ticket.update(minder=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
+        self._ticket.update(supervisor=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
         code = self._run_nsys()
         for again in range(2, _TRIES + 1):
             # On a busy machine nsys 2022 now and then gives up before it has started anything.
@@ -111,12 +111,12 @@ class Minder:
         return [under.nsys, "profile", f"--session-new={under.session}", *own, *options, *program]
 
     def _tell(self, line: str) -> None:
-        """The stub may have been killed; the minder stays."""
+        """The stub may have been killed; the supervisor stays."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, f"{line}\n".encode())
 
     def _look(self) -> None:
-        """Takes over what the worker noted; the ticket's time says that this minder is alive."""
+        """Takes over what the worker noted; the ticket's time says that this supervisor is alive."""
         notes: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             notes = json.loads(Path(self._under.notes).read_text())

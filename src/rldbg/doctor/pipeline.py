@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rldbg.core import Finding
-from rldbg.doctor.cascade import Judgement, Sighting, judge
 from rldbg.doctor.confidence import confidence_of
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.evidence import Evidence, Hit
@@ -12,6 +11,7 @@ from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.root_cause import Judgement, Sighting, judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import find_sources

@@ -18,17 +18,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .identity import describe_process
-from .imports import AfterImports
-from .profiling_actors import ActorSelection
-from .profiling_broker import BrokerGone, Questions
-from .profiling_nsys import UnderNsys, choose_this_process, run_under_nsys
-from .profiling_phases import HookedFunction, Phases, nvtx_marks, torch_marks
-from .profiling_plan import Choice, Plan
-from .profiling_ticket import is_open_inside, read_tickets
-from .profiling_window import Window, leave_step_marks, torch_is_imported
-from .settings import Settings, say
-from .stacks import mark_as_ours
+from ..identity import describe_process
+from ..imports import AfterImports
+from ..settings import Settings, say
+from ..stacks import mark_as_ours
+from .actors import ActorSelection
+from .broker import BrokerGone, Questions
+from .nsys import UnderNsys, choose_this_process, run_under_nsys
+from .phases import HookedFunction, Phases, nvtx_marks, torch_marks
+from .plan import Choice, Plan
+from .ticket import is_open_inside, read_tickets
+from .window import Window, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
 _FINISH_S = 120.0

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from .settings import BrokerAddress, Settings
-from .wire import Connection, Message, WireError, dial
+from ..settings import BrokerAddress, Settings
+from ..wire import Connection, Message, WireError, dial
 
 _PINGS = 12
 

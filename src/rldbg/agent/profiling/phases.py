@@ -21,9 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .profiling_plan import Hook
+from .plan import Hook
 
-FOLDER = "phases"
+PHASES = "phases"
 _CLOCK_EVERY_NS = 300 * 10**9
 
 
@@ -38,7 +38,7 @@ class Phases:
         step: Callable[[], int],
         clock: Callable[[], tuple[int, int] | None],
     ) -> None:
-        self._folder = Path(folder) / FOLDER
+        self._folder = Path(folder) / PHASES
         self._about = about
         self._step = step
         self._clock = clock

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rldbg.core import Run
 from rldbg.doctor.diagnosis import Diagnosis
-from rldbg.doctor.examination import diagnose
 from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.pipeline import diagnose
 from rldbg.doctor.probes import probe_machine
 
 REPORT = "diagnosis.json"

@@ -1,9 +1,9 @@
-"""What processes wrote on nodes that do not see the run folder, brought here through Ray when the command has ended.
+"""Copies what processes wrote on nodes that do not see the run folder, through Ray, when the command has ended.
 
-Such a process writes into a folder of the same name on its own node. `python -m rldbg.profiling.far_nodes` joins the
-cluster, asks every node whether it sees the run's plan, and copies what lies on those that do not: tickets with the
-profiles they name, and phases, with the node's clock measured against this machine's. In pieces, so that no file has
-to fit into memory. The files on the nodes stay where they are.
+Such a process writes into a folder of the same name on its own node. `python -m rldbg.profiling.remote_collection`
+joins the cluster, asks every node whether it sees the run's plan, and copies from those that do not: tickets with the
+profiles they name, and phases, with the node's clock measured against this machine's. It copies in chunks, so that no
+file has to fit into memory. The files on the nodes stay where they are.
 """
 
 import json
@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling_actors import CLUSTER
-from rldbg.agent.profiling_phases import FOLDER as PHASES
-from rldbg.agent.profiling_plan import Plan, fresh_path
-from rldbg.agent.profiling_ticket import FOLDER as TICKETS
-from rldbg.agent.profiling_ticket import OPEN_STATES
+from rldbg.agent.profiling import CLUSTER, OPEN_STATES, PHASES, TICKETS, Plan, fresh_path
 from rldbg.core import Environment, join_ray
 from rldbg.profiling.request import PLAN_FILE
 
@@ -42,7 +38,7 @@ def bring_from_nodes(plan: Plan, *, limit_s: float, say: Callable[[str], None]) 
     words = [cluster["address"], plan.books, plan.folder, str(limit_s)]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "rldbg.profiling.far_nodes", *words],
+            [sys.executable, "-m", "rldbg.profiling.remote_collection", *words],
             env=Environment().everything(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -71,7 +67,7 @@ def _answers(address: str) -> bool:
 
 
 @dataclass(slots=True)
-class FarNode:
+class RemoteNode:
     """One node of the cluster, asked by tasks that run there."""
 
     ray: Any
@@ -139,13 +135,13 @@ def _clock_there() -> int:
     return time.time_ns()
 
 
-def _far_nodes(ray: Any) -> Iterator[FarNode]:
+def _remote_nodes(ray: Any) -> Iterator[RemoteNode]:
     for node in ray.nodes():
         if node["Alive"]:
-            yield FarNode(ray, node["NodeID"], node["NodeManagerHostname"])
+            yield RemoteNode(ray, node["NodeID"], node["NodeManagerHostname"])
 
 
-def _when_written(node: FarNode, books: Path, deadline: float) -> dict[str, Any] | None:
+def _when_written(node: RemoteNode, books: Path, deadline: float) -> dict[str, Any] | None:
     """The listing, once no profile over there is being written any more."""
     while (found := node.listing(books)) is not None and time.monotonic() < deadline:
         open_ones = [
@@ -159,7 +155,7 @@ def _when_written(node: FarNode, books: Path, deadline: float) -> dict[str, Any]
     return found
 
 
-def _bring_all(node: FarNode, found: dict[str, Any], books: Path, folder: Path) -> None:
+def _bring_all(node: RemoteNode, found: dict[str, Any], books: Path, folder: Path) -> None:
     for name, ticket in found["tickets"]:
         brought = []
         for path in ticket["files"]:
@@ -181,7 +177,7 @@ def _bring_all(node: FarNode, found: dict[str, Any], books: Path, folder: Path) 
 def main(address: str, books: Path, folder: Path, limit_s: float) -> None:
     ray = join_ray(address, otherwise="copy its files yourself", logging_level="error", log_to_driver=False)
     deadline = time.monotonic() + limit_s
-    for node in _far_nodes(ray):
+    for node in _remote_nodes(ray):
         found = _when_written(node, books, deadline)
         if found is not None:
             _bring_all(node, found, books, folder)
