@@ -113,6 +113,27 @@ def test_an_error_of_a_helper_is_an_error_of_the_file(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
+@pytest.mark.parametrize("error", [MemoryError("no memory"), ValueError("closed"), KeyboardInterrupt()])
+def test_any_error_of_a_helper_is_raised_where_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    write_piece = whole_file._write_piece
+
+    def fail_in_helper(descriptor: int, piece: whole_file.Piece) -> int:
+        if threading.current_thread().name == "helper":
+            raise error
+        return write_piece(descriptor, piece)
+
+    def offer(help: Callable[[], None]) -> None:
+        helper = threading.Thread(target=help, name="helper")
+        helper.start()
+        helper.join()
+
+    monkeypatch.setattr(whole_file, "_write_piece", fail_in_helper)
+    with pytest.raises(type(error)):
+        whole_file.write(str(tmp_path / "file"), [memoryview(bytes(9_000_000))], offer)
+
+
 def test_more_memory_than_there_can_be_names_the_setting() -> None:
     with pytest.raises(OSError, match="set buffer_bytes to less"):
         Arena(2**60)

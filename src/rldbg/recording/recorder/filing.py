@@ -67,8 +67,8 @@ class Filing:
         try:
             size, crc32 = whole_file.write(temporary, buffers, offer)
             part = whole_file.give_name(temporary, lambda number: self._path(naming.part(stem, number, self._format)))
-        except OSError:
-            # Room for the journal's last words on a full disk, and no litter.
+        except BaseException:
+            # Frees space for the journal's last lines on a full disk.
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise

@@ -38,14 +38,14 @@ class SharedWriting:
         self._begun = 0
         self._missing = len(self._pieces)
         self._complete = threading.Event()
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
 
     def help(self) -> None:
         """Writes pieces until none is left that nobody has begun."""
         while (index := self._claim()) is not None:
             try:
                 self._sums[index] = _write_piece(self._descriptor, self._pieces[index])
-            except OSError as error:
+            except BaseException as error:  # noqa: BLE001 - raised by finish(), in the thread that owns the file
                 self._error = error
             finally:
                 self._finish_one()
