@@ -4,14 +4,18 @@ import json
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rldbg
 from rldbg.core import Identity, SampleId
-from rldbg.recording import Recorder
+from rldbg.recording import Recorder, RecorderSettings
+from rldbg.recording.recorder import whole_file
 from rldbg.recording.recorder.filing import Filing
+from rldbg.recording.recorder.pipeline import Pipeline
 
 SAMPLES = [("g0", 0), ("g0", 1)]
 ROWS = np.zeros((2, 3), dtype=np.float32)
@@ -315,3 +319,65 @@ def test_an_error_nobody_thought_of_stops_the_recording_and_answers_who_waits(
         recorder.record("mine", step=0, micro=1, x=np.zeros(values))
         assert recorder.flush(timeout_s=60)
         assert recorder.stopped == "RuntimeError: unheard of"
+
+
+def test_what_has_to_be_flushed_in_time_is_written_smallest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_write = threading.Event(), threading.Event()
+    write = whole_file.write
+
+    def write_later(*arguments: Any) -> tuple[int, int]:
+        begun.set()
+        assert may_write.wait(60)
+        return write(*arguments)
+
+    monkeypatch.setattr(whole_file, "write", write_later)
+    with Recorder(tmp_path, threads=1) as recorder:
+        recorder.record("first", step=0, x=np.zeros(2**16))
+        recorder.end_step(0)
+        assert begun.wait(60)
+        for kind, values in (("large", 2**20), ("middle", 2**18), ("small", 2**16)):
+            recorder.record(kind, step=0, x=np.zeros(values))
+        assert not recorder.flush(timeout_s=0.5)
+        may_write.set()
+    done = [line["file"].partition("/")[0] for line in journal(tmp_path) if line["event"] == "done"]
+    assert done == ["first", "small", "middle", "large"]
+
+
+def test_the_end_of_a_process_fits_into_the_grace_of_slurm_and_kubernetes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert RecorderSettings(tmp_path).exit_flush_s <= 20
+    waits: list[float | None] = []
+    monkeypatch.setattr(Pipeline, "flush", lambda _, timeout_s: waits.append(timeout_s) is not None)
+    recorder = Recorder(tmp_path, exit_flush_s=0.4)
+    session = recorder._session
+    assert session is not None
+    with session._turn:  # another thread is inside record()
+        leaving = threading.Thread(target=recorder._finish)
+        leaving.start()
+        leaving.join()
+    assert waits == [0.0], "the wait for the other thread counts as well"
+
+
+def test_sigterm_and_the_exit_that_follows_share_their_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    waits: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("rldbg.recording.recorder.recorder.time", clock)
+
+    def flush(_: Recorder, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        now[0] += timeout_s - 2
+        return True
+
+    monkeypatch.setattr(Recorder, "flush", flush)
+    monkeypatch.setattr(Recorder, "close", flush)
+    recorder = Recorder(tmp_path, exit_flush_s=15)
+    recorder._flush_for_signal()
+    recorder._finish()
+    assert waits == [15, 2]
+    now[0] += 3600
+    recorder._finish()
+    assert waits == [15, 2, 15], "a process that outlived SIGTERM has its whole time at the end"

@@ -38,6 +38,7 @@ class _EndStep(NamedTuple):
 
 class _Flush(NamedTuple):
     reached: threading.Event
+    smallest_first: bool
 
 
 class _Finished(NamedTuple):
@@ -53,7 +54,13 @@ class _Close(NamedTuple):
 
 
 _Message = Handed | _EndStep | _Flush | _Finished | _Relieve | _Close
-_Job = Callable[[], None]
+
+
+class _Job(NamedTuple):
+    """Work for a writer thread."""
+
+    run: Callable[[], None]
+    nbytes: int = 0
 
 
 class Pipeline:
@@ -110,8 +117,11 @@ class Pipeline:
         self._reasons_to_hurry.put(within_s)
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Waits until everything handed over so far is written or given up; False when that took too long."""
-        flush = _Flush(threading.Event())
+        """Waits until everything handed over so far is written or given up; False when that took too long.
+
+        With a timeout the smallest files come first: as many records as possible are complete when time is up.
+        """
+        flush = _Flush(threading.Event(), smallest_first=timeout_s is not None)
         self._ask(flush)
         return flush.reached.wait(timeout_s)
 
@@ -139,9 +149,11 @@ class Pipeline:
                 self._send(self._gathering.end_step(step))
             case _Relieve():
                 self._send(self._gathering.close_all())
-            case _Flush(reached):
+            case _Flush(reached, smallest_first):
                 try:
                     self._send(self._gathering.close_all())
+                    if smallest_first:
+                        self._sort_jobs()
                     self._file_small()
                 finally:  # whoever waits for it is always answered
                     self._flushes.append((set(self._unfinished), reached))
@@ -219,7 +231,17 @@ class Pipeline:
 
     def _pass_on(self, batches: list[Batch]) -> None:
         self._unfinished.update(batches)
-        self._jobs.put(partial(self._file_and_report, batches))
+        nbytes = sum(record.snapshot.memory.size for batch in batches for record in batch.records)
+        self._jobs.put(_Job(partial(self._file_and_report, batches), nbytes))
+
+    def _sort_jobs(self) -> None:
+        """Puts the jobs that no writer has begun into the order of their size."""
+        waiting: list[_Job] = []
+        with contextlib.suppress(Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                waiting.append(job)
+        for job in sorted(waiting, key=lambda job: job.nbytes):
+            self._jobs.put(job)
 
     def _file_small(self) -> None:
         """Before anything is waited for: what is too little to be passed on is written here."""
@@ -236,7 +258,7 @@ class Pipeline:
     def _write(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                job()
+                job.run()
             except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
                 self._stop(f"{type(error).__name__}: {error}")
 
@@ -265,7 +287,7 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on
             self._give_up(batch.records, f"{type(error).__name__}: {error}")
             return
-        self._filing.file(batch, buffers, self._jobs.put)
+        self._filing.file(batch, buffers, lambda help: self._jobs.put(_Job(help)))
 
     def _give_up(self, records: list[Handed], reason: str) -> None:
         key = records[0].ticket.key

@@ -1,6 +1,8 @@
 """The recorder a trainer calls. Its invariant: whatever happens in here, training neither dies nor changes."""
 
+import math
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import index
@@ -17,6 +19,10 @@ from rldbg.recording.recorder.sample_ids import SampleIds
 from rldbg.recording.recorder.session import Session
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.records import RecordKey
+
+# An exit so long after a SIGTERM has another reason: the process has survived every usual grace period.
+_SAME_END_S = 120.0
+_LEAST_S = 1.0
 
 
 class Recorder:
@@ -42,6 +48,7 @@ class Recorder:
         self._complaints = Complaints()
         self._sample_ids = SampleIds()
         self._closed = False
+        self._signalled_at = -math.inf
         self._unopened: str | None = None
         self._session: Session | None = None
         self._process_end: ProcessEnd | None = None
@@ -188,7 +195,14 @@ class Recorder:
             self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def _finish(self) -> None:
-        self.close(self.settings.exit_flush_s)
+        self.close(self._left_to_exit_s())
 
     def _flush_for_signal(self) -> None:
+        self._signalled_at = time.monotonic()
         self.flush(self.settings.exit_flush_s)
+
+    def _left_to_exit_s(self) -> float:
+        """An exit soon after SIGTERM shares its seconds: whoever sent the signal waits once, then kills."""
+        whole = self.settings.exit_flush_s
+        since_s = time.monotonic() - self._signalled_at
+        return whole if since_s > _SAME_END_S else max(whole - since_s, min(whole, _LEAST_S))

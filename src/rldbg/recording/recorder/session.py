@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,10 +94,11 @@ class Session:
         """Writes what is left, then the journal's last line; without it the recording counts as unfinished."""
         # A signal handler may have interrupted this very thread in the middle of a record: then it has the turn.
         waits_s = _CLOSE_WAITS_S if timeout_s is None else min(timeout_s, _CLOSE_WAITS_S)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         has_turn = self._turn_of != threading.get_ident() and self._turn.acquire(timeout=waits_s)
         try:
             self._closed = True
-            finished = self._pipeline.flush(timeout_s)
+            finished = self._pipeline.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
             self._pipeline.close()
             if finished:
                 self._devices.close()

@@ -70,8 +70,9 @@ class RecorderSettings:
     """Micro-batches wait at most this long for others of their file."""
     threads: int = 2
     """Writer threads."""
-    exit_flush_s: float = 60.0
-    """How long the end of the process, or SIGTERM, waits for what is not yet written."""
+    exit_flush_s: float = 15.0
+    """Seconds that the end of the process, or SIGTERM, waits for what is not yet written, smallest files first. Half
+    of the 30 s that SLURM and Kubernetes grant between SIGTERM and SIGKILL, so the trainer's own handler has time."""
 
     def __post_init__(self) -> None:
         if is_url(self.directory):
