@@ -4,11 +4,9 @@ Every line a signature matches contains one of its anchors. Where the words allo
 places, so that a line broken by a terminal in the middle of one is still found by the other.
 """
 
-import re._constants as sre  # type: ignore[import-not-found]
 from functools import lru_cache
-from typing import Any
 
-from rldbg.doctor.expressions import parsed
+from rldbg.doctor.syntax import Choice, Group, Literal, Repeat, Sequence, parsed
 
 SHORTEST = 8
 """The engines compare eight bytes at once; shorter anchors would also be found everywhere."""
@@ -36,7 +34,7 @@ def anchors_of(expression: str, *, both: bool = True) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _alternatives(tree: Any, *, both: bool) -> list[str]:
+def _alternatives(tree: Sequence, *, both: bool) -> list[str]:
     """Anchors one of which must occur in a match of this sequence; empty when that cannot be promised."""
     runs, branches = _runs_and_branches(tree)
     if runs:
@@ -48,43 +46,25 @@ def _alternatives(tree: Any, *, both: bool) -> list[str]:
     return []
 
 
-def _runs_and_branches(tree: Any) -> tuple[list[str], list[Any]]:
+def _runs_and_branches(tree: Sequence) -> tuple[list[str], list[tuple[Sequence, ...]]]:
     """Literal runs that every match contains, and the choices that every match passes through."""
     runs: list[str] = []
-    branches: list[Any] = []
+    branches: list[tuple[Sequence, ...]] = []
     current = ""
-
-    def close() -> None:
-        nonlocal current
+    for node in (*tree, None):  # None ends the last run
+        if isinstance(node, Literal):
+            current += node.character
+            continue
         if len(current.strip().encode()) >= SHORTEST:
             runs.append(current)
         current = ""
-
-    for op, argument in tree:
-        if op is sre.LITERAL:
-            current += chr(argument)
-            continue
-        if op is sre.SUBPATTERN and not _is_choice(argument[3]):
-            inner_runs, inner_branches = _runs_and_branches(argument[3])
-            close()
+        if isinstance(node, Choice):
+            branches.append(node.alternatives)
+        elif isinstance(node, Group) or (isinstance(node, Repeat) and node.low > 0):
+            inner_runs, inner_branches = _runs_and_branches(node.body)
             runs += inner_runs
             branches += inner_branches
-            continue
-        close()
-        if op is sre.SUBPATTERN and _is_choice(argument[3]):
-            branches.append(argument[3][0][1][1])
-        elif op is sre.BRANCH:
-            branches.append(argument[1])
-        elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and argument[0] > 0:
-            inner_runs, inner_branches = _runs_and_branches(argument[2])
-            runs += inner_runs
-            branches += inner_branches
-    close()
     return runs, branches
-
-
-def _is_choice(body: Any) -> bool:
-    return len(body) == 1 and body[0][0] is sre.BRANCH
 
 
 def _pieces(runs: list[str]) -> list[str]:

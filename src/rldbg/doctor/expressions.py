@@ -5,11 +5,20 @@ on is a few kilobytes at most; so the worst case is bounded by arithmetic, not b
 """
 
 import re
-import re._constants as sre  # type: ignore[import-not-found]
-import re._parser as sre_parser  # type: ignore[import-not-found]
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+
+from rldbg.doctor.syntax import (
+    BackReference,
+    CharacterClass,
+    Choice,
+    Group,
+    Literal,
+    LookAround,
+    Repeat,
+    Sequence,
+    parsed,
+)
 
 MAX_TEXT = 8192
 """No expression is ever run on more characters than this."""
@@ -34,7 +43,7 @@ class Expression:
 
     @staticmethod
     def checked(source: str) -> str:
-        """The source itself, or ValueError when it is no expression or could take long."""
+        """The source itself, or ValueError when it is not an expression or could take long."""
         try:
             tree = parsed(source)
             _compiled(source)
@@ -44,12 +53,6 @@ class Expression:
         if wide > _MAX_WIDE:
             raise ValueError(f"{wide} wide repetitions (.*, \\S+ ...); at most {_MAX_WIDE} are allowed, use {{0,60}}")
         return source
-
-
-@lru_cache(maxsize=4096)
-def parsed(source: str) -> Any:
-    """The syntax tree of an expression; an expression is looked at several times on its way into an index."""
-    return sre_parser.parse(source)
 
 
 @lru_cache(maxsize=4096)
@@ -82,52 +85,26 @@ def _loosened(source: str) -> str:
     return "".join(pieces)
 
 
-def _count_wide(tree: Any, *, inside_repeat: bool) -> int:
+def _count_wide(tree: Sequence, *, inside_repeat: bool) -> int:
     """How many repetitions can run over much text; refuses the constructs whose cost cannot be bounded."""
     wide = 0
-    for op, argument in tree:
-        if op in (sre.GROUPREF, sre.GROUPREF_EXISTS):
-            raise ValueError("back-references are not allowed")
-        if op in (sre.ASSERT, sre.ASSERT_NOT):
-            if argument[0] < 0:
+    for node in tree:
+        match node:
+            case BackReference():
+                raise ValueError("back-references are not allowed")
+            case LookAround(_, behind=True):
                 raise ValueError("look-behind is not allowed")
-            wide += _count_wide(argument[1], inside_repeat=inside_repeat)
-        elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
-            _low, high, body = argument
-            is_wide = high == sre.MAXREPEAT or high > _WIDE
-            repeats = is_wide or high > 1
-            if repeats and inside_repeat:
-                raise ValueError("a repetition inside a repetition is not allowed")
-            wide += int(is_wide and not _is_narrow_class(body)) + _count_wide(
-                body, inside_repeat=inside_repeat or repeats
-            )
-        else:
-            for part in _parts(op, argument):
-                wide += _count_wide(part, inside_repeat=inside_repeat)
+            case LookAround(body) | Group(body):
+                wide += _count_wide(body, inside_repeat=inside_repeat)
+            case Choice(alternatives):
+                wide += sum(_count_wide(part, inside_repeat=inside_repeat) for part in alternatives)
+            case Repeat(_, high, body):
+                if high > 1 and inside_repeat:
+                    raise ValueError("a repetition inside a repetition is not allowed")
+                wide += int(high > _WIDE and not _is_narrow(body))
+                wide += _count_wide(body, inside_repeat=inside_repeat or high > 1)
     return wide
 
 
-def _is_narrow_class(body: Any) -> bool:
-    r"""Digits, hexadecimals and the like end at the next word; `.` and `\S` run on."""
-    if len(body) != 1:
-        return False
-    op, argument = body[0]
-    return op is sre.LITERAL or (op is sre.IN and argument[0] != (sre.NEGATE, None) and _small(argument))
-
-
-def _small(items: Any) -> bool:
-    return all(
-        (op is sre.CATEGORY and argument in (sre.CATEGORY_DIGIT, sre.CATEGORY_SPACE))
-        or op is sre.LITERAL
-        or (op is sre.RANGE and argument[1] - argument[0] < 11)
-        for op, argument in items
-    )
-
-
-def _parts(op: Any, argument: Any) -> Iterator[Any]:
-    if op is sre.SUBPATTERN:
-        yield argument[3]
-    elif op is sre.ATOMIC_GROUP:
-        yield argument
-    elif op is sre.BRANCH:
-        yield from argument[1]
+def _is_narrow(body: Sequence) -> bool:
+    return len(body) == 1 and (isinstance(body[0], Literal) or body[0] == CharacterClass(narrow=True))

@@ -1,0 +1,75 @@
+"""Expressions of the knowledge: their structure, without the private modules of `re`."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import rldbg
+from rldbg.doctor.anchors import NoAnchorError, anchors_of
+from rldbg.doctor.expressions import Expression
+from rldbg.doctor.syntax import CharacterClass, Choice, Group, Literal, Repeat, parsed
+
+INFINITE = float("inf")
+
+
+def test_no_module_imports_a_private_module_of_the_standard_library() -> None:
+    private = []
+    for file in Path(rldbg.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
+                if hidden and parts[0] in sys.stdlib_module_names:
+                    private.append(f"{file.name}:{node.lineno} {name}")
+    assert private == []
+
+
+@pytest.mark.parametrize(
+    ("source", "tree"),
+    [
+        ("ab", (Literal("a"), Literal("b"))),
+        (r"^\bx$", (Literal("x"),)),
+        (r"[.]\x41", (Literal("."), Literal("A"))),
+        ("(a|b)", (Group((Choice(((Literal("a"),), (Literal("b"),))),)),)),
+        ("(?:ab)c", (Literal("a"), Literal("b"), Literal("c"))),
+        ("a{2,}?", (Repeat(2, INFINITE, (Literal("a"),)),)),
+        ("a{1", (Literal("a"), Literal("{"), Literal("1"))),
+        (r"[\d]+", (Repeat(1, INFINITE, (CharacterClass(narrow=True),)),)),
+        (r"[]a-z]", (CharacterClass(narrow=False),)),
+        (r"[^a]", (CharacterClass(narrow=False),)),
+        (r"[0-9]", (CharacterClass(narrow=True),)),
+    ],
+)
+def test_the_structure_of_an_expression(source: str, tree: object) -> None:
+    assert parsed(source) == tree
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (r"(a)\1", "back-references"),
+        (r"(?P<x>a)(?P=x)", "back-references"),
+        (r"(a)(?(1)b|c)", "back-references"),
+        (r"(?<=a)b", "look-behind"),
+        (r"(?<!a)b", "look-behind"),
+        (r"(a*)*", "inside a repetition"),
+        (r".*\S+\w+", "3 wide repetitions"),
+        (r"(?x) a b", "verbose"),
+        (r"(", "not a regular expression"),
+    ],
+)
+def test_what_could_take_long_is_refused(source: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Expression.checked(source)
+
+
+def test_every_match_contains_an_anchor() -> None:
+    assert anchors_of(r"NCCL error \d+ in (?:first place|second place)", both=False) == ("NCCL error",)
+    assert anchors_of(r"(?:beginning|different)x") == ("beginning", "different")
+    with pytest.raises(NoAnchorError):
+        anchors_of(r"(?:optional text)?short")
