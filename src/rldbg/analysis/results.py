@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
 
 Verdict = Literal["equal", "different", "incomplete"]
+# Every id of a finding that a comparison may hold: what `--fail-on` takes besides verdicts and stages.
+COMPARISON_FINDINGS = (
+    "aligned-by-place",
+    "aligned-with-care",
+    "kind-on-one-side",
+    "loss-difference",
+    "metrics-diverge",
+    "metrics-unreadable",
+    "not-explained",
+    "shape-mismatch",
+    "step-on-one-side",
+    "tokenizers-differ",
+    "unaligned",
+    "unreadable",
+)
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 

@@ -1,4 +1,4 @@
-"""What two runs reported of themselves (RUN/metrics.jsonl): the first step at which their metrics part.
+"""What two runs reported of themselves (RUN/metrics.jsonl): the first step at which their metrics diverge.
 
 It covers every step, also those that nobody recorded. It tells when runs part and never why, so it decides nothing and
 warns of nothing: rounding that grows over many steps parts two runs without a fault, too.
@@ -95,7 +95,7 @@ def _finding(comparison: Comparison, step: int, names: list[str], evidence: tupl
     first = comparison.first_difference
     if first is not None and first.step <= step:
         cause = f"the recordings differ since step {first.step} ({first.stage}), and these metrics show it"
-        return Finding("metrics-part", Severity.INFO, where, evidence, cause)
+        return Finding("metrics-diverge", Severity.INFO, where, evidence, cause)
     if step in comparison.steps:
         cause = (
             "what was recorded of this step agrees, so the difference is in what was not, or rounding that has grown"
@@ -104,4 +104,4 @@ def _finding(comparison: Comparison, step: int, names: list[str], evidence: tupl
     else:
         cause = "nothing that was recorded before this step differs, and this step was not recorded on both sides"
         fix = (f"record step {step} on both sides and compare again with --step {step}",)
-    return Finding("metrics-part", Severity.INFO, where, evidence, cause, fix)
+    return Finding("metrics-diverge", Severity.INFO, where, evidence, cause, fix)

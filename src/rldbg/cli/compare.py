@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rldbg.analysis import Comparison
 
 
+# Finding ids of version 0.1 that --fail-on still takes.
+_FORMER_NAMES = {"metrics-part": "metrics-diverge"}
+
+
 @verb("compare")
 @click.argument("recordings", nargs=-1, metavar="A B [C]...")
 @click.option("--step", "steps", help="One step N, a range N:M (M not included), or all. Default: all both have.")
@@ -188,16 +192,21 @@ def _together(results: list["Comparison"]) -> dict[str, Any]:
 
 
 def _check_fail_on(fail_on: str | None) -> None:
-    from rldbg.analysis import Stage
+    from difflib import get_close_matches
 
-    known = {"different", "incomplete", "never", *(stage.value for stage in Stage)}
+    from rldbg.analysis import COMPARISON_FINDINGS, Stage
+
+    known = ["different", "incomplete", "never", *(stage.value for stage in Stage), *COMPARISON_FINDINGS]
     for name in _fail_on_names(fail_on):
-        if name not in known and "-" not in name and name not in ("unaligned", "unreadable"):
-            raise UsageError(f"--fail-on {name!r} is unknown", "one of " + ", ".join(sorted(known)) + ", or a finding")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"--fail-on {name!r} is unknown", f"{hint}Valid names: {', '.join(known)}")
 
 
 def _fail_on_names(fail_on: str | None) -> list[str]:
-    return [name.strip() for name in (fail_on or "different,incomplete").split(",") if name.strip()]
+    names = [name.strip() for name in (fail_on or "different,incomplete").split(",") if name.strip()]
+    return [_FORMER_NAMES.get(name, name) for name in names]
 
 
 def _exit_code(results: list["Comparison"], fail_on: str | None) -> int:

@@ -49,6 +49,30 @@ def test_fail_on(recordings, capsys, fail_on, code):
     assert compare(recordings, capsys, "a", "b", "--fail-on", fail_on)[0] == code
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"), [("step-on-one-sid", "step-on-one-side"), ("loss-diference", "loss-difference")]
+)
+def test_fail_on_takes_a_closed_set_of_names(recordings, capsys, misspelt, meant):
+    code, body = compare(recordings, capsys, "a", "b", "--fail-on", misspelt)
+    assert code == 2 and f"did you mean {meant!r}" in body["error"]["hint"]
+
+
+def test_every_finding_of_a_comparison_can_be_failed_on():
+    import ast
+    from pathlib import Path
+
+    import rldbg.analysis
+    from rldbg.analysis import COMPARISON_FINDINGS
+
+    written = set()
+    for file in Path(rldbg.analysis.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                if node.args and isinstance(node.args[0], ast.Constant):
+                    written.add(node.args[0].value)
+    assert written <= set(COMPARISON_FINDINGS), written - set(COMPARISON_FINDINGS)
+
+
 def test_usage_errors(recordings, capsys):
     for arguments in (
         ["a"],

@@ -41,7 +41,7 @@ def changed(step, **values):
 
 
 def parting(comparison):
-    (finding,) = [finding for finding in comparison.findings if finding.id == "metrics-part"]
+    (finding,) = [finding for finding in comparison.findings if finding.id == "metrics-diverge"]
     return finding
 
 
@@ -88,5 +88,5 @@ def test_a_damaged_line_is_said_and_the_rest_compared(run_of):
     with b.run.metrics_path.open("a") as file:
         file.write('{"step": 6, "lo')
     found = {finding.id: finding for finding in compare(run_of("a", LINES), b).findings}
-    assert set(found) == {"metrics-part", "metrics-unreadable"}
+    assert set(found) == {"metrics-diverge", "metrics-unreadable"}
     assert found["metrics-unreadable"].evidence == ("1 of 7 lines are no metrics of a step",)
