@@ -134,6 +134,15 @@ def _mask(record: Record, rows: np.ndarray, name: str) -> np.ndarray | None:
     return mask if mask.shape == (len(rows), *record.fields[name].shape[1:2]) else None
 
 
+def _ragged_mask(record: Record, name: str, value: Ragged) -> np.ndarray | None:
+    """Where the flat values of a ragged response count, if the record's mask has the same rows."""
+    mask = record.fields.get(_mask_name(record, name) or "")
+    if name in _SEQUENCE_FIELDS or not isinstance(mask, Ragged) or not np.array_equal(mask.offsets, value.offsets):
+        return None
+    valid: np.ndarray = np.asarray(mask.values) != 0
+    return valid
+
+
 def _same_padding(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray, name: str) -> bool:
     """Columns mean the same on both sides: responses start in column 0; sequences must be padded alike."""
     if name not in _SEQUENCE_FIELDS or len(a.fields[name].shape) < 2:
@@ -189,8 +198,8 @@ def _slices(lengths: np.ndarray) -> Iterator[slice]:
 def _runs(record: Record, rows: np.ndarray, name: str) -> _Runs:
     value = record.fields[name]
     if isinstance(value, Ragged):
-        lengths = value.lengths[rows]
-        return _Runs(value.values, value.offsets[:-1][rows], lengths, np.zeros(len(rows), np.int64), None, True)
+        lengths, valid = value.lengths[rows], _ragged_mask(record, name, value)
+        return _Runs(value.values, value.offsets[:-1][rows], lengths, np.zeros(len(rows), np.int64), valid, True)
     width = value.shape[1]
     flat = EncodedArray(value.bits.reshape(-1), value.dtype) if isinstance(value, EncodedArray) else value.reshape(-1)
     mask = _mask(record, rows, name)

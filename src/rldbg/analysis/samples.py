@@ -15,7 +15,7 @@ import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId, prompt_hash
-from rldbg.recording import IDS_FROM, Ragged, Record
+from rldbg.recording import IDS_FROM, Record
 
 # Kinds whose records say which tokens a sample has, the most telling first.
 _TOKEN_SOURCES = (
@@ -76,7 +76,7 @@ class StepSamples:
         sequences: dict[SampleId, np.ndarray] = {}
         prompts: dict[SampleId, str] = {}
         for record, name in self._records():
-            masks = list(record.rows("loss_mask")) if isinstance(record.fields.get("loss_mask"), Ragged) else None
+            masks = list(record.rows("loss_mask")) if "loss_mask" in record.fields else None
             for row, (sample, tokens) in enumerate(zip(record.samples, record.rows(name), strict=False)):
                 if sample in sequences:
                     continue

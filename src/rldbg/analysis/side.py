@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rldbg.analysis.unpadding import SEQUENCE_KINDS, Lengths, sequence_lengths, unpad_responses, unpad_sequences
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
@@ -52,6 +53,7 @@ class Side:
         self._narrowed = (num_ranks, num_micros, shift)
         self._entries = defaultdict(list)
         self._kept: dict[str, tuple[int, list[Record]]] = {}
+        self._lengths: tuple[int | None, Lengths] = (None, {})
         for entry in recording.entries():
             if entry.kind in _FOR_RERUN:
                 continue
@@ -85,10 +87,23 @@ class Side:
         return {(entry.epoch, entry.mini_batch) for entry in self._entries.get((kind, step), ())}
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
-        """In the order of their keys, each read when its turn comes; those of the last step are kept if few enough."""
+        """Unpadded, in the order of their keys, each read when its turn comes; those of the last step are kept if few
+        enough."""
         entries = self._entries.get((kind, step), ())
+        read = (self._unpadded(self.recording.read_entry(entry), step) for entry in entries)
         if kind not in _KEPT and self.size_bytes(kind, step) > _KEPT_UP_TO_BYTES:
-            return (self.recording.read_entry(entry) for entry in entries)
+            return read
         if kind not in self._kept or self._kept[kind][0] != step:
-            self._kept[kind] = (step, [self.recording.read_entry(entry) for entry in entries])
+            self._kept[kind] = (step, list(read))
         return iter(self._kept[kind][1])
+
+    def _unpadded(self, record: Record, step: int) -> Record:
+        if record.key.kind in SEQUENCE_KINDS:
+            return unpad_sequences(record)
+        return unpad_responses(record, lambda: self._sequence_lengths(step))
+
+    def _sequence_lengths(self, step: int) -> Lengths:
+        if self._lengths[0] != step:
+            known = [sequence_lengths(record) for kind in SEQUENCE_KINDS for record in self.records(kind, step)]
+            self._lengths = (step, {sample: size for sizes in known for sample, size in sizes.items()})
+        return self._lengths[1]

@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
-from rldbg.recording import Ragged, Record, RecordKey
+from rldbg.recording import Record, RecordKey
 
 _SEQUENCE_KINDS = ("trajectory", "prepared_trajectories")
 RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
@@ -91,10 +91,13 @@ def _add_sequences(table: dict[SampleId, SampleTokens], record: Record) -> None:
         ("advantages", "advantages"),
         ("policy_versions", "policy_versions"),
     ):
-        if isinstance(record.fields.get(field_name), Ragged):
+        if field_name in record.fields:
             for sample, values in _rows(record, field_name):
-                if len(values) == len(table[sample].tokens):
-                    table[sample].quantities.setdefault(quantity, Values(0, np.asarray(values), record.key))
+                known = table[sample]
+                # One value per sample, as GRPO's advantages often are, holds for all of its trained tokens.
+                per_token = np.where(known.loss_mask != 0, values, 0) if np.ndim(values) == 0 else np.asarray(values)
+                if per_token.shape == known.tokens.shape:
+                    known.quantities.setdefault(quantity, Values(0, per_token, record.key))
 
 
 def _add_datums(table: dict[SampleId, SampleTokens], record: Record) -> None:

@@ -62,6 +62,7 @@ _SELF, _REMOTE, _SERVICE = Mode.SELF_HOSTED, Mode.REMOTE_API, Mode.TRAINER_SERVI
 _TRAJECTORY_FIELDS = (
     Field("tokens", Shape.TOKENS, meaning="prompt and response token ids"),
     Field("loss_mask", Shape.TOKENS, meaning="1 where a token is trained on"),
+    Field("attention_mask", Shape.TOKENS, optional=True, meaning="0 on padding, where rows are padded"),
     Field("reward", Shape.SAMPLES),
     Field("is_val", Shape.SAMPLES, optional=True),
     Field("logprobs", Shape.TOKENS, optional=True, meaning="rollout log probs, 0 on the prompt"),

@@ -67,9 +67,9 @@ def test_every_finding_of_a_comparison_can_be_failed_on():
     written = set()
     for file in Path(rldbg.analysis.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                if node.args and isinstance(node.args[0], ast.Constant):
-                    written.add(node.args[0].value)
+            is_finding = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
+            if is_finding and node.args and isinstance(node.args[0], ast.Constant):
+                written.add(node.args[0].value)
     assert written <= set(COMPARISON_FINDINGS), written - set(COMPARISON_FINDINGS)
 
 

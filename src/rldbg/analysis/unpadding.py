@@ -1,0 +1,202 @@
+"""One form for the per-token fields of a record, whatever shape the trainer had them in.
+
+Trainers hold the same batch as lists, as rows padded on the right, with prompts padded on the left, or as jagged
+tensors. Analysis sees ragged rows without padding: sequences from the first real token to the last one, responses from
+the first response token on. Records that already have that form pass unchanged.
+
+What is padding is read from `attention_mask` where the record has one. Without it, it is a run of one token id at
+either end of rows, untrained, whose id stands nowhere else in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId
+from rldbg.recording import KINDS, EncodedArray, Ragged, Record, Shape
+
+SEQUENCE_KINDS = frozenset({"trajectory", "prepared_trajectories"})
+_RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
+# What stands on the prompt in a field that was recorded for the response only.
+_ON_PROMPT = {"policy_versions": -1}
+_MASK = "attention_mask"
+
+# Length of each sample's sequence, and of its prompt.
+Lengths = Mapping[SampleId, tuple[int, int]]
+
+
+def unpad_sequences(record: Record) -> Record:
+    """A trajectory record whose per-token fields are ragged rows of one length per sample."""
+    tokens, loss_mask = record.fields.get("tokens"), record.fields.get("loss_mask")
+    if tokens is None or loss_mask is None:
+        return record
+    fields = dict(record.fields)
+    if _is_padded(tokens):
+        starts, ends = _real_tokens(record, np.asarray(tokens))
+        for name, value in fields.items():
+            if _is_padded(value) and value.shape == tokens.shape:
+                fields[name] = _cut(value, starts, ends)
+        fields.pop(_MASK, None)
+    if not isinstance(fields["tokens"], Ragged) or not isinstance(fields["loss_mask"], Ragged):
+        return record
+    _widen_responses(record.key.kind, fields)
+    if all(fields.get(name) is value for name, value in record.fields.items()):
+        return record
+    return replace(record, fields=fields)
+
+
+def sequence_lengths(record: Record) -> dict[SampleId, tuple[int, int]]:
+    """How long each sample and its prompt are, in an unpadded trajectory record."""
+    tokens, loss_mask = record.fields.get("tokens"), record.fields.get("loss_mask")
+    if not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
+        return {}
+    prompts = _prompt_lengths(loss_mask)
+    return dict(zip(record.samples, zip(tokens.lengths.tolist(), prompts.tolist(), strict=True), strict=False))
+
+
+def unpad_responses(record: Record, lengths: Callable[[], Lengths]) -> Record:
+    """A record of response values that begin with the response.
+
+    Many loops keep a value for every position of the padded sequence and let the mask say which of them are the
+    response's. Such columns are recognised by their mask, which begins behind the prompt in every row.
+    """
+    mask = record.fields.get(_RESPONSE_MASKS.get(record.key.kind, ""))
+    if not _is_padded(mask) or not record.samples:
+        return record
+    assert mask is not None
+    trained = np.asarray(mask) != 0
+    if trained[:, :1].any():  # the response begins in column 0, as declared
+        return record
+    known = lengths()
+    if not all(sample in known for sample in record.samples):
+        return record
+    length, prompt = (np.array(column) for column in zip(*(known[sample] for sample in record.samples), strict=True))
+    used = trained.any(axis=1) & (prompt > 1)
+    if not used.any() or (np.argmax(trained, axis=1)[used] < prompt[used] - 1).any():
+        return record
+    starts = _response_starts(trained, prompt, used)
+    ends = np.minimum(starts + length - prompt, mask.shape[1])
+    declared = {field.name for field in KINDS[record.key.kind].fields if field.shape is Shape.RESPONSE}
+    fields = {
+        name: _cut(value, starts, ends)
+        if name in declared and _is_padded(value) and value.shape == mask.shape
+        else value
+        for name, value in record.fields.items()
+    }
+    return replace(record, fields=fields)
+
+
+def _is_padded(value: Any) -> bool:
+    return isinstance(value, np.ndarray | EncodedArray) and len(value.shape) == 2 and value.shape[0] > 0
+
+
+def _cut(value: np.ndarray | EncodedArray, starts: np.ndarray, ends: np.ndarray) -> Ragged:
+    """Columns starts[i] to ends[i] of each row i, as ragged rows."""
+    columns = np.arange(value.shape[1])
+    chosen = (columns >= starts[:, None]) & (columns < ends[:, None])
+    offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))])
+    if isinstance(value, EncodedArray):
+        return Ragged(EncodedArray(value.bits[chosen], value.dtype), offsets)  # type: ignore[arg-type]
+    return Ragged(value[chosen], offsets)
+
+
+def _real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the tokens of each row begin and end."""
+    rows, width = tokens.shape
+    attention = record.fields.get(_MASK)
+    if _is_padded(attention) and attention is not None and attention.shape == tokens.shape:
+        attended = np.asarray(attention) != 0
+        used = attended.any(axis=1)
+        starts = np.where(used, np.argmax(attended, axis=1), 0)
+        return starts, np.where(used, width - np.argmax(attended[:, ::-1], axis=1), 0)
+    loss_mask = record.fields["loss_mask"]
+    trained = np.zeros(tokens.shape, bool)
+    if _is_padded(loss_mask) and loss_mask.shape == tokens.shape:
+        trained = np.asarray(loss_mask) != 0
+    # No run of padding may reach a trained token.
+    leading = np.minimum(_leading(tokens), np.where(trained.any(axis=1), np.argmax(trained, axis=1), width))
+    last = np.where(trained.any(axis=1), np.argmax(trained[:, ::-1], axis=1), width)
+    trailing = np.minimum(_leading(tokens[:, ::-1]), last)
+    starts, ends = np.zeros(rows, np.int64), np.full(rows, width)
+    for pad in np.unique(tokens[:, -1][trailing > 0]).tolist():
+        at_end = (tokens[:, -1] == pad) & (trailing > 0)
+        if _is_fill(trailing, at_end) and _only_at_ends(tokens, pad, leading, trailing, trained):
+            ends[at_end] -= trailing[at_end]
+    behind = np.unique(tokens[:, -1][ends < width]).tolist()
+    for pad in np.unique(tokens[:, 0][leading > 0]).tolist():
+        at_start = (tokens[:, 0] == pad) & (leading > 0)
+        is_known = pad in behind or leading[at_start].max() > 1
+        if is_known and _is_fill(leading, at_start) and _only_at_ends(tokens, pad, leading, trailing, trained):
+            starts[at_start] += leading[at_start]
+    return np.minimum(starts, ends), ends
+
+
+def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:
+    """Padding fills rows up to one width, so its runs differ; what all rows have alike is a mark of their own."""
+    return not rows.all() or bool(np.ptp(run) > 0)
+
+
+def _only_at_ends(tokens: np.ndarray, pad: int, leading: np.ndarray, trailing: np.ndarray, trained: np.ndarray) -> bool:
+    """Whether a token id stands nowhere but in the runs at the ends of rows, and as the last trained token of one."""
+    columns = np.arange(tokens.shape[1])
+    inside = (columns >= leading[:, None]) & (columns < tokens.shape[1] - trailing[:, None])
+    last = tokens.shape[1] - trailing - 1
+    end_mark = (columns == last[:, None]) & trained
+    return not bool(((tokens == pad) & inside & ~end_mark).any())
+
+
+def _leading(tokens: np.ndarray) -> np.ndarray:
+    """How many equal values each row begins with."""
+    other = tokens != tokens[:, :1]
+    run: np.ndarray = np.where(other.any(axis=1), np.argmax(other, axis=1), tokens.shape[1])
+    return run
+
+
+def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
+    """Per-token fields that were recorded for the response only get their place behind the prompt."""
+    tokens, loss_mask = fields["tokens"], fields["loss_mask"]
+    if not np.array_equal(tokens.offsets, loss_mask.offsets):
+        return
+    prompts = _prompt_lengths(loss_mask)
+    responses = tokens.lengths - prompts
+    for field in KINDS[kind].fields:
+        value = fields.get(field.name)
+        if field.shape is not Shape.TOKENS or value is None:
+            continue
+        if _is_padded(value) and len(value) == len(tokens):
+            value = _cut(value, np.zeros(len(value), np.int64), np.minimum(responses, value.shape[1]))
+        if not isinstance(value, Ragged) or np.array_equal(value.offsets, tokens.offsets):
+            continue
+        if not np.array_equal(value.lengths, responses):
+            continue
+        flat = np.asarray(value.values)  # decoded where numpy lacks the dtype
+        wide = np.full(len(tokens.values), _ON_PROMPT.get(field.name, 0), flat.dtype)
+        position = np.arange(len(wide)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
+        wide[position >= np.repeat(prompts, tokens.lengths)] = flat
+        fields[field.name] = Ragged(wide, tokens.offsets)
+
+
+def _prompt_lengths(loss_mask: Ragged) -> np.ndarray:
+    """How many tokens of each row stand before the first trained one."""
+    starts, ends = loss_mask.offsets[:-1], loss_mask.offsets[1:]
+    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
+    first: np.ndarray = np.minimum(trained[np.searchsorted(trained, starts)], ends) - starts
+    return first
+
+
+def _response_starts(trained: np.ndarray, prompt: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """The column in which each row's response begins.
+
+    Most rows decide: a row whose mask lacks its first token is out of line with the others, and stays comparable.
+    """
+    first = np.argmax(trained, axis=1)
+    behind, counts = np.unique((first - prompt)[used], return_counts=True)
+    column, same = np.unique(first[used], return_counts=True)
+    if same.max() >= counts.max():  # prompts padded on the left: all responses begin in one column
+        return np.full(len(prompt), column[np.argmax(same)])
+    starts: np.ndarray = prompt + behind[np.argmax(counts)]
+    return starts

@@ -1,0 +1,183 @@
+"""The same step recorded in every shape that trainers have gives the same verdicts."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import rldbg
+from rldbg.analysis import check, compare
+from rldbg.recording import Ragged
+
+PAD = 0
+SHAPES = (
+    "lists",
+    "ragged",
+    "right",
+    "right_masked",
+    "left",
+    "left_masked",
+    "whole_sequence",
+    "response_only",
+    "jagged",
+)
+
+
+def batch(seed, *, spoil=None):
+    """Rows of different lengths, one turn of the environment within each response."""
+    rng = np.random.default_rng(seed)
+    prompts = {group: rng.integers(5, 50, 3 + 2 * group) for group in range(3)}
+    rows = []
+    for group, run in itertools.product(range(3), range(4)):
+        length = int(rng.integers(6, 12))
+        mask = np.ones(length, np.int64)
+        mask[2:4] = 0  # the environment's tokens
+        log_probs = -rng.random(length, dtype=np.float32) - 0.1
+        rows.append(
+            {
+                "sample": (f"g{group}", run),
+                "prompt": prompts[group],
+                "response": rng.integers(5, 50, length),
+                "mask": mask,
+                "rollout": log_probs + 1e-3,
+                "log_probs": log_probs,
+                "reward": float(run % 2),
+            }
+        )
+    if spoil == "rollout":
+        rows[5]["rollout"] = rows[5]["rollout"] * 3
+    if spoil == "log_probs":
+        rows[7]["log_probs"] = rows[7]["log_probs"].copy()
+        rows[7]["log_probs"][5] -= 0.5
+    if spoil == "token":
+        rows[4]["response"][4] = 51
+    return rows
+
+
+def padded(rows, fill, *, left=False):
+    width = max(map(len, rows))
+    out = np.full((len(rows), width), fill, np.asarray(rows[0]).dtype)
+    for row, values in zip(out, rows, strict=True):
+        row[width - len(values) :] = values if left else row[width - len(values) :]
+        if not left:
+            row[: len(values)] = values
+    return out
+
+
+def sequence(item, name, prompt_value):
+    return np.concatenate([np.full(len(item["prompt"]), prompt_value, np.asarray(item[name]).dtype), item[name]])
+
+
+def jagged(rows):
+    import torch
+
+    return torch.nested.as_nested_tensor([torch.from_numpy(np.asarray(row)) for row in rows], layout=torch.jagged)
+
+
+def write(root, rows, shape):
+    """One step, the per-token fields in the named shape."""
+    per_token = {
+        "tokens": ([np.concatenate([item["prompt"], item["response"]]) for item in rows], PAD),
+        "loss_mask": ([sequence(item, "mask", 0) for item in rows], 0),
+        "logprobs": ([sequence(item, "rollout", 0.0) for item in rows], 0.0),
+    }
+    response = {
+        "log_probs": [item["log_probs"] for item in rows],
+        "entropy": [-item["log_probs"] for item in rows],
+        "response_mask": [item["mask"] for item in rows],
+    }
+    old = response["log_probs"]
+    if shape in ("left", "left_masked", "whole_sequence"):
+        trajectory = {}
+        for name, (values, fill) in per_token.items():
+            lengths = [len(item["prompt"]) for item in rows]
+            head = padded([row[:n] for row, n in zip(values, lengths, strict=True)], fill, left=True)
+            tail = padded([row[n:] for row, n in zip(values, lengths, strict=True)], fill)
+            trajectory[name] = np.concatenate([head, tail], 1)
+        if shape != "left":
+            attended = [np.ones(len(item["prompt"]), np.int64) for item in rows]
+            tails = [np.ones(len(item["response"]), np.int64) for item in rows]
+            trajectory["attention_mask"] = np.concatenate([padded(attended, 0, left=True), padded(tails, 0)], 1)
+        prompt_width = max(len(item["prompt"]) for item in rows)
+        forward = {name: padded(values, 0) for name, values in response.items()}
+        old = padded(old, 0.0)
+        if shape == "whole_sequence":  # column j holds the value of token j + 1
+            ahead = np.zeros((len(rows), prompt_width - 1))
+            forward = {name: np.concatenate([ahead.astype(value.dtype), value], 1) for name, value in forward.items()}
+    elif shape in ("right", "right_masked"):
+        trajectory = {name: padded(values, fill) for name, (values, fill) in per_token.items()}
+        if shape == "right_masked":
+            trajectory["attention_mask"] = padded([np.ones(len(row), np.int64) for row in per_token["tokens"][0]], 0)
+        forward, old = {name: padded(values, 0) for name, values in response.items()}, padded(old, 0.0)
+    else:
+        form = {"ragged": Ragged.from_rows, "jagged": jagged}.get(shape, list)
+        trajectory = {name: form(values) for name, (values, _) in per_token.items()}
+        forward, old = {name: form(values) for name, values in response.items()}, form(old)
+        if shape == "response_only":
+            trajectory["logprobs"] = [item["rollout"] for item in rows]
+    samples = [item["sample"] for item in rows]
+    rewards = np.array([item["reward"] for item in rows], np.float32)
+    with rldbg.Recorder(root) as recorder:
+        recorder.record("trajectory", step=0, samples=samples, reward=rewards, **trajectory)
+        recorder.record("old_log_probs", step=0, samples=samples, old_log_probs=old)
+        recorder.record("forward_data", step=0, samples=samples, **forward)
+    return rldbg.open(root)
+
+
+def said(report):
+    """What a check found, without what it could not look at."""
+    return [(finding.id, finding.where, finding.evidence) for finding in report.findings], set(report.passed)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_clean_step_is_equal_in_every_shape(tmp_path, shape, seed):
+    lists = write(tmp_path / "lists", batch(seed), "lists")
+    other = write(tmp_path / "other", batch(seed), shape)
+    for pair in ((lists, other), (other, lists)):
+        result = compare(*pair)
+        assert result.verdict == "equal", (result.first_difference, result.findings)
+    assert said(check(other)) == said(check(lists))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("spoil", ["rollout", "log_probs", "token"])
+def test_a_bug_is_placed_alike_in_every_shape(tmp_path, shape, spoil):
+    clean = write(tmp_path / "clean", batch(0), "lists")
+    expected = compare(clean, write(tmp_path / "lists", batch(0, spoil=spoil), "lists"))
+    found = compare(clean, write(tmp_path / "other", batch(0, spoil=spoil), shape))
+    assert expected.verdict == found.verdict == "different"
+    first, wanted = found.first_difference, expected.first_difference
+    assert (first.stage, first.field, first.place.sample, first.place.token) == (
+        wanted.stage,
+        wanted.field,
+        wanted.place.sample,
+        wanted.place.token,
+    )
+    spoilt = check(rldbg.open(tmp_path / "other"))
+    assert said(spoilt) == said(check(rldbg.open(tmp_path / "lists")))
+    if spoil == "rollout":
+        assert any(finding.id == "rollout-matches-trainer" for finding in spoilt.findings)
+
+
+@pytest.mark.parametrize("shape", ["right", "left", "left_masked"])
+def test_prompts_pair_samples_whose_ids_differ(tmp_path, shape):
+    """Another framework names its samples otherwise: the prompt's tokens pair them, padded or not."""
+    renamed = batch(0)
+    for number, item in enumerate(renamed):
+        item["sample"] = (f"other-{number // 4}", number % 4)
+    result = compare(write(tmp_path / "a", batch(0), "lists"), write(tmp_path / "b", renamed, shape))
+    assert result.verdict == "equal", (result.first_difference, result.findings)
+
+
+def test_prompts_that_begin_with_the_same_digits_are_not_padding(tmp_path):
+    """Rows of one length have no padding, whatever they begin and end with."""
+    tokens = np.array([[11, 11, 12, 13, 14], [11, 12, 11, 13, 11], [12, 11, 11, 13, 12]])
+    mask = np.array([[0, 0, 0, 1, 1]] * 3)
+    samples = [("g", run) for run in range(3)]
+    for name, form in (("dense", np.asarray), ("lists", list)):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            recorder.record(
+                "trajectory", step=0, samples=samples, tokens=form(tokens), loss_mask=form(mask), reward=np.zeros(3)
+            )
+    assert compare(rldbg.open(tmp_path / "dense"), rldbg.open(tmp_path / "lists")).verdict == "equal"
