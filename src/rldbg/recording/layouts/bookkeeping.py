@@ -31,8 +31,9 @@ def cheap_findings(tree: Tree, journals: Journals, found: Iterable[RecordKey]) -
         yield _dropped(drop.record, drop.reason)
     if journals.deleted:
         yield _deleted(tree, journals.deleted)
+    incomplete = {intent.journal for intent in journals.never_written}
     for writer in journals.writers:
-        yield from _writer_findings(tree, writer, writer.journal in alive)
+        yield from _writer_findings(tree, writer, writer.journal in alive, writer.journal in incomplete)
     for error in journals.unreadable:
         yield Finding("unreadable-file", Severity.ERROR, tree.title, (error.message,), "a journal cannot be read")
 
@@ -138,7 +139,7 @@ def _deleted(tree: Tree, deleted: Mapping[str, str]) -> Finding:
     )
 
 
-def _writer_findings(tree: Tree, writer: Writer, alive: bool) -> Iterator[Finding]:
+def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) -> Iterator[Finding]:
     who = ", ".join(
         f"{name} {writer.identity[name]}" for name in ("role", "rank", "host", "pid") if name in writer.identity
     )
@@ -149,17 +150,10 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool) -> Iterator[Findin
             tree.place(writer.journal),
             (who, writer.stopped),
             "the recorder stopped itself; from there on this process recorded nothing",
-            ("mend what the reason names (disk space, permissions, budget) and record again",),
+            ("fix what the reason names (disk space, permissions, budget) and record again",),
         )
     if not writer.is_closed:
-        yield Finding(
-            "unfinished-writer",
-            Severity.INFO if alive else Severity.WARNING,
-            tree.place(writer.journal),
-            (who or "the journal does not say who wrote it",),
-            "the process still runs" if alive else "the process was killed or crashed: its journal has no end",
-            ("wait for the run to end",) if alive else ("what it had handed over but not written is listed above",),
-        )
+        yield _unfinished(tree.place(writer.journal), who, alive, incomplete or writer.is_torn)
     if writer.damaged_lines:
         lines = ", ".join(map(str, writer.damaged_lines[:8]))
         yield Finding(
@@ -170,6 +164,24 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool) -> Iterator[Findin
             "the journal was damaged after it was written; what these lines said is lost",
             (_COPY_AGAIN,),
         )
+
+
+def _unfinished(where: str, who: str, alive: bool, incomplete: bool) -> Finding:
+    """A process that was killed is a failure only if something is missing: Ray, for one, kills its workers as a rule."""
+    if alive:
+        cause, fix = "the process is still running", ("wait for the run to end",)
+    elif incomplete:
+        cause, fix = "the process was killed or crashed before everything was written", ("see `never-written` above",)
+    else:
+        cause, fix = "the process was killed after everything it had recorded was written; nothing is missing", ()
+    return Finding(
+        "unfinished-writer",
+        Severity.WARNING if incomplete and not alive else Severity.INFO,
+        where,
+        (who or "the journal does not say who wrote it",),
+        cause,
+        fix,
+    )
 
 
 def _keys(done: Done) -> str:

@@ -48,6 +48,8 @@ class Writer:
     started_s: float = 0.0
     is_closed: bool = False
     stopped: str | None = None
+    is_torn: bool = False
+    """Whether the last line is cut off, as a kill in the middle of a write leaves it."""
     damaged_lines: list[int] = field(default_factory=list)
 
 
@@ -111,8 +113,10 @@ class _Reading:
             try:
                 self._event(event)
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-                if number < len(lines):  # without a newline after it the line is torn, not damaged
+                if number < len(lines):
                     self._writer.damaged_lines.append(number)
+                else:
+                    self._writer.is_torn = True
         self._all.writers.append(self._writer)
         self._all.never_written.extend(self._open.values())
 
