@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rldbg
+from rldbg.analysis import check
 
 PROGRAMS = Path(__file__).with_name("recorder_programs.py")
 NAMES = ("0.weight", "1.weight")
@@ -34,6 +35,15 @@ def test_each_rank_records_its_shard_and_says_of_what(trained: Path) -> None:
         assert all(record.array("global_shape").tolist() == list(whole[name].shape) for record in both)
         assert all(record.fields["placements"] == ["Shard(dim=0)"] for record in both)
     assert len(list(rldbg.open(trained / "shards").records(kind="gradient"))) == 4
+
+
+def test_shards_are_not_taken_for_replicas_that_disagree(trained: Path) -> None:
+    recording = rldbg.open(trained / "shards")
+    for record in recording.records():
+        assert record.array("mesh_shape").tolist() == [2]
+        assert record.array("mesh_coordinate").tolist() == [record.key.rank]
+    assert {finding.id for finding in check(recording).findings} == set()
+    assert {"gradients-agree", "replicas-agree"} <= set(check(recording).not_applicable)
 
 
 def test_a_rank_with_nothing_of_a_parameter_invents_no_statistics(trained: Path) -> None:

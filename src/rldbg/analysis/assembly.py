@@ -20,7 +20,10 @@ from rldbg.recording import EncodedArray, Ragged, Record
 _DIMENSION = re.compile(r"\(?[\w*]+\)?(?:\[(?P<axes>[^\]]*)\])?")
 _SHARD = re.compile(r"_?(?:Strided)?Shard\((?:dim=)?(?P<dim>-?\d+)")
 # Facts about a piece that do not hold for the whole.
-_OF_THE_PIECE = frozenset({"shape", "norm", "mean", "std", "hash", "placements", "global_shape", "dims"})
+_OF_THE_PIECE = frozenset(
+    {"shape", "norm", "mean", "std", "hash", "placements", "global_shape", "mesh_shape", "mesh_coordinate", "dims"}
+)
+_CUTTING_AXES = frozenset({"tp", "pp", "fsdp"})
 _TENSORS = ("param", "gradient")
 
 
@@ -43,6 +46,23 @@ def is_sharded(record: Record) -> bool:
     return bool(_axes(record)) or (
         "placements" in record.fields and any(_SHARD.match(str(item)) for item in record.fields["placements"])
     )
+
+
+def part_held(record: Record) -> tuple[tuple[str, int], ...] | None:
+    """Which part of a tensor a record holds: () for all of it. Records of equal parts are replicas of each other.
+
+    None where that is not known: recordings without coordinates, FSDP1, and sums that are not yet reduced.
+    """
+    if "placements" not in record.fields:
+        return None if record.coordinates.keys() & _CUTTING_AXES else ()
+    placements = [str(item) for item in record.fields["placements"]]
+    if all(item.startswith("Replicate") for item in placements):
+        return ()
+    coordinate = record.fields.get("mesh_coordinate")
+    if coordinate is None or not all(item.startswith("Replicate") or _SHARD.match(item) for item in placements):
+        return None
+    places = zip(placements, np.asarray(coordinate).tolist(), strict=True)
+    return tuple((item, place) for item, place in places if not item.startswith("Replicate"))
 
 
 def assemble(records: Sequence[Record]) -> list[Record]:
@@ -111,8 +131,8 @@ def _along(axis: _Axis, parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _by_placements(records: Sequence[Record]) -> list[Record]:
-    """Ranks in order; the last mesh dimension varies fastest, as torch lays out its meshes."""
-    ordered = sorted(records, key=lambda record: record.key.rank)
+    """In the order of the mesh, whose last dimension varies fastest; of ranks, where no coordinates are recorded."""
+    ordered = sorted(records, key=_mesh_order)
     name = next((name for name in _TENSORS if name in ordered[0].fields), None)
     if name is None:
         raise CannotAssemble("the pieces were recorded without their tensors")
@@ -133,6 +153,11 @@ def _by_placements(records: Sequence[Record]) -> list[Record]:
     if not wholes:
         raise CannotAssemble("some ranks' pieces are missing")
     return wholes
+
+
+def _mesh_order(record: Record) -> tuple[list[int], int]:
+    coordinate = record.fields.get("mesh_coordinate")
+    return ([] if coordinate is None else np.asarray(coordinate).tolist()), record.key.rank
 
 
 def _concatenate(parts: list[np.ndarray], dims: list[int], shape: tuple[int, ...]) -> np.ndarray:

@@ -86,6 +86,10 @@ _PARAMETER_FIELDS = (
     Field("mean", Shape.NUMBER),
     Field("std", Shape.NUMBER),
     Field("hash", Shape.TEXT, optional=True, meaning="of the bytes, in hash-only mode"),
+    Field("placements", Shape.DATA, optional=True, meaning="of a shard: how each axis of the device mesh cuts it"),
+    Field("global_shape", Shape.DATA, optional=True, meaning="of a shard: shape of the whole"),
+    Field("mesh_shape", Shape.DATA, optional=True, meaning="of a shard: shape of the device mesh"),
+    Field("mesh_coordinate", Shape.DATA, optional=True, meaning="of a shard: the rank's place in the mesh"),
 )
 
 KINDS: dict[str, Kind] = {

@@ -43,6 +43,43 @@ def test_ranks_with_gradients_of_their_own(tmp_path):
     assert "gradients-agree" in failed(rldbg.open(tmp_path))
 
 
+def _record_shards(folder, facts, values):
+    """One parameter and its gradient, a part of it on each rank."""
+    for rank, (fact, value) in enumerate(zip(facts, values, strict=True)):
+        with rldbg.Recorder(folder, identity=rldbg.Identity(rank=rank)) as recorder:
+            for kind in ("param", "gradient"):
+                recorder.record(kind, step=0, param_name="w", **{kind: value}, shape=list(value.shape), **fact)
+
+
+def _placed(placements, coordinate):
+    return {"placements": placements, "global_shape": [4], "mesh_shape": [2, 2], "mesh_coordinate": coordinate}
+
+
+def test_shards_of_one_tensor_are_not_replicas_but_equal_shards_are(tmp_path):
+    """Hybrid sharding: the first axis of the mesh replicates, the second cuts."""
+    facts = [_placed(["Replicate()", "Shard(dim=0)"], [row, column]) for row in (0, 1) for column in (0, 1)]
+    halves = [np.zeros(2, np.float32), np.ones(2, np.float32)]
+    _record_shards(tmp_path / "healthy", facts, [*halves, *halves])
+    assert not failed(rldbg.open(tmp_path / "healthy")) & {"gradients-agree", "replicas-agree"}
+    _record_shards(tmp_path / "drifted", facts, [*halves, halves[0], halves[1] + 1])
+    assert failed(rldbg.open(tmp_path / "drifted")) >= {"gradients-agree", "replicas-agree"}
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        {"placements": ["Shard(dim=0)"], "global_shape": [4]},
+        {"placements": ["FlatShard()"]},
+        _placed(["Partial(sum)", "Replicate()"], [0, 0]),
+    ],
+    ids=["without coordinates", "FSDP1", "not reduced"],
+)
+def test_parts_that_cannot_be_told_apart_are_not_judged(tmp_path, fact):
+    _record_shards(tmp_path, [fact, fact], [np.zeros(2, np.float32), np.ones(2, np.float32)])
+    report = check(rldbg.open(tmp_path))
+    assert {"gradients-agree", "replicas-agree"} <= set(report.not_applicable)
+
+
 @pytest.mark.parametrize("attended, positions", [([1, 1, 1, 1], [0, 1, 2, 3]), ([0, 1, 1, 1], [0, 0, 1, 3])])
 def test_padding_and_positions(tmp_path, attended, positions):
     data = step_data()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.analysis.assembly import part_held
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.analysis.measure import same_bytes
 from rldbg.analysis.normalisation import normalisations
@@ -93,9 +94,12 @@ def _parameters(view: StepView, kind: str) -> dict[str, list[Record]]:
 
 def _replicas_agree(view: StepView) -> Iterable[Violation]:
     seen = False
+    replicas: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
     for name, records in _parameters(view, "param").items():
-        whole = [record for record in records if not record.coordinates.keys() & {"tp", "pp", "fsdp"}]
-        last = {record.key.rank: record for record in whole}
+        for record in records:
+            if (part := part_held(record)) is not None:
+                replicas[name, *part][record.key.rank] = record
+    for (name, *_), last in replicas.items():
         if len(last) < 2:
             continue
         seen = True
@@ -113,12 +117,13 @@ def _replicas_agree(view: StepView) -> Iterable[Violation]:
 def _gradients_agree(view: StepView) -> Iterable[Violation]:
     """After the reduction every data-parallel rank has the same gradient."""
     seen = False
-    groups: dict[tuple[str, int, int], dict[int, Record]] = defaultdict(dict)
+    groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
     for record in view.side.records("gradient", view.step):
-        if "gradient" in record.fields and not record.coordinates.keys() & {"tp", "pp", "fsdp"}:
+        part = part_held(record)
+        if "gradient" in record.fields and part is not None:
             name = str(record.fields.get("param_name", ""))
-            groups[name, record.key.epoch, record.key.mini_batch][record.key.rank] = record
-    for (name, epoch, mini_batch), ranks in groups.items():
+            groups[name, record.key.epoch, record.key.mini_batch, *part][record.key.rank] = record
+    for (name, epoch, mini_batch, *_), ranks in groups.items():
         first, *others = (ranks[rank] for rank in sorted(ranks))
         seen = seen or bool(others)
         for other in others:

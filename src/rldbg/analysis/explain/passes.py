@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rldbg.analysis.assembly import part_held
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
@@ -79,7 +80,7 @@ class SideStep:
     def _tensors(self, kind: str, step: int, update: Update) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
         for record in self.side.records(kind, step):
             key = record.key
-            whole = not record.coordinates.keys() & {"tp", "pp", "fsdp"}
+            whole = part_held(record) == ()
             if (key.epoch, key.mini_batch) == update and kind in record.fields and whole:
                 yield (str(record.fields["param_name"]), key.rank), record.array(kind).astype(np.float64)
 

@@ -25,6 +25,8 @@ from rldbg.recording.records import EncodedArray, RecordKey
 _TOGETHER_BYTES = 8 * 2**20
 # What wrappers put into the names of parameters that their users never gave them.
 _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
+# The placement of a parameter that FSDP1 has cut: a rank's part says neither where it begins nor where it ends.
+FLAT_SHARD = "FlatShard()"
 _CHUNK = 2**20
 _COPIED = frozenset({"cpu", "cuda"})
 
@@ -60,7 +62,8 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: 
         complaints.once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
     if settings.gather_shards:
         chosen = _gather(chosen)
-    described = [_describe(item) for item in chosen]
+    is_flat = any(map(_is_flat_sharded, model.modules()))
+    described = [_describe(item, is_flat) for item in chosen]
     together = _TOGETHER_BYTES if settings.format == "safetensors" else 0
     prepared, first = [], 0
     for family in _families(described, together):
@@ -112,10 +115,16 @@ def _plain_name(name: str) -> str:
 
 def _are_flattened(model: Any) -> bool:
     """Whether FSDP1 has replaced the parameters by flat ones, which no longer have the names of the model."""
-    return any(
-        type(module).__name__ == "FullyShardedDataParallel" and getattr(module, "_use_orig_params", True) is False
-        for module in model.modules()
-    )
+    return any(_is_fsdp1(module) and getattr(module, "_use_orig_params", True) is False for module in model.modules())
+
+
+def _is_flat_sharded(module: Any) -> bool:
+    """Whether a rank holds some part of the module's parameters, cut without regard to their dimensions."""
+    return _is_fsdp1(module) and getattr(module.sharding_strategy, "name", "") != "NO_SHARD"
+
+
+def _is_fsdp1(module: Any) -> bool:
+    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def _is_sharded(tensor: Any) -> bool:
@@ -135,12 +144,18 @@ def _gather(chosen: list[_Selected]) -> list[_Selected]:
     return whole
 
 
-def _describe(item: _Selected) -> _Described:
-    """A shard says what it is a part of."""
+def _describe(item: _Selected, is_flat: bool) -> _Described:
+    """A shard says which part it is, and of what: ranks with equal coordinates on the axes that cut are replicas."""
     facts: dict[str, Any] = {"param_name": item.name}
     if _is_sharded(item.tensor):
+        mesh = item.tensor.device_mesh
+        coordinate = mesh.get_coordinate()
         facts["global_shape"] = list(item.tensor.shape)
         facts["placements"] = [repr(placement) for placement in item.tensor.placements]
+        facts["mesh_shape"] = list(mesh.shape)
+        facts["mesh_coordinate"] = None if coordinate is None else list(coordinate)
+    elif is_flat:
+        facts["placements"] = [FLAT_SHARD]
     local = plain_tensor(item.tensor)
     return _Described(local, facts | {"shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"})
 
