@@ -167,7 +167,7 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) 
 
 
 def _unfinished(where: str, who: str, alive: bool, incomplete: bool) -> Finding:
-    """A process that was killed is a failure only if something is missing: Ray, for one, kills its workers as a rule."""
+    """A killed process is a failure only if something is missing: Ray kills its workers at the end of every run."""
     if alive:
         cause, fix = "the process is still running", ("wait for the run to end",)
     elif incomplete:
