@@ -158,7 +158,7 @@ def test_verify_clean_broken_and_nothing(recording, tmp_path):
     clean = run("verify", recording, "--json")
     assert clean.returncode == 0
     assert json.loads(clean.stdout) == {"schema_version": 1, "ok": True, "findings": []}
-    assert "all of them whole" in run("verify", recording).stdout
+    assert "all complete" in run("verify", recording).stdout
     path = recording / "trajectory" / "step_000001.safetensors"
     path.write_bytes(path.read_bytes()[:-8])
     broken = run("verify", recording, "--json")

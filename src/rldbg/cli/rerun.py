@@ -107,13 +107,14 @@ def _rerun_loss(
     run: Path, step: int | None, loss: str, debugger: bool, options: Mapping[str, Any], as_json: bool
 ) -> int:
     from rldbg.replay.loss import LossRequest, rerun_loss
+    from rldbg.reports.loss import to_terminal
 
     report, rank = rerun_loss(LossRequest(run, loss, step=step, pdb=debugger, **options), load_model=_load_model)
     if rank == 0 and as_json:
         print_json(report.to_dict())
     elif rank == 0:
         print_line(f"{report.rows} rows, {report.tokens} tokens, ranks: {report.ranks}, {report.device}")
-        print_result(report)
+        print_result(to_terminal(report))
         if report.gradients:
             print_line(_parameter_norms(report.gradients))
         if report.findings:

@@ -1,22 +1,20 @@
 """`rldbg show`: what is in a recording, and is it healthy; the fields of its records; one sample token by token."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_note, print_result, visible
-from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, Severity, UsageError, worst
+from rldbg.cli.output import print_json, print_note, print_result
+from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, UsageError
 
 if TYPE_CHECKING:
     from rldbg.recording import Recording, Sample
 
 _MAX_RECORDS = 12
-_MAX_FINDINGS = 12
 
 
 @verb("show", short_help="What is in a recording, and is it healthy.")
@@ -24,9 +22,9 @@ _MAX_FINDINGS = 12
 @click.option("--step", type=int, help="Only this step.")
 @click.option("--kind", help="Only this kind.")
 @click.option("--rank", type=int, help="Only this rank.")
-@click.option("--sample", metavar="GROUP/RUN", help="One sample token by token.")
-@click.option("--layout", help="The layout, when it is not recognised: nexrl, slime, verl, ...")
-@click.option("--tokenizer", metavar="PATH", help="A tokenizer (folder or tokenizer.json), to show tokens as text.")
+@click.option("--sample", metavar="GROUP/RUN", help="Show one sample token by token.")
+@click.option("--layout", help="Layout, if not detected: nexrl, slime, verl, ...")
+@click.option("--tokenizer", metavar="PATH", help="Folder of the tokenizer, if not found in the run.")
 def command(
     path: str,
     step: int | None,
@@ -47,7 +45,7 @@ def command(
     recording = open(path, layout)
     if sample is not None:
         found = recording.sample(_sample_id(sample), step, _known_kind(recording, kind), rank)
-        return _show_sample(found, tokenizer, as_json)
+        return _show_sample(recording, found, tokenizer, as_json)
     if (step, kind, rank) != (None, None, None):
         return _show_records(recording, kind, step, rank, as_json)
     return _show_summary(recording, as_json)
@@ -55,56 +53,28 @@ def command(
 
 def _show_summary(recording: "Recording", as_json: bool) -> int:
     summary = recording.summary()
-    is_fine = worst(summary.health) in (None, Severity.INFO)
-    code = ExitCode.INCOMPLETE if not summary.kinds else ExitCode.OK if is_fine else ExitCode.FINDING
     if as_json:
         print_json(summary.to_dict())
-        return code
-    from rich.text import Text
+    else:
+        from rldbg.reports.recording import to_terminal
 
-    from rldbg.recording.terminal import summary_view
-
-    print_result(summary_view(summary))
-    health = list(summary.health)
-    if is_fine:
-        print_result(
-            Text.assemble(
-                ("✓ ", "green"), "nothing wrong at first sight; ", ("rldbg verify", "cyan"), " reads every file"
-            )
-        )
-    print_findings(health[:_MAX_FINDINGS])
-    if len(health) > _MAX_FINDINGS:
-        print_note(f"… and {len(health) - _MAX_FINDINGS} more findings: rldbg verify {recording.title}")
-    return code
+        print_result(to_terminal(summary))
+    if not summary.kinds:
+        return ExitCode.INCOMPLETE
+    return ExitCode.OK if summary.is_healthy else ExitCode.FINDING
 
 
 def _show_records(recording: "Recording", kind: str | None, step: int | None, rank: int | None, as_json: bool) -> int:
+    from rldbg.reports.recording import record_to_terminal, records_to_json
+
     entries = recording.entries(kind, step, rank)
     if not entries:
         _refuse_absent(recording, kind, step, rank)
     if as_json:
-        from rldbg.recording.statistics import statistics_of
-
-        records = [recording.read_entry(entry) for entry in entries]
-        print_json(
-            {
-                "layout": recording.layout.name,
-                "records": [
-                    {
-                        "key": record.key._asdict(),
-                        "source": record.source,
-                        "samples": [str(sample) for sample in record.samples],
-                        "fields": [field.to_dict() for field in statistics_of(record)],
-                    }
-                    for record in records
-                ],
-            }
-        )
+        print_json(records_to_json(recording.layout.name, [recording.read_entry(entry) for entry in entries]))
         return ExitCode.OK
-    from rldbg.recording.terminal import record_view
-
     for entry in entries[:_MAX_RECORDS]:
-        print_result(record_view(recording.read_entry(entry)))
+        print_result(record_to_terminal(recording.read_entry(entry)))
     if len(entries) > _MAX_RECORDS:
         print_note(
             f"… and {len(entries) - _MAX_RECORDS} more records: narrow with --kind, --step, --rank, or use --json"
@@ -127,7 +97,7 @@ def _refuse_absent(recording: "Recording", kind: str | None, step: int | None, r
 
 
 def _span(numbers: Sequence[int]) -> str:
-    from rldbg.recording.terminal import ranges
+    from rldbg.reports.recording import ranges
 
     return ranges(numbers)
 
@@ -138,32 +108,17 @@ def _known_kind(recording: "Recording", kind: str | None) -> str | None:
     return kind
 
 
-def _show_sample(found: "Sample", tokenizer: str | None, as_json: bool) -> int:
+def _show_sample(recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool) -> int:
+    from rldbg.recording.token_columns import TokenColumns
+    from rldbg.reports.recording import sample_to_json, sample_to_terminal
+
+    columns = TokenColumns(sample)
+    texts = _texts(recording, tokenizer, columns.tokens.tolist())
     if as_json:
-        from rldbg.recording.token_columns import TokenColumns
-
-        columns = TokenColumns(found)
-        print_json(
-            {
-                "sample": str(found.id),
-                "step": found.step,
-                "prompt_hash": found.prompt_hash,
-                "records": [row.key._asdict() | {"row": row.row, "source": row.source} for row in found.rows],
-                "values": found.single_values(),
-                "tokens": columns.tokens.tolist(),
-                "trained": None if columns.trained is None else columns.trained.tolist(),
-                "columns": {name: list(map(_finite, values.tolist())) for name, values in columns.columns.items()},
-            }
-        )
-        return ExitCode.OK
-    from rldbg.recording.terminal import sample_view
-
-    print_result(sample_view(found, _decoder(tokenizer) if tokenizer else None))
+        print_json(sample_to_json(sample, columns, texts))
+    else:
+        print_result(sample_to_terminal(sample, columns, texts))
     return ExitCode.OK
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _sample_id(text: str) -> SampleId:
@@ -173,14 +128,20 @@ def _sample_id(text: str) -> SampleId:
         raise UsageError(str(error), "give --sample GROUP/RUN, for example --sample g0/3") from error
 
 
-def _decoder(path: str) -> Callable[[int], str]:
-    """Token id to text, by the tokenizers package, which needs no torch."""
+def _texts(recording: "Recording", tokenizer: str | None, tokens: Sequence[int]) -> list[str] | None:
+    """The text of each token, by the tokenizer that was asked for or that the recording knows."""
+    from rldbg.recording.token_text import TokenText, find_tokenizer
+
+    if tokenizer is not None:
+        file = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
+        if not file.is_file():
+            raise UsageError(f"there is no {file}", "give the model's folder or its tokenizer.json")
+        return TokenText(file).of(tokens)
+    found = find_tokenizer(recording)
+    if found is None:
+        return None
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise PrerequisiteError("--tokenizer needs the tokenizers package", "pip install tokenizers") from error
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise UsageError(f"there is no {file}", "give the model's folder or its tokenizer.json")
-    loaded: Any = Tokenizer.from_file(str(file))
-    return lambda token: visible(loaded.decode([token], skip_special_tokens=False))
+        return TokenText(found).of(tokens)
+    except (PrerequisiteError, IncompleteDataError) as error:
+        print_note(f"no text beside the token ids: {error.message} ({error.hint})")
+        return None

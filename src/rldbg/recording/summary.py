@@ -4,10 +4,10 @@ except to count samples, and that within a limit that is stated when it is reach
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import Finding, IncompleteDataError, Severity, to_html
+from rldbg.core import Finding, IncompleteDataError, Severity, worst
+from rldbg.lazy import shown_by
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.samples import causal_order
 from rldbg.recording.verification import damage, duplicates, empty_recording, holes, unread_files
@@ -51,6 +51,7 @@ class KindSummary:
         }
 
 
+@shown_by("recording")
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The answer of `rldbg show`; `to_dict()` is its JSON."""
@@ -61,6 +62,10 @@ class Summary:
     samples: int
     health: tuple[Finding, ...]
 
+    @property
+    def is_healthy(self) -> bool:
+        return worst(self.health) in (None, Severity.INFO)
+
     @classmethod
     def from_dict(cls, title: str, data: Mapping[str, Any]) -> "Summary | None":
         """What to_dict gave; None when it is not that."""
@@ -70,23 +75,6 @@ class Summary:
             return cls(title, str(data["layout"]), kinds, int(data["samples"]), health)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return None
-
-    def __rich__(self) -> Any:
-        from rldbg.recording.terminal import summary_view
-
-        return summary_view(self)
-
-    def _repr_html_(self) -> str:
-        from rldbg.recording.terminal import ranges, size
-
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{ranges(kind.steps)}</td><td>{ranges(kind.ranks)}</td>"
-            f"<td>{ranges(kind.micros)}</td><td>{kind.records}</td><td>{size(kind.bytes)}</td></tr>"
-            for name, kind in self.kinds.items()
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("kind", "steps", "ranks", "micro-batches", "records", "size"))
-        title = f"<b>{escape(self.title)}</b> {escape(self.layout)}, {self.samples} samples"
-        return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>{to_html(self.health)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,7 +1,6 @@
 """The tiny model as a Hugging Face folder, for servers and clients that load models by path.
 
-Its weights are those a run starts from with the same seed. Its tokenizer is the trainer's, made friendlier for any
-text: capitals become small, and a character it has not becomes a question mark.
+Its weights are those a run starts from with the same seed.
 """
 
 import shutil
@@ -35,7 +34,7 @@ def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
 
 
 def _write(folder: Path, seed: int) -> None:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
     from transformers.utils import logging as transformers_logging
 
@@ -44,14 +43,8 @@ def _write(folder: Path, seed: int) -> None:
     model = build_model(ModelSettings(), vocabulary_size=tokenizer.vocabulary_size, seed=seed)
     model.config.max_position_embeddings = _MAX_LENGTH
     model.save_pretrained(str(folder))
-    special = {tokenizer.pad_id: "<pad>", tokenizer.eos_id: "<eos>"}
-    names = {special.get(number) or tokenizer.decode([number]): number for number in range(tokenizer.vocabulary_size)}
-    inner = Tokenizer(models.WordLevel(names, unk_token="?"))
-    inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    inner.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(
-        tokenizer_object=inner,
+        tokenizer_object=Tokenizer.from_str(tokenizer.to_json()),
         pad_token="<pad>",
         eos_token="<eos>",
         chat_template=_CHAT,

@@ -1,5 +1,8 @@
 """Text to token ids and back: a character tokenizer made in code, or a model's own from its folder."""
 
+import json
+import shutil
+from pathlib import Path
 from typing import Protocol
 
 # The order is part of the vocabulary: appending is safe, anything else makes old checkpoints unreadable.
@@ -37,6 +40,31 @@ class CharacterTokenizer:
     def decode(self, tokens: list[int]) -> str:
         return "".join(_CHARACTERS[token - 2] for token in tokens if token >= 2)
 
+    def to_json(self) -> str:
+        """The same tokenizer for the tokenizers package, made fit for any text: capitals become small, and what it
+        does not have becomes a question mark."""
+        special = {self.pad_id: "<pad>", self.eos_id: "<eos>"}
+        token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [{"id": id, "content": name} | token for id, name in special.items()],
+                "normalizer": {"type": "Lowercase"},
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {"Regex": r"[\s\S]"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+                "decoder": {"type": "Fuse"},
+                "model": {
+                    "type": "WordLevel",
+                    "vocab": {name: id for id, name in special.items()} | self._ids,
+                    "unk_token": "?",
+                },
+            }
+        )
+
 
 class PretrainedTokenizer:
     """A Hugging Face tokenizer from a model's folder."""
@@ -60,3 +88,13 @@ class PretrainedTokenizer:
 def load_tokenizer(path: str) -> Tokenizer:
     """The tokenizer that belongs to a model."""
     return CharacterTokenizer() if path == "tiny" else PretrainedTokenizer(path)
+
+
+def save_tokenizer(path: str, folder: Path) -> None:
+    """Keeps a model's tokenizer.json with a recording, so that its tokens can be shown as text."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "tokenizer.json"
+    if path == "tiny":
+        file.write_text(CharacterTokenizer().to_json(), encoding="utf-8")
+    elif (source := Path(path) / file.name).is_file():
+        shutil.copyfile(source, file)

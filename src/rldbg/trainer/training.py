@@ -24,7 +24,7 @@ from rldbg.trainer.served_rollouts import served_rollouts
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import check_divisible
 from rldbg.trainer.tasks import load_problems
-from rldbg.trainer.tokenizer import load_tokenizer
+from rldbg.trainer.tokenizer import load_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
     from rldbg.trainer.actors import RayPolicy
@@ -92,6 +92,7 @@ def train(
     if recording is not None:
         recording.mkdir(parents=True, exist_ok=True)
         run.update(recording=str(recording))
+        save_tokenizer(recipe.model.path, recording / "tokenizer")
     with _exit_code_kept(run), ExitStack() as stack:
         if recipe.zoo.bug is not None:
             from rldbg.trainer.zoo import injected

@@ -168,12 +168,13 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) 
 
 def _unfinished(where: str, who: str, alive: bool, incomplete: bool) -> Finding:
     """A killed process is a failure only if something is missing: Ray kills its workers at the end of every run."""
+    fix: tuple[str, ...] = ()
     if alive:
         cause, fix = "the process is still running", ("wait for the run to end",)
     elif incomplete:
         cause, fix = "the process was killed or crashed before everything was written", ("see `never-written` above",)
     else:
-        cause, fix = "the process was killed after everything it had recorded was written; nothing is missing", ()
+        cause = "the process was killed after everything it had recorded was written; nothing is missing"
     return Finding(
         "unfinished-writer",
         Severity.WARNING if incomplete and not alive else Severity.INFO,

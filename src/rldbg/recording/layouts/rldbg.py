@@ -53,7 +53,7 @@ class RldbgLayout(Layout):
             entries += unknown
             found += [entry.key for entry in unknown]
         findings += cheap_findings(tree, journals, found)
-        return listing_of(tree, entries, findings, ignored=rf"^{JOURNAL}")
+        return listing_of(tree, entries, findings, ignored=rf"^({JOURNAL}|tokenizer/)")
 
     def load(self, tree: Tree, file: str) -> Any:
         if file.endswith(".safetensors"):

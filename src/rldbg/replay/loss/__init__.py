@@ -7,14 +7,14 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.replay.loss.evaluation import LossRequest, rerun_loss
     from rldbg.replay.loss.references import REFERENCES
-    from rldbg.replay.loss.report import LossReport
+    from rldbg.replay.loss.results import LossReport
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(("LossRequest", "rerun_loss"), "evaluation"),
         "REFERENCES": "references",
-        "LossReport": "report",
+        "LossReport": "results",
     },
 )
 

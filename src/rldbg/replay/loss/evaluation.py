@@ -19,7 +19,7 @@ from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
 from rldbg.replay.loss.ranks import Ranks, ranks_of_this_job
 from rldbg.replay.loss.references import Reference, references
-from rldbg.replay.loss.report import Comparison, LossReport, ModelGradients, Point, Verdict
+from rldbg.replay.loss.results import Comparison, LossReport, ModelGradients, Point, Verdict
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rldbg.core import Finding, Severity
 from rldbg.replay.loss.inputs import LossInputs
-from rldbg.replay.loss.report import Comparison, LossReport, Point
+from rldbg.replay.loss.results import Comparison, LossReport, Point
 
 if TYPE_CHECKING:
     import torch

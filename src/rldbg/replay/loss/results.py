@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from math import isnan
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rldbg.core import Finding, Severity
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from rldbg.lazy import shown_by
 
 Verdict = Literal["equal", "proportional", "opposite", "differs"]
 
@@ -52,6 +49,7 @@ class ModelGradients:
     largest_log_prob_difference: float
 
 
+@shown_by("loss")
 @dataclass(frozen=True, slots=True)
 class LossReport:
     loss: str
@@ -102,24 +100,3 @@ class LossReport:
             return f"{self.loss} is {nearest.factor:.6g} times {named}"
         near = "" if isnan(nearest.cosine) else f"; nearest is {named}, cosine {nearest.cosine:.6f}"
         return f"{self.loss} equals none of the references{near}"
-
-    def __rich__(self) -> RenderableType:
-        from rich.table import Table
-
-        table = Table("point", "loss", "value", "|d loss/d log_probs|", "difference", "cosine", "verdict", box=None)
-        for point in self.points:
-            table.add_row(point.name, self.loss, f"{point.loss:.6g}", f"{point.gradient_norm:.6g}", "", "", "")
-            for item in point.comparisons:
-                table.add_row(
-                    "",
-                    item.reference,
-                    f"{item.loss:.6g}",
-                    f"{item.gradient_norm:.6g}",
-                    f"{item.gradient_difference:.3g}",
-                    f"{item.cosine:.6f}",
-                    item.verdict if item.verdict != "proportional" else f"{item.factor:.6g} times",
-                )
-        return table
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(self.conclusion())}</p>"

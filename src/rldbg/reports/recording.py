@@ -1,7 +1,11 @@
-"""How recordings look on a terminal: an overview, the fields of records, one sample token by token."""
+"""Recordings: the summary, the fields of records, one sample token by token, and what `rldbg verify` found."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -9,19 +13,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.recording.records import Record
-from rldbg.recording.samples import Sample
+from rldbg.core import Finding, by_severity
+from rldbg.core import to_html as findings_to_html
+from rldbg.core.finding_terminal import to_terminal as findings_to_terminal
+from rldbg.recording import Record, Sample, Summary
 from rldbg.recording.statistics import statistics_of
-from rldbg.recording.summary import Summary
 from rldbg.recording.token_columns import TokenColumns
-from rldbg.recording.token_table import TokenTable
+from rldbg.reports.token_table import TokenTable
 
 _MAX_RANGES = 4
 _MAX_TEXT = 240
+_MAX_HEALTH = 12
+_MAX_OF_ONE_ID = 10
 
 
-def summary_view(summary: Summary) -> RenderableType:
-    """What is in here: one line in all, then a line a kind."""
+def to_terminal(summary: Summary) -> RenderableType:
+    """What there is: one line for all, then one line per kind, then what is wrong."""
+    return Group(_overview(summary), _health(summary))
+
+
+def _overview(summary: Summary) -> RenderableType:
     records = sum(kind.records for kind in summary.kinds.values())
     head = Text.assemble(
         (summary.title, "bold"),
@@ -55,7 +66,48 @@ def summary_view(summary: Summary) -> RenderableType:
     return Group(head, table)
 
 
-def record_view(record: Record) -> RenderableType:
+def _health(summary: Summary) -> RenderableType:
+    health = list(summary.health)
+    parts: list[RenderableType] = []
+    if summary.is_healthy:
+        parts.append(
+            Text.assemble(("✓ ", "green"), "no problems found so far; ", ("rldbg verify", "cyan"), " reads every file")
+        )
+    parts.append(findings_to_terminal(health[:_MAX_HEALTH]))
+    if len(health) > _MAX_HEALTH:
+        more = f"… and {len(health) - _MAX_HEALTH} more findings: rldbg verify {summary.title}"
+        parts.append(Text(more, "dim", overflow="fold"))
+    return Group(*parts)
+
+
+def to_html(summary: Summary) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{ranges(kind.steps)}</td><td>{ranges(kind.ranks)}</td>"
+        f"<td>{ranges(kind.micros)}</td><td>{kind.records}</td><td>{size(kind.bytes)}</td></tr>"
+        for name, kind in summary.kinds.items()
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("kind", "steps", "ranks", "micro-batches", "records", "size"))
+    title = f"<b>{escape(summary.title)}</b> {escape(summary.layout)}, {summary.samples} samples"
+    return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>{findings_to_html(summary.health)}"
+
+
+def records_to_json(layout: str, records: Sequence[Record]) -> dict[str, Any]:
+    """The document of `rldbg show --json` with --step, --kind or --rank."""
+    return {
+        "layout": layout,
+        "records": [
+            {
+                "key": record.key._asdict(),
+                "source": record.source,
+                "samples": [str(sample) for sample in record.samples],
+                "fields": [field.to_dict() for field in statistics_of(record)],
+            }
+            for record in records
+        ],
+    }
+
+
+def record_to_terminal(record: Record) -> RenderableType:
     """The fields of one record: what they are and how their values lie."""
     title = Text.assemble((str(record.key), "bold"))
     about = [f"{len(record.samples)} samples"] if record.samples else []
@@ -81,16 +133,34 @@ def record_view(record: Record) -> RenderableType:
     return Group(title, table, Text())
 
 
-def sample_view(sample: Sample, decode: Callable[[int], str] | None = None) -> RenderableType:
+def sample_to_json(sample: Sample, columns: TokenColumns, texts: Sequence[str] | None = None) -> dict[str, Any]:
+    """The document of `rldbg show --sample --json`; `text` is null where no tokenizer is known."""
+    return {
+        "sample": str(sample.id),
+        "step": sample.step,
+        "prompt_hash": sample.prompt_hash,
+        "records": [row.key._asdict() | {"row": row.row, "source": row.source} for row in sample.rows],
+        "values": sample.single_values(),
+        "tokens": columns.tokens.tolist(),
+        "text": None if texts is None else list(texts),
+        "trained": None if columns.trained is None else columns.trained.tolist(),
+        "columns": {
+            name: [value if math.isfinite(value) else None for value in values.tolist()]
+            for name, values in columns.columns.items()
+        },
+    }
+
+
+def sample_to_terminal(sample: Sample, columns: TokenColumns, texts: Sequence[str] | None = None) -> RenderableType:
     """Everything about one sample: single values first, then the tokens, those trained on marked."""
-    columns = TokenColumns(sample)
     parts: list[RenderableType] = [_sample_head(sample, columns)]
     if not len(columns.tokens):
         parts.append(Text("  no token ids are recorded for this sample", "dim"))
         return Group(*parts)
-    parts.append(TokenTable(columns, number, decode))
+    parts.append(TokenTable(columns, number, texts))
     for name, values in columns.unaligned.items():
-        parts.append(Text(f"  {name}: {len(values)} values that fit no end of {len(columns.tokens)} tokens", "yellow"))
+        problem = f"  {name}: {len(values)} values cannot be aligned with {len(columns.tokens)} tokens"
+        parts.append(Text(problem, "yellow"))
     return Group(*parts)
 
 
@@ -128,8 +198,27 @@ def _is_empty(value: object) -> bool:
     return value is None or (isinstance(value, dict | list | str) and not value)
 
 
+def verification_to_terminal(title: str, records: int, findings: Sequence[Finding], is_fine: bool) -> RenderableType:
+    """The worst first; of findings with one id only so many, because a lost disk makes thousands."""
+    parts: list[RenderableType] = []
+    if is_fine:
+        count = "1 record, complete" if records == 1 else f"{records:,} records, all complete"
+        parts.append(Text.assemble(("✓ ", "green"), f"{title}: {count}"))
+    shown: Counter[str] = Counter()
+    kept = []
+    for finding in by_severity(findings):
+        shown[finding.id] += 1
+        if shown[finding.id] <= _MAX_OF_ONE_ID:
+            kept.append(finding)
+    parts.append(findings_to_terminal(kept))
+    for id, count_of_id in shown.items():
+        if count_of_id > _MAX_OF_ONE_ID:
+            parts.append(Text(f"… and {count_of_id - _MAX_OF_ONE_ID:,} more {id}: --json lists all of them", "dim"))
+    return Group(*parts)
+
+
 def ranges(numbers: Sequence[int]) -> str:
-    """Whole numbers as people write them: 0–99, 5, 7–8; many pieces only as from, to and how many."""
+    """Integers as people write them: 0–99, 5, 7–8; many pieces only as from, to and how many."""
     pieces: list[list[int]] = []
     for value in numbers:
         if pieces and value == pieces[-1][1] + 1:

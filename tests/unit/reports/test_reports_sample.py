@@ -9,7 +9,9 @@ from rich.console import Console
 import rldbg
 from rldbg.core import SampleId
 from rldbg.recording import open as open_recording
-from rldbg.recording.terminal import sample_view
+from rldbg.recording.token_columns import TokenColumns
+from rldbg.reports.recording import sample_to_terminal
+from rldbg.reports.token_table import escaped
 
 NUMBERS = {"logprobs": -0.0012345, "old_log_probs": -2.34567, "elementwise_loss": 0.98765}
 
@@ -28,7 +30,7 @@ def sample(tmp_path):
 @pytest.mark.parametrize(("width", "tables"), [(120, 1), (50, 2), (40, 3)])
 def test_numbers_stay_whole_and_columns_stay_whole_words(sample, width, tables):
     console = Console(width=width, record=True, file=StringIO())
-    console.print(sample_view(sample, decode=lambda token: f"t{token}"))
+    console.print(sample_to_terminal(sample, TokenColumns(sample), [f"t{token}" for token in range(4)]))
     text = console.export_text()
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
@@ -38,3 +40,21 @@ def test_numbers_stay_whole_and_columns_stay_whole_words(sample, width, tables):
     for word in ("logprobs", "old_", "elementwise_"):
         assert word in text
     assert text.count("●") == 2 * tables and text.count("t3") == tables
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\n", r"\n"),
+        ("\x1b[2J", r"\x1b[2J"),
+        (" the", "␣the"),
+        ("  ", "␣␣"),
+        ("", ""),
+        ("a b ", "a b␣"),
+        ("\\n", r"\\n"),
+        ("你", "你"),
+        ("\u202e", r"\u202e"),
+    ],
+)
+def test_every_character_of_a_token_can_be_seen(text, shown):
+    assert escaped(text) == shown

@@ -1,6 +1,6 @@
 """One sample's tokens as a table; where the terminal is too narrow for all columns, several under each other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from rich import box
@@ -26,9 +26,7 @@ class _Column(NamedTuple):
 class TokenTable:
     """Those trained on are marked, the rest is dim. A number is never broken: its column goes to the next table."""
 
-    def __init__(
-        self, columns: TokenColumns, number: Callable[[float], str], decode: Callable[[int], str] | None
-    ) -> None:
+    def __init__(self, columns: TokenColumns, number: Callable[[float], str], texts: Sequence[str] | None) -> None:
         tokens = columns.tokens.tolist()
         self._start = columns.response_start
         self._trained = [False] * len(tokens) if columns.trained is None else [bool(mark) for mark in columns.trained]
@@ -36,7 +34,7 @@ class TokenTable:
         self._fixed = [
             _Column("#", [str(row) for row in range(len(tokens))]),
             _Column("token", [str(token) for token in tokens]),
-            *([_Column("text", [repr(decode(token))[1:-1] for token in tokens], "left")] if decode else []),
+            *([_Column("text", [escaped(text) for text in texts], "left")] if texts is not None else []),
             _Column("trained", marks, "center"),
         ]
         # Long names are broken where their words end, so that more columns stand side by side.
@@ -68,3 +66,15 @@ class TokenTable:
             cells = (Text(column.cells[row], "" if trained else "dim") for column in columns)
             table.add_row(*cells, end_section=row == self._start - 1)
         return table
+
+
+def escaped(text: str) -> str:
+    """Text in one line whose every character can be seen: spaces at its ends, line breaks, control characters."""
+    shown = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text.replace("\\", "\\\\")
+    )
+    inner = shown.strip(" ")
+    if not inner:
+        return "␣" * len(shown)
+    before, _, after = shown.partition(inner)
+    return "␣" * len(before) + inner + "␣" * len(after)
