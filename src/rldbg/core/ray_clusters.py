@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rldbg.core import http
 from rldbg.core.environment import Environment
 from rldbg.core.errors import PrerequisiteError, UnreachableError
 
@@ -89,13 +90,9 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
 
 def dashboard_auth_mode(url: str, timeout_s: float = 2.0) -> str:
     """What a dashboard answers anybody who asks: "token" or "disabled"; empty when it does not answer, or is older."""
-    # Slow to load, and most verbs need none of it.
-    import json
-    import urllib.request
-
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/api/authentication_mode", timeout=timeout_s) as answer:
-            mode = json.load(answer).get("authentication_mode")
+        answer = http.request("GET", f"{url.rstrip('/')}/api/authentication_mode", timeout_s=timeout_s)
+        mode = answer.json().get("authentication_mode") if answer.is_success else ""
     except (OSError, ValueError, AttributeError):
         return ""
     return str(mode) if mode in ("token", "disabled") else ""

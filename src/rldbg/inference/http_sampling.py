@@ -1,14 +1,11 @@
 """A rollout worker's sampler that is a server somewhere else, asked by SGLang's native protocol. It pickles."""
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any
 
-from rldbg.core import IncompleteDataError, UnreachableError
+from rldbg.core import IncompleteDataError, UnreachableError, http
 from rldbg.inference.engine import Generation, GenerationRequest
 
 _CHECK_S = 30.0
@@ -26,7 +23,7 @@ class HttpSampling:
 
     def check(self) -> None:
         """An error if no server is there; said before anything else is started."""
-        self._ask("/health", None, {}, timeout_s=_CHECK_S)
+        self._ask("GET", "/health", timeout_s=_CHECK_S)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """All requests in one, so that they arrive in their order."""
@@ -55,23 +52,21 @@ class HttpSampling:
         self._post(path, content, "application/octet-stream")
 
     def _post(self, path: str, content: bytes, kind: str) -> bytes:
-        return self._ask(path, content, {"Content-Type": kind}, timeout_s=self.timeout_s)
+        return self._ask("POST", path, content=content, headers={"Content-Type": kind}, timeout_s=self.timeout_s)
 
-    def _ask(self, path: str, content: bytes | None, headers: Mapping[str, str], *, timeout_s: float) -> bytes:
+    def _ask(self, method: str, path: str, **options: Any) -> bytes:
         try:
-            request = urllib.request.Request(f"http://{self.address}{path}", content, dict(headers))
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:
-                return bytes(response.read())
-        except urllib.error.HTTPError as error:
-            told = error.read(1 << 16).decode(errors="replace")
-            raise IncompleteDataError(
-                f"the inference server at {self.address} refused {path.partition('?')[0]}: {told}",
-                "see `rldbg serve ls` and `rldbg serve logs NAME`",
-            ) from error
-        except (OSError, ValueError, HTTPException) as error:
+            answer = http.request(method, f"http://{self.address}{path}", **options)
+        except http.NoAnswerError as error:
             raise UnreachableError(
                 f"the inference server at {self.address} does not answer: {error}", "see `rldbg serve ls`"
             ) from error
+        if answer.is_success:
+            return answer.content
+        raise IncompleteDataError(
+            f"the inference server at {self.address} refused {path.partition('?')[0]}: {answer.text[: 1 << 16]}",
+            "see `rldbg serve ls` and `rldbg serve logs NAME`",
+        )
 
 
 def _generation(answer: Mapping[str, Any]) -> Generation:

@@ -10,8 +10,6 @@ import os
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Literal
 
 import psutil
 
-from rldbg.core import Environment
+from rldbg.core import Environment, http
 
 State = Literal["running", "starting", "not answering", "crashed"]
 # From the worst to the best.
@@ -74,9 +72,8 @@ class ServerProcess:
         if address is None:
             return False
         try:
-            with urllib.request.urlopen(f"http://{address}{health}", timeout=timeout_s) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError, ValueError):
+            return http.request("GET", f"http://{address}{health}", timeout_s=timeout_s).status_code == 200
+        except http.NoAnswerError:
             return False
 
     def last_lines(self, count: int = 20) -> list[str]:

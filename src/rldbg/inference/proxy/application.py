@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rldbg.core.http import async_client
 from rldbg.inference.deployment import PROXY_HEALTH
 from rldbg.inference.proxy.exchange import READERS, UPDATES, Reader
 from rldbg.inference.proxy.notebook import Notebook
@@ -40,12 +41,7 @@ _WRITE_S = 2.0
 
 
 def build_proxy(upstream: str, notebook: Notebook, *, guard: list[Middleware], at_end: Callable[[], None]) -> Starlette:
-    import httpx
-
-    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-    client = httpx.AsyncClient(
-        base_url=upstream, timeout=httpx.Timeout(None, connect=10), limits=limits, trust_env=False
-    )
+    client = async_client(upstream, connections=_CONNECTIONS)
 
     @asynccontextmanager
     async def lifespan(_application: Starlette) -> AsyncIterator[None]:

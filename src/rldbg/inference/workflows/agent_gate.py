@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import PrerequisiteError, RldbgError
+from rldbg.core.http import async_client
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.timeline import now_us
@@ -89,11 +90,7 @@ class AgentGate:
 
     def http_client(self, episode: Episode) -> httpx.AsyncClient:
         """For an agent that takes one. Each episode has its own: a shared pool is searched for every request."""
-        try:
-            import httpx
-        except ImportError:
-            raise PrerequisiteError("an agent that takes http_client needs httpx", "pip install httpx") from None
-        client = httpx.AsyncClient(timeout=None, trust_env=False, verify=False)
+        client = async_client()
         self._clients[id(episode)] = client
         return client
 

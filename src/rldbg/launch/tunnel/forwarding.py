@@ -1,7 +1,6 @@
 """A forwarded port kept alive: the system's ssh or kubectl, started again when it falls, until its goal is gone."""
 
 import contextlib
-import http.client
 import socket
 import subprocess
 import threading
@@ -10,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from rldbg.core import UnreachableError, UsageError
+from rldbg.core import UnreachableError, UsageError, http
 from rldbg.launch.tunnel.remote import is_harmless
 
 _READY_S = 20.0
@@ -63,14 +62,11 @@ def _is_free(port: int) -> bool:
 
 def dashboard_answers(port: int) -> bool:
     """Whether a Ray dashboard is at the other end; one that asks for its token is one too."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
     try:
-        connection.request("GET", "/api/version")
-        return connection.getresponse().status in (200, 401, 403)
-    except (OSError, http.client.HTTPException):
+        answer = http.request("GET", f"http://127.0.0.1:{port}/api/version", timeout_s=5.0)
+    except http.NoAnswerError:
         return False
-    finally:
-        connection.close()
+    return answer.status_code in (200, 401, 403)
 
 
 @dataclass

@@ -1,14 +1,19 @@
 """A Ray cluster that rldbg did not start, as its dashboard shows it over HTTP, with Ray's own token."""
 
-import json
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
-from rldbg.core import TOKEN_HINT, Environment, PrerequisiteError, UnreachableError, dashboard_auth_mode, ray_token
+from rldbg.core import (
+    TOKEN_HINT,
+    Environment,
+    PrerequisiteError,
+    UnreachableError,
+    dashboard_auth_mode,
+    http,
+    ray_token,
+)
 
 _OLDEST = (2, 9, 1)
 _TIMEOUT_S = 10.0
@@ -94,7 +99,7 @@ class Dashboard:
         query = [("limit", "10000"), ("timeout", "10"), ("detail", "1"), ("exclude_driver", "false")]
         for key, predicate, value in filters:
             query += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
-        answer = self._get(f"/api/v0/{kind}?{urllib.parse.urlencode(query)}")
+        answer = self._get(f"/api/v0/{kind}?{urlencode(query)}")
         rows: list[dict[str, Any]] = ((answer.get("data") or {}).get("result") or {}).get("result") or []
         return rows
 
@@ -102,34 +107,30 @@ class Dashboard:
         if self._headers is None:
             self._headers = self._authorisation()
         try:
-            return self._fetch(path, self._headers)
-        except urllib.error.HTTPError as error:
-            raise self._refused(error) from error
+            answer = http.request("GET", self.url + path, timeout_s=_TIMEOUT_S, headers=self._headers)
+            body = answer.json() if answer.is_success else None
         except (OSError, ValueError) as error:
             raise UnreachableError(
                 f"no Ray dashboard answers at {self.url}: {error}",
                 "check the address in the job's log (`Ray cluster started at: ...`); only ray[default] has a dashboard",
             ) from error
-
-    def _fetch(self, path: str, headers: dict[str, str]) -> dict[str, Any]:
-        request = urllib.request.Request(self.url + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            body = json.loads(response.read())
+        if not answer.is_success:
+            raise self._refused(answer.status_code)
         return body if isinstance(body, dict) else {}
 
     def _authorisation(self) -> dict[str, str]:
         """The token is sent only to a cluster that asks for one."""
         token = self.token()
         asks = dashboard_auth_mode(self.url, _TIMEOUT_S) == "token"
-        return {"Authorization": f"Bearer {token}"} if asks and token else {}
+        return http.authorization(token) if asks else {}
 
-    def _refused(self, error: urllib.error.HTTPError) -> Exception:
-        if error.code in (401, 403):
+    def _refused(self, status: int) -> Exception:
+        if status in (401, 403):
             have = "the token found was refused" if self._headers else "no token was found"
             return PrerequisiteError(
-                f"the Ray cluster at {self.url} asks for a token ({error.code}): {have}",
+                f"the Ray cluster at {self.url} asks for a token ({status}): {have}",
                 TOKEN_HINT,
             )
         return UnreachableError(
-            f"{self.url} answered {error.code} to a state request", "is this the dashboard of Ray 2.9.1 or later?"
+            f"{self.url} answered {status} to a state request", "is this the dashboard of Ray 2.9.1 or later?"
         )

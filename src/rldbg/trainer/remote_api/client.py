@@ -5,16 +5,14 @@ Requests that train are numbered, so that the service executes them in the order
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
-from rldbg.core import RldbgError, UnreachableError, UsageError
+from rldbg.core import RldbgError, UnreachableError, UsageError, http
 from rldbg.inference import Generation, GenerationRequest
 
 _POLL_S = 20
@@ -30,33 +28,32 @@ class ServiceConnection:
     """The way to the service; whatever goes wrong on it names the service. Nothing is held open between requests."""
 
     def __init__(self, url: str, *, api_key: str, timeout_s: float) -> None:
-        parts = urllib.parse.urlsplit(url)
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"remote.url is {url!r}", "write it as http://HOST:PORT")
         self.url = url
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connect = partial(kind, parts.hostname, parts.port, timeout=timeout_s)
-        self._prefix = parts.path.rstrip("/") + "/api/v1"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._api_key = api_key
         self._timeout_s = timeout_s
 
     def call(self, method: str, path: str, body: Any = None, *, content: bytes | None = None) -> Any:
         """One request; the JSON of its answer."""
         data = content if content is not None else (None if body is None else json.dumps(body).encode())
         kind = "application/octet-stream" if content is not None else "application/json"
-        connection = self._connect()
         try:
-            connection.request(method, self._prefix + path, data, {"Content-Type": kind, **self._headers})
-            response = connection.getresponse()
-            status, text = response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
+            answer = http.request(
+                method,
+                f"{self.url.rstrip('/')}/api/v1{path}",
+                timeout_s=self._timeout_s,
+                content=data,
+                headers={"Content-Type": kind},
+                token=self._api_key,
+            )
+        except http.NoAnswerError as error:
             raise UnreachableError(
-                f"the training service at {self.url} does not answer: {error!r}",
+                f"the training service at {self.url} does not answer: {error}",
                 "start one with `rldbg serve up --backend train`, and set remote.url to its address",
             ) from error
-        finally:
-            connection.close()
-        return self._answer(method, path, status, text)
+        return self._answer(method, path, answer.status_code, answer.content)
 
     def operation(self, method: str, path: str, body: Any) -> Any:
         """A request whose work takes a while: waits for it, and gives its result."""

@@ -1,0 +1,69 @@
+"""HTTP requests to servers, dashboards and services: one place for timeouts, tokens and what may be sent again.
+
+Proxies of the environment are not used: what rldbg talks to is on this machine or in its cluster, and a proxy that is
+set for the way out answers 503 for those addresses. Only GET requests are sent again, once, when the connection broke:
+a POST may have been served. The rollout's own client (inference/workflows/http_client.py) follows the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 10.0
+
+
+class NoAnswerError(ConnectionError):
+    """No answer came: nobody listens, the connection broke, the time is over, or the address is not one."""
+
+
+def authorization(token: str) -> dict[str, str]:
+    """The header that carries a token; none without one."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def request(
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    content: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    token: str = "",
+) -> httpx.Response:
+    """One request on a connection of its own; the answer, whatever its status, or NoAnswerError."""
+    import httpx
+
+    options: dict[str, Any] = {"content": content, "headers": {**(headers or {}), **authorization(token)}}
+    try:
+        with httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=url.startswith("https:")) as client:
+            try:
+                return client.request(method, url, **options)
+            except (httpx.RemoteProtocolError, httpx.ReadError):
+                if method != "GET":
+                    raise
+                return client.request(method, url, **options)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise NoAnswerError(_reason(error)) from error
+
+
+def async_client(base_url: str = "", *, connections: int | None = None) -> httpx.AsyncClient:
+    """A client that waits for answers as long as they take, for streams and for agents."""
+    import httpx
+
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    verify = base_url.startswith("https:")
+    return httpx.AsyncClient(base_url=base_url, timeout=_timeout(None), limits=limits, trust_env=False, verify=verify)
+
+
+def _timeout(timeout_s: float | None) -> httpx.Timeout:
+    import httpx
+
+    return httpx.Timeout(timeout_s, connect=CONNECT_S if timeout_s is None else min(timeout_s, CONNECT_S))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
