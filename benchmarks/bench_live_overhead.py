@@ -9,7 +9,6 @@ the limit is a process without an agent, 1 x.
 
     python benchmarks/bench_live_overhead.py loop [--python PYTHON]    another interpreter for the measured processes
     python benchmarks/bench_live_overhead.py step                      a small step of the trainer's default recipe
-    python benchmarks/bench_live_overhead.py --quick                   one process of few measurements: does it run
 """
 
 import argparse
@@ -22,16 +21,15 @@ import tempfile
 import time
 from pathlib import Path
 
-import rldbg.agent
+from rldbg.agent import STARTUP, armed_environment
 from rldbg.core import Run
-from rldbg.live import BrokerClient, armed_environment, start_broker, stop_broker
+from rldbg.live import BrokerClient, start_broker, stop_broker
 
 GOAL = 1.01
 RECIPE = Path(__file__).parents[1] / "recipes" / "arithmetic.yaml"
-STARTUP = Path(rldbg.agent.__file__).parent / "startup"
 LOADED = f"""
 import os, sys, time
-sys.path.insert(0, {str(STARTUP)!r})
+sys.path.insert(0, {STARTUP!r})
 import rldbg_startup
 agent = rldbg_startup.load_agent()
 import rldbg_agent.debugger
@@ -193,18 +191,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", nargs="?", choices=["loop", "step"], default="loop")
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
     # A pass of the loop is like every other, and the fastest is its cost. A step is compared with the same step of the
     # others, and single pairs differ by some per cent: many of them in few processes, for starting one takes seconds.
     steady = options.workload == "loop"
-    sets, rounds = (1, 2) if options.quick else (15, 12) if steady else (2, 30)
+    sets, rounds = (15, 12) if steady else (2, 30)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as errors:
         script = Path(folder) / "subject.py"
         script.write_text(LOADED + (LOOP + OBEY + AGAIN if steady else STEP + OBEY + TRAIN))
         run = Run.create(name="bench", path=Path(folder) / "run")
         start_broker(run, owner_pid=os.getpid())
-        environment = os.environ | {"RLDBG_DEBUGPY": armed_environment(run)["RLDBG_DEBUGPY"]}
+        environment = os.environ | {"RLDBG_DEBUGPY": armed_environment(run.path)["RLDBG_DEBUGPY"]}
         command = [options.python, str(script)]
 
         def start(layout=0):

@@ -3,10 +3,9 @@
 The same command is started by itself and by `rldbg run`; what counts is the time until its program's first line.
 The dry runs are of the scripts in tests/launch_scripts. Limits: 1 s of start-up, 2 s of dry run.
 
-    python benchmarks/bench_run.py [REPEATS] [--quick]
+    python benchmarks/bench_run.py [REPEATS]
 """
 
-import argparse
 import os
 import resource
 import statistics
@@ -49,12 +48,7 @@ def dry_run(script):
     return time.perf_counter() - began
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("repeats", nargs="?", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
-    options = parser.parse_args()
-    repeats = 1 if options.quick else options.repeats
+def main(repeats):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAIN)
@@ -75,4 +69,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

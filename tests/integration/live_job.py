@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from rldbg.agent import Arming, armed_environment
 from rldbg.core import Run
-from rldbg.live import Arming, BrokerClient, armed_environment, start_broker, stop_broker
+from rldbg.live import BrokerClient, start_broker, stop_broker
 
 PATIENCE_S = 60.0
 # Adds up until a file `stop` is there; stops itself when a file `break_RANK` is.
@@ -72,7 +73,7 @@ class LiveJob:
         self.folder = folder
         self.run = Run.create(name="test", path=folder / "run")
         start_broker(self.run, owner_pid=os.getpid(), host=host)
-        self.environment = os.environ | armed_environment(self.run, arming) | (environment or {})
+        self.environment = os.environ | armed_environment(self.run.path, arming) | (environment or {})
         self.client = BrokerClient(self.run.path)
         self.processes: list[subprocess.Popen] = []
 

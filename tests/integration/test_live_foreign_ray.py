@@ -9,7 +9,8 @@ import pytest
 from live_job import LiveJob, output, rldbg, until
 from ray_stage import Stage, free_port, plain_environment
 
-from rldbg.live import Arming, connect_target
+from rldbg.agent import Arming
+from rldbg.live import connect_target
 
 
 def _stop_broker_of(url):

@@ -1,55 +1,58 @@
 """What runs inside the user's processes. Standard library only, and nothing of rldbg outside this directory.
 
 The directory is loaded either as `rldbg.agent` or, where rldbg is not installed, by path as `rldbg_agent` (see
-`startup/`); all imports in it are relative for that reason. Names are loaded when first used: clients need its
-protocol and none of the rest.
+`startup/`); all imports in it are relative for that reason. Names are loaded when first used: clients need its wire
+format and none of the rest.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .arming import STARTUP, Arming, armed_environment, disarmed
     from .collectives import PATIENCE_S
-    from .framing import (
+    from .hooks import find_agent, start, stop_without_a_run
+    from .process import Agent
+    from .ray_process import snake_case
+    from .selection import Selection, SelectionError, Subject, parse_selection
+    from .settings import BrokerAddress, Settings
+    from .wire import (
         PEER_LIMIT_BYTES,
         PROTOCOL,
         STRANGER_LIMIT_BYTES,
+        Connection,
         Decoder,
         Message,
         Refused,
-        RequestFailed,
         WireError,
+        dial,
         encode,
         nonce,
         proof,
         proves,
     )
-    from .hooks import find_agent, start, stop_without_a_run
-    from .peer import Connection, Peer, dial
-    from .process import Agent
-    from .ray_process import snake_case
-    from .selection import Selection, SelectionError, Subject, parse_selection
-    from .settings import BrokerAddress, Settings
 
 __all__ = [
     "PATIENCE_S",
     "PEER_LIMIT_BYTES",
     "PROTOCOL",
+    "STARTUP",
     "STRANGER_LIMIT_BYTES",
     "Agent",
+    "Arming",
     "BrokerAddress",
     "Connection",
     "Decoder",
     "Message",
-    "Peer",
     "Refused",
-    "RequestFailed",
     "Selection",
     "SelectionError",
     "Settings",
     "Subject",
     "WireError",
+    "armed_environment",
     "dial",
+    "disarmed",
     "encode",
     "find_agent",
     "nonce",
@@ -62,9 +65,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "arming": ("STARTUP", "Arming", "armed_environment", "disarmed"),
     "collectives": ("PATIENCE_S",),
     "hooks": ("find_agent", "start", "stop_without_a_run"),
-    "peer": ("Connection", "Peer", "dial"),
     "process": ("Agent",),
     "ray_process": ("snake_case",),
     "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
@@ -75,5 +78,5 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _MODULES.items() if name in names), "framing")
+    module = next((module for module, names in _MODULES.items() if name in names), "wire")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -22,9 +22,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from .arming import merged_runtime_env
+
 VARIABLE = "RLDBG_ARM_ARGUMENTS"
-STARTUP = str(Path(__file__).parent / "startup")
-"""The folder that arming puts on PYTHONPATH."""
 _CLOSING = "/'\""
 """What may stand behind a name's last letter: its suffix goes before."""
 _TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -40,7 +40,7 @@ def arm_this_process() -> None:
     kind, name, _ = program_of(sys.orig_argv)
     before = list(sys.argv)
     if kind == "script" and Path(name).name == "ray" and sys.argv[1:3] == ["job", "submit"]:
-        sys.argv[1:] = armed_job_submission(sys.argv[1:], plan.get("ray_job", {}), STARTUP)
+        sys.argv[1:] = armed_job_submission(sys.argv[1:], plan.get("ray_job", {}))
     else:
         rule = choose_rule(plan["rules"], kind, name, sys.argv[1:])
         if rule is None:
@@ -139,7 +139,7 @@ def written(key: str, value: str, dialect: str) -> list[str]:
     return [f"{'++' if dialect == 'hydra' else ''}{key}={value}"]
 
 
-def armed_job_submission(arguments: Sequence[str], variables: Mapping[str, str], startup: str) -> list[str]:
+def armed_job_submission(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """`ray job submit` with variables added to its runtime environment; what the user put there stays."""
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
@@ -155,19 +155,8 @@ def armed_job_submission(arguments: Sequence[str], variables: Mapping[str, str],
         runtime_env = json.loads(value) if option == "--runtime-env-json" else _read_yaml(value)
         del words[at : at + length]
         end -= length
-    merged = merged_runtime_env(runtime_env, variables, startup)
+    merged = merged_runtime_env(runtime_env, variables)
     return [*words[:2], f"--runtime-env-json={json.dumps(merged)}", *words[2:]]
-
-
-def merged_runtime_env(runtime_env: Mapping[str, Any], variables: Mapping[str, str], startup: str) -> dict[str, Any]:
-    """A Ray runtime environment with our variables beside the user's; on PYTHONPATH ours goes first."""
-    own = dict(runtime_env.get("env_vars") or {})
-    for name, value in variables.items():
-        own.setdefault(name, value)
-    path = own.get("PYTHONPATH", "${PYTHONPATH}")
-    if startup and startup not in path.split(os.pathsep):
-        own["PYTHONPATH"] = f"{startup}{os.pathsep}{path}"
-    return dict(runtime_env) | {"env_vars": own}
 
 
 def _read_yaml(path: str) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from . import collectives, values
+from .arming import armed_runtime_env
 from .choice import Choice
 from .identity import describe_process
 from .imports import AfterImports
 from .process import Agent
 from .ray_process import is_ray_worker
-from .runtime_env import armed_runtime_env
 from .settings import Settings, say
 from .terminal import prompt_here
 

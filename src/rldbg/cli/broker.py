@@ -45,7 +45,8 @@ def command(
     rldbg broker start --run DIR              a broker that stays; then: eval "$(rldbg broker env --run DIR)"
     rldbg broker stop --run DIR
     """
-    from rldbg.live import Arming, armed_environment, find_run, start_broker, stop_broker
+    from rldbg.agent import Arming, armed_environment
+    from rldbg.live import find_run, start_broker, stop_broker
 
     arming = Arming(post_mortem_wait_s=post_mortem_s, ray_breakpoints=ray_breakpoints, redact=not no_redact)
     if action == "stop":
@@ -64,7 +65,7 @@ def command(
         print_json(where) if as_json else print_line(f"broker at {address.host}:{address.port}, run {run.path}")
         return 0
     print_note(f"broker at {address.host}:{address.port}; rldbg ps --run {run.path}")
-    code = _run_armed(list(arguments), Environment().everything() | armed_environment(run, arming))
+    code = _run_armed(list(arguments), Environment().everything() | armed_environment(run.path, arming))
     stop_broker(run.path)
     return code
 

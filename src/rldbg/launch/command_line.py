@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rldbg.launch.launchers import MODULES_THAT_LAUNCH, Peeled, peel
+from rldbg.launch.known_launchers import MODULES_THAT_LAUNCH, Peeled, peel
 
 _INTERPRETER = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)*)?(?:-dbg|d|t)?$")
 _DEEPEST = 12

@@ -1,34 +1,38 @@
 """What `rldbg run` would do: which command trains, what is changed in it and why, and what cannot be reached."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 from typing import Any
 
-from rldbg.agent.arguments import STARTUP
+from rldbg.agent import STARTUP
 from rldbg.core import Finding
 from rldbg.frameworks import GENERIC
-from rldbg.launch.arming import dry_environment, environment_changes
 from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
-from rldbg.launch.command_line import understand
+from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
 from rldbg.launch.hazards import never_reached, no_training, run_hazards, script_hazards, training_hazards
-from rldbg.launch.interpreter import through_wrapper
 from rldbg.launch.profile import profile_named
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
 from rldbg.launch.ray_auth import auth_mode
 from rldbg.launch.reach import Reach, reach_of
 from rldbg.launch.recognition import Command, recognise
 from rldbg.launch.request import Request
+from rldbg.launch.run_environment import dry_environment, environment_changes
 from rldbg.launch.script import check_syntax, read_commands
 
 _DEMAND = re.compile(r"(?m): line \d+: (\w+): ")
 """How bash says that `${NAME:?...}` has no value."""
 _MOST_DEMANDS = 5
 _MARK = "rldbg.mark=1"
+_ELF = b"\x7fELF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +207,34 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
             found += never_reached(request.script, dry_run, commands)
     missed = any(finding.id == "launch.training-not-reached" for finding in found)
     return found if trains or missed else [*found, no_training(request.script)]
+
+
+def through_wrapper(call: Call) -> Call:
+    """The call as the interpreter sees it: pyenv and its like are shell scripts that start it under another name."""
+    program = call.argv[0]
+    if not is_interpreter(program):
+        return call
+    found = shutil.which(program, path=call.environment.get("PATH"))
+    if found is None or _is_binary(Path(found)):
+        return call
+    try:
+        answer = subprocess.run(
+            [found, "-c", "import json, sys; print(json.dumps(sys.orig_argv[0]))"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            cwd=call.cwd if os.path.isdir(call.cwd) else None,  # noqa: PTH112 - never raises
+        )
+        name = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return call  # what the wrapper does cannot be known without running it
+    return replace(call, argv=(str(name), *call.argv[1:]))
+
+
+def _is_binary(file: Path) -> bool:
+    try:
+        with file.open("rb") as handle:
+            return handle.read(4) == _ELF
+    except OSError:
+        return True

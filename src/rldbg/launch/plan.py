@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from rldbg.agent.arguments import STARTUP
+from rldbg.agent import STARTUP, Arming
 from rldbg.agent.arguments import VARIABLE as ARGUMENTS_VARIABLE
 from rldbg.core import PrerequisiteError, UsageError
-from rldbg.launch.arming import ray_variables
 from rldbg.launch.changes import as_words, rule_of
 from rldbg.launch.explanation import Explained, Explanation
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
 from rldbg.launch.reach import ARGUMENTS, SHELL
 from rldbg.launch.request import Request
+from rldbg.launch.run_environment import added_variables, run_environment
 from rldbg.launch.script import logical_lines, read_text
-
-HAND_DOWN = "RLDBG_HAND_DOWN"
-"""Names of variables that the runtime-env hook gives to workers of a cluster that runs already."""
 
 _LARGEST_VARIABLE_BYTES = 120_000
 _FUNCTIONS = "functions.sh"
@@ -34,17 +31,16 @@ class Plan:
     environment: Mapping[str, str]
 
 
-def make_plan(explanation: Explanation, request: Request, armed: Mapping[str, str], folder: Path) -> Plan:
-    """`armed` is what the live plane adds to the environment; `folder` is where the shell functions may be written."""
+def make_plan(explanation: Explanation, request: Request, arming: Arming, folder: Path) -> Plan:
+    """`folder` is the run's; the shell functions are written there."""
     trainings = explanation.trainings
     refuse_unarmable(explanation)
-    own = ray_variables(request) | _profile_variables(trainings, request) | request.added_environment
-    own |= {
+    added = added_variables([explained.command for explained in trainings], request)
+    added |= {
         change.what: change.value for explained in trainings for change in explained.changes if change.what == AUTH_MODE
     }
-    environment = dict(request.environment) | dict(armed) | own
-    environment[HAND_DOWN] = ",".join(sorted(own))
-    environment[ARGUMENTS_VARIABLE] = _arguments_variable(trainings, environment, own)
+    environment = run_environment(request, folder, arming, added)
+    environment[ARGUMENTS_VARIABLE] = _arguments_variable(trainings, environment, added)
     functions = shell_functions(trainings, request, environment.get("BASH_ENV", ""))
     if functions:
         file = folder / _FUNCTIONS
@@ -72,12 +68,6 @@ def refuse_unarmable(explanation: Explanation) -> None:
             f"the script stops at {explanation.stopped} before any training{': ' if reason else ''}{'; '.join(reason)}",
             "give it what it asks for; --dry-run shows the rest",
         )
-
-
-def _profile_variables(trainings: Sequence[Explained], request: Request) -> dict[str, str]:
-    """What the framework needs beyond its options; a variable that the user set himself is left alone."""
-    pairs = [pair for explained in trainings for pair in explained.command.profile.environment]
-    return {name: value for name, value in pairs if name not in request.environment}
 
 
 def _arguments_variable(trainings: Sequence[Explained], environment: Mapping[str, str], own: Mapping[str, str]) -> str:

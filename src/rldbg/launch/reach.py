@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 
 from rldbg.launch.command_line import understand
-from rldbg.launch.launchers import Peeled
+from rldbg.launch.known_launchers import Peeled
 from rldbg.launch.recognition import Command
 
 HOOK = "start-up hook on PYTHONPATH"

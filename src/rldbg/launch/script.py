@@ -9,7 +9,7 @@ from pathlib import Path
 from rldbg.core.errors import UsageError
 from rldbg.launch.command_line import is_interpreter
 from rldbg.launch.dry_run.calls import Call
-from rldbg.launch.launchers import peel
+from rldbg.launch.known_launchers import peel
 
 _PLACEHOLDER = re.compile(r"<[A-Za-z][A-Za-z0-9_ -]*>|\{ ?[a-z_]+ ?\}|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from rldbg.agent.arguments import STARTUP, program_of
+from rldbg.agent import STARTUP
+from rldbg.agent.arguments import program_of
 from rldbg.agent.startup.rldbg_startup import NOT_THE_USERS
 from rldbg.core import Finding, Severity
 from rldbg.launch.command_line import is_interpreter

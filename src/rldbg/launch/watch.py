@@ -5,19 +5,22 @@ when the first one crashed (RUN/stacks/).
 """
 
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rldbg.core import Finding, PrerequisiteError, RldbgError, Run, Severity, UnreachableError
-from rldbg.launch.ray_sessions import session_folders, worker_logs
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
 from rldbg.live import BrokerClient, start_broker
 
 STACKS_AT_CRASH = "at_first_crash.json"
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
+_SESSION_FOLDER = re.compile(r"--session[_-]dir[=\0](?P<folder>[^\0]+)")
 
 
 @dataclass
@@ -164,3 +167,31 @@ class Watch:
         if key not in self._said:
             self._said.add(key)
             self.say(text)
+
+
+def session_folders(run: Path) -> Iterator[Path]:
+    """Sessions that the run itself has started: everything in them belongs to it."""
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "raylet":
+            try:
+                if process.environ().get("RLDBG_RUN") == str(run):
+                    yield from _session_of(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+                continue
+
+
+def worker_logs(pids: Iterable[int]) -> Iterator[Path]:
+    """The logs of these workers where they run in a session that was there before the run."""
+    for pid in pids:
+        try:
+            parent = psutil.Process(pid).parent()
+            sessions = list(_session_of(parent)) if parent is not None and parent.name() == "raylet" else []
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            continue
+        for session in sessions:
+            yield from session.glob(f"logs/*worker-*-{pid}.*")
+
+
+def _session_of(raylet: psutil.Process) -> Iterator[Path]:
+    if found := _SESSION_FOLDER.search("\0".join(raylet.cmdline())):
+        yield Path(found["folder"])

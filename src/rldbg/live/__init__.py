@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
     from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
     from rldbg.live.ide import EditorPort, launch_configuration, write_launch_configuration
-    from rldbg.live.launcher import Arming, armed_environment, start_broker, stop_broker
+    from rldbg.live.launcher import start_broker, stop_broker
     from rldbg.live.pdb_words import Answer, PdbWords
     from rldbg.live.prompt import Prompt
     from rldbg.live.prompt_text import break_text
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "Arming",
     "BrokerClient",
     "BrokerDebuggee",
     "CastResult",
@@ -43,7 +42,6 @@ __all__ = [
     "RankView",
     "Spread",
     "StackGroup",
-    "armed_environment",
     "break_text",
     "cast",
     "compress",
@@ -83,8 +81,6 @@ __getattr__, __dir__ = lazy_names(
         "Spread": "folding",
         "compress": "folding",
         "fold": "folding",
-        "Arming": "launcher",
-        "armed_environment": "launcher",
         "connect_target": "target",
         "find_run": "target",
         "is_alive": "target",

@@ -8,9 +8,9 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.profiling.attaching import Attached, profile_running
     from rldbg.profiling.collection import Manifest
+    from rldbg.profiling.profiled_run import Profiled, run_profiled
     from rldbg.profiling.report import Report, make_report
     from rldbg.profiling.request import ProfileRequest, make_plan
-    from rldbg.profiling.session import Profiled, run_profiled
     from rldbg.profiling.timeline import Merged, write_timeline
 
 __all__ = [
@@ -34,7 +34,7 @@ _MODULES = {
     "collection": ("Manifest",),
     "report": ("Report", "make_report"),
     "request": ("ProfileRequest", "make_plan"),
-    "session": ("Profiled", "run_profiled"),
+    "profiled_run": ("Profiled", "run_profiled"),
     "timeline": ("Merged", "write_timeline"),
 }
 

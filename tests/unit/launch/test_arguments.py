@@ -4,15 +4,16 @@ import json
 
 import pytest
 
+from rldbg.agent import STARTUP
 from rldbg.agent.arguments import (
     armed_job_submission,
     choose_rule,
     digest,
     edited,
-    merged_runtime_env,
     option_values,
     program_of,
 )
+from rldbg.agent.arming import merged_runtime_env
 
 
 def rule(kind="module", name="pkg.main", arguments=(), edits=(), dialect="hydra"):
@@ -126,7 +127,7 @@ def test_job_submission_keeps_the_user_s_runtime_environment(form):
         "--runtime-env-json=x",
     ]
 
-    armed = armed_job_submission(words, {"A": "ours", "B": "ours"}, "/startup")
+    armed = armed_job_submission(words, {"A": "ours", "B": "ours"})
 
     assert armed[-4:] == ["--", "python3", "train.py", "--runtime-env-json=x"]
     (merged,) = [
@@ -138,23 +139,23 @@ def test_job_submission_keeps_the_user_s_runtime_environment(form):
     if form != "none":
         assert merged["working_dir"] == "/w"
         assert merged["env_vars"]["A"] == "theirs"
-        assert merged["env_vars"]["PYTHONPATH"] == "/startup:/megatron"
+        assert merged["env_vars"]["PYTHONPATH"] == f"{STARTUP}:/megatron"
     else:
-        assert merged["env_vars"]["PYTHONPATH"] == "/startup:${PYTHONPATH}"
+        assert merged["env_vars"]["PYTHONPATH"] == f"{STARTUP}:${{PYTHONPATH}}"
 
 
 def test_job_submission_reads_a_runtime_environment_file(tmp_path):
     file = tmp_path / "env.yaml"
     file.write_text("working_dir: ./\nenv_vars:\n  A: '1'\n")
 
-    armed = armed_job_submission(["job", "submit", "--runtime-env", str(file), "python", "t.py"], {"B": "2"}, "/s")
+    armed = armed_job_submission(["job", "submit", "--runtime-env", str(file), "python", "t.py"], {"B": "2"})
 
     merged = json.loads(armed[2].partition("=")[2])
-    assert merged == {"working_dir": "./", "env_vars": {"A": "1", "B": "2", "PYTHONPATH": "/s:${PYTHONPATH}"}}
+    assert merged == {"working_dir": "./", "env_vars": {"A": "1", "B": "2", "PYTHONPATH": f"{STARTUP}:${{PYTHONPATH}}"}}
     assert armed[3:] == ["python", "t.py"]
 
 
 def test_merging_twice_adds_the_folder_once():
-    once = merged_runtime_env({}, {}, "/s")
+    once = merged_runtime_env({}, {})
 
-    assert merged_runtime_env(once, {}, "/s") == once
+    assert merged_runtime_env(once, {}) == once

@@ -4,9 +4,8 @@ import pytest
 
 from rldbg.core import PrerequisiteError, UnreachableError, UsageError
 from rldbg.launch.tunnel.forwarding import Forward, free_port, ssh_command
-from rldbg.launch.tunnel.head import hints_in
+from rldbg.launch.tunnel.head import hints_in, listening, target_of
 from rldbg.launch.tunnel.kubernetes import RayCluster
-from rldbg.launch.tunnel.listening import listening, target_of
 from rldbg.launch.tunnel.remote import Host, last_words
 from rldbg.launch.tunnel.slurm import Slurm, parse_facts, parse_jobs
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from rldbg.agent import STARTUP, Arming, armed_environment
+from rldbg.agent.arming import armed_runtime_env
 from rldbg.agent.imports import AfterImports
-from rldbg.agent.runtime_env import STARTUP, armed_runtime_env
-from rldbg.live import Arming, armed_environment
 
 
 def _python(code, environment):
@@ -19,8 +19,8 @@ def _python(code, environment):
 
 
 def test_what_was_there_stays_behind_ours(tmp_path):
-    armed = armed_environment(tmp_path, base={"PYTHONPATH": "/mine:/yours", "RAY_RUNTIME_ENV_HOOK": "my.hook"})
-    assert armed["PYTHONPATH"] == os.pathsep.join([STARTUP, "/mine", "/yours"])
+    armed = armed_environment(tmp_path, base={"PYTHONPATH": ":/mine:/yours", "RAY_RUNTIME_ENV_HOOK": "my.hook"})
+    assert armed["PYTHONPATH"] == os.pathsep.join([STARTUP, "", "/mine", "/yours"])
     assert armed["RLDBG_NEXT_RAY_HOOK"] == "my.hook" and armed["RLDBG_RUN"] == str(tmp_path)
     assert "token" not in json.dumps(armed).lower()
     again = armed_environment(tmp_path, base=armed)
@@ -68,8 +68,7 @@ print(sorted(loaded - set(sys.stdlib_module_names) - {"rldbg_agent", "rldbg_star
 print(hasattr(sys, "_rldbg_agent"), [path for path in sys.path if "rldbg" in path])
 """
     first, second = _python(code, environment).splitlines()
-    before = eval(_python(code, {"PATH": os.environ["PATH"]}).splitlines()[0])  # what this Python loads by itself
-    ours = [name for name in eval(first) if name not in before and not name.startswith("_")]
+    ours = [name for name in eval(first) if not name.startswith(("_", "__editable"))]
     assert ours == [] and second.startswith("True")
 
 

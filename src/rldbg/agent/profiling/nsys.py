@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..arming import STARTUP
 from ..ray_process import is_ray_worker
 from ..settings import say
 from .plan import Choice, Plan, program_name
@@ -103,8 +104,7 @@ def run_under_nsys(plan: Plan) -> None:
         say(f"no nsys on this node: {choice.name} runs without it")
         return
     job = {"nsys": nsys, "worker": choice.to_variable(), "program": [sys.executable, *sys.orig_argv[1:]]}
-    startup = str(Path(__file__).parent.parent / "startup")
-    code = f"import sys; sys.path.insert(0, {startup!r}); import rldbg_startup; rldbg_startup.load_agent(); {STUB}"
+    code = f"import sys; sys.path.insert(0, {STARTUP!r}); import rldbg_startup; rldbg_startup.load_agent(); {STUB}"
     # Isolated and without site: the stub is a process of ours, not one more worker of the run.
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", code, json.dumps(job)])
 

@@ -45,7 +45,7 @@ def begin() -> None:
 def runtime_env_hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """Ray calls this by name (RAY_RUNTIME_ENV_HOOK) in the driver, before it starts any worker."""
     load_agent()
-    hook = importlib.import_module(f"{_PACKAGE}.runtime_env")
+    hook = importlib.import_module(f"{_PACKAGE}.arming")
     armed: dict[str, Any] = hook.armed_runtime_env(runtime_env)
     return armed
 

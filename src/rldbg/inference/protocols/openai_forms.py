@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
 from rldbg.inference.embedded.text import GrowingText
-from rldbg.inference.generation import Answer, Finish, Job, Outcome
+from rldbg.inference.generation import Answer, Finish, Job, Outcome, Top
 from rldbg.inference.protocols.fields import Fields
 
 
@@ -19,7 +18,7 @@ class Piece:
     text: str
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    top: Sequence[TopTokens]
+    top: Sequence[Top]
     finish: Finish | None = None
 
 
@@ -139,9 +138,7 @@ class CompletionForm(Form):
             part["token_ids"] = list(piece.tokens)
         return part
 
-    def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[TopTokens]
-    ) -> dict[str, Any]:
+    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Top]) -> dict[str, Any]:
         names = [self._token(token) for token in tokens]
         offsets, end = [], 0
         for name in names:
@@ -189,9 +186,7 @@ class ChatForm(Form):
             part["token_ids"] = list(piece.tokens)
         return part
 
-    def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[TopTokens]
-    ) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Top]) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
         places = top or [[] for _ in tokens]

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 client for JSON on one event loop: thousands of requests at once, well below a millisecond each.
 
-General clients search their whole pool for every request. This one keeps a stack of idle connections per server. A
-connection that ends before the first byte of an answer may have delivered its request: only GET requests are sent
-again. POST requests generate tokens, so they fail instead; connections that were idle for long are not used for them.
+General clients search their whole pool for every request. This one keeps a stack of idle connections a server. A
+connection that the server closed while it was idle is replaced, and the request sent again; a connection that breaks
+while an answer is under way is an error.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import asyncio
 import json
 import os
 import ssl
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-# uvicorn, on which most engines run, closes a connection that was idle for 5 s.
-_MOST_IDLE_S = 4.0
 _MOST_HEADER_BYTES = 1 << 18
 _MOST_BODY_BYTES = 1 << 30
 
@@ -45,15 +42,11 @@ class HttpAnswer:
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    idle_since: float | None = None
+    used: bool = False
 
     @property
     def usable(self) -> bool:
         return not self.reader.at_eof() and not self.writer.is_closing()
-
-    @property
-    def expired(self) -> bool:
-        return self.idle_since is not None and time.monotonic() - self.idle_since > _MOST_IDLE_S
 
 
 class HttpClient:
@@ -88,14 +81,14 @@ class HttpClient:
         async with self._turns:
             while True:
                 connection = self._reused(place) or await self._opened(place)
-                reused = connection.idle_since is not None
                 try:
                     return await self._on(connection, place, message)
-                except _NothingCame:
-                    if not reused or method != "GET":
-                        raise
+                except _ClosedWhileIdle:
+                    continue
 
     async def _on(self, connection: _Connection, place: str, message: bytes) -> HttpAnswer:
+        again = connection.used
+        connection.used = True
         keep = False
         try:
             connection.writer.write(message)
@@ -103,12 +96,11 @@ class HttpClient:
             answer, keep = await _read_answer(connection.reader)
             return answer
         except _NothingCame:
-            raise
+            raise _ClosedWhileIdle if again else BrokenOff("it closed the connection without an answer") from None
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise BrokenOff(str(error) or type(error).__name__) from error
         finally:
             if keep and connection.usable:
-                connection.idle_since = time.monotonic()
                 self._idle[place].append(connection)
             else:
                 connection.writer.close()
@@ -116,7 +108,7 @@ class HttpClient:
     def _reused(self, place: str) -> _Connection | None:
         while self._idle[place]:
             connection = self._idle[place].pop()
-            if connection.usable and not connection.expired:
+            if connection.usable:
                 return connection
             connection.writer.close()
         return None
@@ -136,11 +128,12 @@ class HttpClient:
         return _Connection(reader, writer)
 
 
-class _NothingCame(BrokenOff):
-    """The connection ended before the first byte of an answer; the request may have been served or not."""
+class _ClosedWhileIdle(Exception):
+    """A kept connection was closed by the server before this request: it was not served."""
 
-    def __init__(self) -> None:
-        super().__init__("it closed the connection without an answer")
+
+class _NothingCame(Exception):
+    """The connection ended before the first byte of an answer."""
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rldbg.core.environment import Environment
 from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import PREFIX
-from rldbg.launch.launchers import peel
+from rldbg.launch.known_launchers import peel
 from rldbg.launch.nodelist import expand
 from rldbg.launch.words import word_set
 

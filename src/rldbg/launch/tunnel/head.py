@@ -4,18 +4,19 @@ The first node of a job is not always its head: launch scripts sort the nodes, o
 the job's logs are asked first, then the nodes themselves: the head is where something listens on the dashboard's port.
 """
 
+import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rldbg.core import PrerequisiteError, UnreachableError
-from rldbg.launch.tunnel.listening import listening, target_of
 from rldbg.launch.tunnel.remote import CommandFailed, Host
 from rldbg.launch.tunnel.slurm import Job
 
 _TAIL_BYTES = "400000"
 _AT_ONCE = 16
+_LISTEN = "0A"
 _IP = r"(?:\d{1,3}\.){3}\d{1,3}"
 _ADDRESS = f"({_IP})"
 _HINTS = (
@@ -154,3 +155,42 @@ class HeadFinder:
 def _some(nodes: Iterable[str]) -> str:
     names = list(nodes)
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def listening(text: str) -> dict[int, list[str]]:
+    """Port -> addresses, from the text of /proc/net/tcp and tcp6: no tool is needed there but `cat`. 0.0.0.0 and ::
+    mean every address of the machine."""
+    found: dict[int, list[str]] = {}
+    for address, port in _sockets(text):
+        found.setdefault(port, [])
+        if address not in found[port]:
+            found[port].append(address)
+    return found
+
+
+def _sockets(text: str) -> Iterator[tuple[str, int]]:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4 or words[3] != _LISTEN or ":" not in words[1]:
+            continue
+        address, _, port = words[1].partition(":")
+        try:
+            yield _readable(bytes.fromhex(address)), int(port, 16)
+        except ValueError:
+            continue
+
+
+def _readable(raw: bytes) -> str:
+    """The kernel writes each 32-bit word in the machine's own order, which is little-endian wherever Ray runs."""
+    swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    address = ipaddress.ip_address(swapped)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def target_of(addresses: list[str]) -> str:
+    """What to forward to from the machine itself: its loopback when that is served, else the address that is."""
+    for address in addresses:
+        if ipaddress.ip_address(address).is_unspecified or ipaddress.ip_address(address).is_loopback:
+            return "localhost"
+    return addresses[0]

@@ -1,9 +1,13 @@
-"""The environment of an armed run: what carries the agent, the changed options and Ray's switches to every process."""
+"""The environment of an armed run: the agent's own (`rldbg.agent.arming`), Ray's, the framework's and the user's.
 
-import os
+The dry run sees it as far as a script can see or break it; the explanation names what is in it; the run gets all of it.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 
-from rldbg.agent.arguments import STARTUP
+from rldbg.agent import STARTUP, Arming, armed_environment
+from rldbg.agent.arming import HAND_DOWN
 from rldbg.launch.changes import Change
 from rldbg.launch.reach import NONE, Reach
 from rldbg.launch.recognition import Command
@@ -11,17 +15,23 @@ from rldbg.launch.request import Request
 
 
 def dry_environment(request: Request, run_folder: Path) -> dict[str, str]:
-    """The environment in which a script is run dry: the armed one, as far as a script can see or break it."""
-    environment = dict(request.environment) | ray_variables(request) | request.added_environment
-    environment["RLDBG_RUN"] = str(run_folder)
-    environment["PYTHONPATH"] = with_startup(environment.get("PYTHONPATH", ""))
-    return environment
+    """The environment in which a script is run dry."""
+    base = dict(request.environment) | ray_variables(request) | request.added_environment
+    armed = armed_environment(run_folder, base=base)
+    return base | {name: armed[name] for name in ("RLDBG_RUN", "PYTHONPATH")}
 
 
-def with_startup(path: str) -> str:
-    """PYTHONPATH with the start-up folder in front; what was there stays."""
-    others = [folder for folder in path.split(os.pathsep) if folder and folder != STARTUP]
-    return os.pathsep.join([STARTUP, *others])
+def run_environment(request: Request, run_folder: Path, arming: Arming, added: dict[str, str]) -> dict[str, str]:
+    """The environment in which the command is started; workers of a running Ray cluster get `added` too."""
+    base = dict(request.environment) | request.added_environment
+    return base | armed_environment(run_folder, arming, base=base) | added | {HAND_DOWN: ",".join(sorted(added))}
+
+
+def added_variables(commands: Sequence[Command], request: Request) -> dict[str, str]:
+    """What is added beside the agent's own; a variable of the framework's that the user set himself is left alone."""
+    pairs = [pair for command in commands for pair in command.profile.environment]
+    framework = {name: value for name, value in pairs if name not in request.environment}
+    return ray_variables(request) | framework | request.added_environment
 
 
 def ray_variables(request: Request) -> dict[str, str]:

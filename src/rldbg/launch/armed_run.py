@@ -2,14 +2,16 @@
 
 import os
 import re
-from collections.abc import Callable
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rldbg.agent import Arming
 from rldbg.core import Finding, PrerequisiteError, Run, UsageError, by_severity
-from rldbg.launch.child import run_child
 from rldbg.launch.explanation import Explanation, explain
 from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
@@ -17,9 +19,12 @@ from rldbg.launch.preflight import preflight
 from rldbg.launch.proof import armed_processes, judge_arming
 from rldbg.launch.request import Request
 from rldbg.launch.watch import Watch
-from rldbg.live import Arming, armed_environment
 
 _ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s")
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_WAITED = {*_FORWARDED, signal.SIGCHLD}
+_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sent it to the whole foreground group, the child included
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,12 @@ def run_armed(
     if before.forbids:
         first = before.forbids[0]
         raise PrerequisiteError(f"{first.cause} ({'; '.join(first.evidence)})", "; or ".join(first.fix))
-    plan = make_plan(explanation, request, _armed(request, run, post_mortem_wait_s, redact_secrets), folder)
+    arming = Arming(
+        post_mortem_wait_s=post_mortem_wait_s if request.post_mortem else 0.0,
+        ray_breakpoints=request.ray_breakpoints or request.legacy,
+        redact=redact_secrets,
+    )
+    plan = make_plan(explanation, request, arming, folder)
     run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
     output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
     exit_code = run_child(
@@ -103,15 +113,6 @@ def check_breakpoints(request: Request) -> None:
             raise UsageError(f"--break {place!r} is not FILE:LINE", "for example --break verl/trainer/main_ppo.py:42")
 
 
-def _armed(request: Request, run: Run, post_mortem_wait_s: float, redact_secrets: bool) -> dict[str, str]:
-    arming = Arming(
-        post_mortem_wait_s=post_mortem_wait_s if request.post_mortem else 0.0,
-        ray_breakpoints=request.ray_breakpoints or request.legacy,
-        redact=redact_secrets,
-    )
-    return armed_environment(run, arming, base=dict(request.environment) | request.added_environment)
-
-
 def broker_host(request: Request) -> str:
     """Loopback, unless processes on other machines must find the broker; it asks everyone for the run's token."""
     text = " ".join(request.argv)
@@ -120,3 +121,49 @@ def broker_host(request: Request) -> str:
     address = request.environment.get("RAY_ADDRESS", "")
     elsewhere = address and not re.search(r"127\.0\.0\.1|localhost|^auto$|^local$", address)
     return "0.0.0.0" if elsewhere or _ELSEWHERE.search(text) else "127.0.0.1"
+
+
+def run_child(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    prepare: Callable[[], None] = lambda: None,
+    started: Callable[[int], None] = lambda _pid: None,
+    tick: Callable[[], None] = lambda: None,
+    every_s: float = 0.5,
+    output: tuple[int, int] = (1, 2),
+) -> int:
+    """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
+
+    `output` are the descriptors it gets as standard output and error.
+
+    The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
+    because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
+    """
+    program = shutil.which(argv[0], path=environment.get("PATH"))
+    if program is None:
+        raise PrerequisiteError(f"there is no command {argv[0]!r} on this machine", "check the spelling and PATH")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    try:
+        prepare()
+        actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
+        pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
+        started(pid)
+        return _wait(pid, tick, every_s)
+    finally:
+        while signal.sigtimedwait(_WAITED, 0) is not None:
+            continue
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(pid: int, tick: Callable[[], None], every_s: float) -> int:
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        info = signal.sigtimedwait(_WAITED, every_s)
+        if info is None:
+            tick()
+        elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
+            os.kill(pid, info.si_signo)
