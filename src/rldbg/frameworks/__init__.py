@@ -18,7 +18,7 @@ from importlib import import_module
 from rldbg.core.errors import UsageError
 from rldbg.frameworks.base import Framework
 
-__all__ = ["ENTRY_POINTS", "GENERIC", "Framework", "find_framework", "frameworks"]
+__all__ = ["ENTRY_POINTS", "GENERIC", "Framework", "find_framework", "frameworks", "lineage"]
 
 ENTRY_POINTS = "rldbg.frameworks"
 GENERIC = "generic"
@@ -65,6 +65,14 @@ def find_framework(name: str) -> Framework:
     near = get_close_matches(wanted, names, 1)
     meant = f"did you mean {near[0]}? " if near else ""
     raise UsageError(f"unknown framework: {name!r}", f"{meant}choose one of: {', '.join(sorted(names))}")
+
+
+def lineage(framework: Framework) -> Iterator[Framework]:
+    """The framework, the one it is a fork of, and so on: the first that has a part lends it to those before."""
+    yield framework
+    while framework.based_on:
+        framework = find_framework(framework.based_on)
+        yield framework
 
 
 def _built_in(name: str) -> Framework:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core.errors import UsageError
-from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks
+from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks, lineage
 from rldbg.launch.command_line import Program
 
 Dialect = Literal["hydra", "dotlist", "flags"]
@@ -108,11 +108,10 @@ def profile_named(name: str) -> Profile:
     """The profile of a framework, or of the one that it is a fork of."""
     framework = find_framework(name)
     known = profiles()
-    while framework.name not in known and framework.based_on:
-        framework = find_framework(framework.based_on)
-    if framework.name not in known:
-        raise UsageError(f"{framework.title} has no launch profile", f"choose one of: {', '.join(known)}")
-    return known[framework.name]
+    for each in lineage(framework):
+        if each.name in known:
+            return known[each.name]
+    raise UsageError(f"{framework.title} has no launch profile", f"choose one of: {', '.join(known)}")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -1,14 +1,14 @@
-"""Every layout rldbg opens, one file a framework; asked in this order whether a path is theirs.
+"""Every layout rldbg opens: our own, then those of the frameworks, asked in this order whether a path is theirs.
 
 A layout's module is loaded when its turn comes: opening our own recordings costs no import of the others.
 """
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Never
 
 from rldbg.core import IncompleteDataError, UsageError
+from rldbg.frameworks import frameworks, lineage
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
 from rldbg.recording.tree import LocalTree, Tree
 
@@ -26,19 +26,23 @@ __all__ = [
     "refuse_unrecognised",
 ]
 
-# Each in a module of its name, as a class of its name in camel case.
-_NAMES = ("rldbg", "nexrl", "sglang", "slime", "verl", "nemo_rl", "prime_rl", "areal", "trl")
+_OWN = "rldbg"
+_PART = "layout"
 
 
 def layouts() -> Iterator[Layout]:
     """One of each, in the order in which they are asked."""
-    return map(_layout, _NAMES)
+    yield _own_layout()
+    for framework in frameworks():
+        layout: Layout | None = framework.part(_PART)
+        if layout is not None:
+            yield layout
 
 
-def _layout(name: str) -> Layout:
-    module = import_module(f"{__name__}.{name}")
-    found: Layout = getattr(module, "".join(part.capitalize() for part in name.split("_")) + "Layout")()
-    return found
+def _own_layout() -> Layout:
+    from rldbg.recording.layouts.rldbg import RldbgLayout
+
+    return RldbgLayout()
 
 
 _SHOWN = 5
@@ -67,13 +71,19 @@ def _recordings_below(tree: Tree) -> list[str]:
 
 
 def named(name: str) -> Layout:
-    """The layout of this name; dashes and underscores are one."""
+    """The layout of this name, or of the framework that the named one is a fork of; dashes and underscores are one."""
     wanted = name.replace("-", "_").lower()
-    if wanted not in _NAMES:
-        near = get_close_matches(wanted, _NAMES, 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"there is no layout {name!r}", f"{meant}layouts: {', '.join(_NAMES)}")
-    return _layout(wanted)
+    if wanted == _OWN:
+        return _own_layout()
+    framework = next((each for each in frameworks() if each.name == wanted), None)
+    for each in lineage(framework) if framework is not None else ():
+        layout: Layout | None = each.part(_PART)
+        if layout is not None:
+            return layout
+    names = [layout.name for layout in layouts()]
+    near = get_close_matches(wanted, names, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"unknown layout: {name!r}", f"{meant}choose one of: {', '.join(names)}")
 
 
 def recognised(tree: Tree) -> Layout | None:

@@ -63,14 +63,14 @@ class RldbgLayout(Layout):
             from rldbg.recording.layouts.table_files import read_table_file
 
             return read_table_file(tree.local(file))
-        from rldbg.recording.layouts.nexrl import load_content
+        from rldbg.recording.layouts.dictionary_files import load_content
 
         return load_content(tree, file)
 
     def record(self, content: Any, entry: Entry) -> Record:
         if isinstance(content, native.NativeFile):
             return replace(content.read(_place_in(content.keys, entry)), source=entry.file)
-        from rldbg.recording.layouts.nexrl import content_record
+        from rldbg.recording.layouts.dictionary_files import content_record
         from rldbg.recording.layouts.table_files import TableFile
 
         if isinstance(content, TableFile):

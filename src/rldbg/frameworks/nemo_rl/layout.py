@@ -124,3 +124,6 @@ def _unwrapped(value: Any) -> Any:
 def _prompt(content: Any) -> Any:
     """The first message, which is the prompt of a conversation that is logged as a list."""
     return content[0] if isinstance(content, list) and content else content
+
+
+LAYOUT = NemoRlLayout()

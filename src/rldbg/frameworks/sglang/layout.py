@@ -96,3 +96,6 @@ def _coordinates(meta: Mapping[str, Any]) -> dict[str, int]:
                 if found and isinstance(value, int):
                     place.setdefault(found["axis"], value)
     return place
+
+
+LAYOUT = SglangLayout()

@@ -14,7 +14,7 @@ from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Li
 from rldbg.recording.layouts.columns import ids_in_order, numbers, prompt_hashes, ragged, unpadded
 from rldbg.recording.layouts.lines import count_lines, first_lines, json_lines
 from rldbg.recording.layouts.pickled import mentions
-from rldbg.recording.layouts.verl_batch import named_tensors
+from rldbg.recording.layouts.tensordicts import named_tensors
 from rldbg.recording.records import EncodedArray, Record
 from rldbg.recording.tree import Tree, head
 
@@ -183,3 +183,6 @@ def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(value, EncodedArray):
         return EncodedArray(value.bits.reshape(shape), value.dtype)
     return value.reshape(shape)
+
+
+LAYOUT = ArealLayout()

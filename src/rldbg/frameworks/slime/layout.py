@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rldbg.core import IncompleteDataError
+from rldbg.frameworks.slime.samples import loss_record, rollout_record, train_record
+from rldbg.frameworks.slime.slices import whole_columns
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.lines import json_lines
 from rldbg.recording.layouts.pickled import mentions
-from rldbg.recording.layouts.slime_samples import loss_record, rollout_record, train_record
-from rldbg.recording.layouts.slime_slices import whole_columns
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree, head
 
@@ -123,3 +123,6 @@ def _groups(tree: Tree, file: str) -> dict[int, str]:
         for sample in samples
         if sample.get("index") is not None and sample.get("group_index") is not None
     }
+
+
+LAYOUT = SlimeLayout()

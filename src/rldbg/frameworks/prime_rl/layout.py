@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Finding, IncompleteDataError, SampleId, Severity
+from rldbg.frameworks.prime_rl.batches import micro_batches, sequences
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.msgpack_reader import read_msgpack
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import prompt_hashes, ragged
 from rldbg.recording.layouts.lines import json_lines
-from rldbg.recording.layouts.prime_rl_batches import micro_batches, sequences
 from rldbg.recording.records import Record
 from rldbg.recording.tree import Tree, head
 
@@ -184,3 +184,6 @@ def _hashes(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     if not all("token_ids" in row and "loss_mask" in row for row in rows):
         return ()
     return prompt_hashes(ragged([row["token_ids"] for row in rows]), ragged([row["loss_mask"] for row in rows]))
+
+
+LAYOUT = PrimeRlLayout()

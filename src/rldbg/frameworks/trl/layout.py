@@ -81,3 +81,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_number_or_none(value: Any) -> bool:
     return value is None or _is_number(value)
+
+
+LAYOUT = TrlLayout()
