@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rounding import LOG_PROB_ATOL
+
 RLDBG = Path(sys.executable).with_name("rldbg")
 PROMPTS = [[5 + number % 40, 6, 7 + number % 3] for number in range(40)]
 
@@ -65,9 +67,15 @@ def question(number, **more):
 
 
 async def expected_answers(address):
-    return [
-        json.loads(await post(address, "/generate", question(number)))["output_ids"] for number in range(len(PROMPTS))
-    ]
+    """The answer of each prompt asked alone; None where a near tie lets another batch shape answer differently."""
+    expected = []
+    for number in range(len(PROMPTS)):
+        asked = question(number, return_logprob=True, top_logprobs_num=2)
+        answer = json.loads(await post(address, "/generate", asked))
+        gaps = [best[0] - second[0] for best, second in answer["meta_info"]["output_top_logprobs"]]
+        expected.append(answer["output_ids"] if min(gaps) > 4 * LOG_PROB_ATOL else None)
+    assert expected.count(None) < len(PROMPTS) / 2
+    return expected
 
 
 def streamed_events(answer):
@@ -87,7 +95,7 @@ async def stream_for(address, client, until, expected):
         events = streamed_events(await post(address, "/generate", question(number, rid=rid, stream=True)))
         last = json.loads(events[-2])
         assert events[-1] == "[DONE]"
-        assert (last["meta_info"]["id"], last["output_ids"]) == (rid, expected[number])
+        assert last["meta_info"]["id"] == rid and last["output_ids"] == (expected[number] or last["output_ids"])
         count += 1
     return count
 
@@ -200,7 +208,8 @@ async def fuzz(address, count, seed=0):
         answered = 0
         while not stop.is_set():
             number = answered % len(PROMPTS)
-            assert json.loads(await post(address, "/generate", question(number)))["output_ids"] == expected[number]
+            tokens = json.loads(await post(address, "/generate", question(number)))["output_ids"]
+            assert tokens == (expected[number] or tokens)
             answered += 1
         return answered
 

@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rldbg.inference import uniform
 from rldbg.inference.embedded.drawing import draw
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.scheduler import Limits
 from rldbg.inference.embedded.text import GrowingText, NoText
 from rldbg.inference.generation import Job, RequestError, SamplingSettings
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
+from rounding import decided, near
 
 GREEDY = SamplingSettings(max_new_tokens=24, temperature=0, ignore_eos=True)
 
@@ -73,11 +75,12 @@ def test_tokens_are_the_same_alone_and_in_any_batch_and_logprobs_are_those_of_tr
         return alone, together, calls, backend.status().forward_calls - calls
 
     alone, together, calls_alone, calls_together = engine(scene, model=model, limits=Limits(running=8))
-    assert [item.tokens for item in alone] == [item.tokens for item in together]
-    for question, one, other in zip(questions, alone, together, strict=True):
-        expected = teacher_forced(model, question, one.tokens)
-        assert np.abs(np.array(one.logprobs) - expected).max() < 1e-5
-        assert np.abs(np.array(other.logprobs) - expected).max() < 1e-5
+    compared = [number for number, one in enumerate(alone) if decided(model, questions[number], one.tokens)]
+    assert len(compared) > 6
+    assert [alone[number].tokens for number in compared] == [together[number].tokens for number in compared]
+    for question, *both in zip(questions, alone, together, strict=True):
+        for item in both:
+            assert item.logprobs == near(teacher_forced(model, question, item.tokens).tolist())
     assert calls_together < calls_alone / 3
 
 
@@ -88,18 +91,27 @@ def test_a_seed_gives_the_same_tokens_in_any_batch_and_sampling_logprobs_are_exa
     async def scene(backend):
         alone = [await ask(backend, item, settings, seed=number) for number, item in enumerate(questions)]
         together = await asyncio.gather(*(ask(backend, item, settings, seed=n) for n, item in enumerate(questions)))
-        # A sample cut in two: the second half goes on with the numbers it would have had.
-        half = await ask(backend, questions[0], replace(settings, max_new_tokens=5), seed=0)
-        rest = await ask(
-            backend, (*questions[0], *half.tokens), replace(settings, max_new_tokens=7), seed=0, position=5
-        )
-        return alone, together, half.tokens + rest.tokens
+        # Samples cut in two: the second half goes on with the numbers it would have had.
+        joined = [await in_two_halves(backend, number, item) for number, item in enumerate(questions)]
+        return alone, together, joined
+
+    async def in_two_halves(backend, seed, question):
+        half = await ask(backend, question, replace(settings, max_new_tokens=5), seed=seed)
+        continued = (*question, *half.tokens)
+        rest = await ask(backend, continued, replace(settings, max_new_tokens=7), seed=seed, position=5)
+        return half.tokens + rest.tokens
 
     alone, together, joined = engine(scene, model=model)
-    assert [item.tokens for item in alone] == [item.tokens for item in together]
-    assert joined == alone[0].tokens
+    compared = [
+        number
+        for number, (question, item) in enumerate(zip(questions, alone, strict=True))
+        if decided(model, question, item.tokens, numbers=uniform([number] * 12, range(12)), temperature=0.7)
+    ]
+    assert len(compared) > 3
+    assert [alone[number].tokens for number in compared] == [together[number].tokens for number in compared]
+    assert [joined[number] for number in compared] == [alone[number].tokens for number in compared]
     for question, item in zip(questions, together, strict=True):
-        assert np.abs(np.array(item.logprobs) - teacher_forced(model, question, item.tokens, 0.7)).max() < 1e-5
+        assert item.logprobs == near(teacher_forced(model, question, item.tokens, 0.7).tolist())
         assert item.logprob_mode == "temperature"
 
 
@@ -186,8 +198,8 @@ def test_pause_keeps_or_ends_what_is_under_way_and_new_weights_count_from_their_
     switch = mixed.versions.index(7)
     assert set(mixed.versions[:switch]) == {0} and set(mixed.versions[switch:]) == {7}
     expected = teacher_forced(other, (5, 6, *mixed.tokens[:switch]), mixed.tokens[switch:])
-    assert np.abs(np.array(mixed.logprobs[switch:]) - expected).max() < 1e-5
-    assert np.abs(np.array(after.logprobs) - teacher_forced(other, (5, 6), after.tokens)).max() < 1e-5
+    assert mixed.logprobs[switch:] == near(expected.tolist())
+    assert after.logprobs == near(teacher_forced(other, (5, 6), after.tokens).tolist())
     assert status.version.label == "7" and not status.paused
 
 
