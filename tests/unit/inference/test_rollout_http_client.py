@@ -77,10 +77,58 @@ def test_answers_that_are_none(answer):
         asked([[answer]])
 
 
-def test_connections_are_kept_and_replaced_when_the_server_closed_them():
-    good = OK + b"Content-Length: 2\r\n\r\n{}"
-    assert asked([[good, good, good]], count=3) == ([(200, b"{}")] * 3, 1)
-    assert asked([[good], [good], [good]], count=3) == ([(200, b"{}")] * 3, 3)
+def served(method, connections, count):
+    """The requests a server got while a client sends `count`; it answers as many per connection as `connections` say.
+
+    One more request on a connection is read, and the connection reset without an answer.
+    """
+
+    async def run():
+        got, numbers = [], iter(connections)
+
+        async def serve(reader, writer):
+            for left in range(next(numbers), -1, -1):
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(
+                    int((head.lower() + b"content-length: 0").split(b"content-length: ")[1].split()[0])
+                )
+                got.append(head.split()[0].decode())
+                if left:
+                    writer.write(OK + b"Content-Length: 2\r\n\r\n{}")
+            writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = HttpClient(headers={}, connections=2, connect_s=5)
+        place = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/generate"
+        try:
+            for _ in range(count):
+                await asyncio.wait_for(client.get(place) if method == "GET" else client.post(place, {}), 10)
+        except BrokenOff as error:
+            return got, str(error)
+        finally:
+            await client.close()
+            server.close()
+        return got, ""
+
+    return asyncio.run(run())
+
+
+def test_connections_are_kept():
+    assert served("POST", [3], 3) == (["POST"] * 3, "")
+
+
+def test_a_generation_is_never_sent_twice():
+    got, error = served("POST", [1, 9], 2)
+    assert got == ["POST"] * 2 and "without an answer" in error
+
+
+def test_a_question_is_asked_again_on_a_new_connection():
+    assert served("GET", [1, 9], 2) == (["GET"] * 3, "")
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch):
+    monkeypatch.setattr("rldbg.inference.workflows.http_client._MOST_IDLE_S", -1.0)
+    assert served("POST", [1, 1, 1], 3) == (["POST"] * 3, "")
 
 
 def test_nobody_listens():

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 client for JSON on one event loop: thousands of requests at once, well below a millisecond each.
 
-General clients search their whole pool for every request. This one keeps a stack of idle connections a server. A
-connection that the server closed while it was idle is replaced, and the request sent again; a connection that breaks
-while an answer is under way is an error.
+General clients search their whole pool for every request. This one keeps a stack of idle connections per server. A
+connection that ends before the first byte of an answer may have delivered its request: only GET requests are sent
+again. POST requests generate tokens, so they fail instead; connections that were idle for long are not used for them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import asyncio
 import json
 import os
 import ssl
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+# uvicorn, on which most engines run, closes a connection that was idle for 5 s.
+_MOST_IDLE_S = 4.0
 _MOST_HEADER_BYTES = 1 << 18
 _MOST_BODY_BYTES = 1 << 30
 
@@ -42,11 +45,15 @@ class HttpAnswer:
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    used: bool = False
+    idle_since: float | None = None
 
     @property
     def usable(self) -> bool:
         return not self.reader.at_eof() and not self.writer.is_closing()
+
+    @property
+    def expired(self) -> bool:
+        return self.idle_since is not None and time.monotonic() - self.idle_since > _MOST_IDLE_S
 
 
 class HttpClient:
@@ -81,14 +88,14 @@ class HttpClient:
         async with self._turns:
             while True:
                 connection = self._reused(place) or await self._opened(place)
+                reused = connection.idle_since is not None
                 try:
                     return await self._on(connection, place, message)
-                except _ClosedWhileIdle:
-                    continue
+                except _NothingCame:
+                    if not reused or method != "GET":
+                        raise
 
     async def _on(self, connection: _Connection, place: str, message: bytes) -> HttpAnswer:
-        again = connection.used
-        connection.used = True
         keep = False
         try:
             connection.writer.write(message)
@@ -96,11 +103,12 @@ class HttpClient:
             answer, keep = await _read_answer(connection.reader)
             return answer
         except _NothingCame:
-            raise _ClosedWhileIdle if again else BrokenOff("it closed the connection without an answer") from None
+            raise
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise BrokenOff(str(error) or type(error).__name__) from error
         finally:
             if keep and connection.usable:
+                connection.idle_since = time.monotonic()
                 self._idle[place].append(connection)
             else:
                 connection.writer.close()
@@ -108,7 +116,7 @@ class HttpClient:
     def _reused(self, place: str) -> _Connection | None:
         while self._idle[place]:
             connection = self._idle[place].pop()
-            if connection.usable:
+            if connection.usable and not connection.expired:
                 return connection
             connection.writer.close()
         return None
@@ -128,12 +136,11 @@ class HttpClient:
         return _Connection(reader, writer)
 
 
-class _ClosedWhileIdle(Exception):
-    """A kept connection was closed by the server before this request: it was not served."""
+class _NothingCame(BrokenOff):
+    """The connection ended before the first byte of an answer; the request may have been served or not."""
 
-
-class _NothingCame(Exception):
-    """The connection ended before the first byte of an answer."""
+    def __init__(self) -> None:
+        super().__init__("it closed the connection without an answer")
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
