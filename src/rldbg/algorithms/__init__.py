@@ -1,5 +1,6 @@
-"""Pure maths on arrays, numpy or torch alike: advantages, losses, KL, ratios. Written once, for trainer, training
-service, analysis and rerun. No function keeps state, reads configuration or knows a device."""
+"""Pure maths on arrays, numpy or torch alike: advantages, losses, KL, ratios, token
+sampling. Written once, for trainer, inference, training service, analysis and rerun. No
+function keeps state, reads configuration or knows a device."""
 
 from rldbg.algorithms.advantages import dapo_advantages, grpo_advantages, informative_groups, overlong_penalty
 from rldbg.algorithms.arrays import Array, masked
@@ -20,15 +21,29 @@ from rldbg.algorithms.losses import (
     ppo_loss,
 )
 from rldbg.algorithms.ratios import effective_sample_size, ratio_metrics
+from rldbg.algorithms.token_sampling import (
+    LOGPROB_MODES,
+    LogprobMode,
+    SampledTokens,
+    SamplingRule,
+    TopTokens,
+    sample_tokens,
+    top_tokens,
+)
 
 __all__ = [
     "AGGREGATIONS",
+    "LOGPROB_MODES",
     "LOSS_NAMES",
     "Aggregation",
     "Array",
     "KlEstimator",
+    "LogprobMode",
     "LossName",
+    "SampledTokens",
+    "SamplingRule",
     "TokenLoss",
+    "TopTokens",
     "aggregate",
     "combine_losses",
     "cross_entropy_loss",
@@ -47,5 +62,7 @@ __all__ = [
     "policy_loss",
     "ppo_loss",
     "ratio_metrics",
+    "sample_tokens",
     "token_log_probs",
+    "top_tokens",
 ]

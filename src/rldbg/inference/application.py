@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.deployment import PROXY_HEALTH
-from rldbg.inference.generation import LogprobMode, RequestError
+from rldbg.inference.generation import RequestError
 from rldbg.inference.protocols.areal import Areal, areal_error
 from rldbg.inference.protocols.http import Json, routes
 from rldbg.inference.protocols.openai import OpenAi, openai_error

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.algorithms import LogprobMode, sample_tokens
 from rldbg.inference.keyed_random import uniform
 
 
@@ -29,6 +30,17 @@ class Generation:
     logprobs: list[float]
     finished: bool
     policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _AtTemperature:
+    """Samples from the whole vocabulary, and reports what a trainer recomputes."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    logprob_mode: LogprobMode = "temperature"
 
 
 class Sampler:
@@ -68,6 +80,7 @@ class Sampler:
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         cache = DynamicCache()
         keys = [request.key for request in requests]
+        rules = [_AtTemperature(temperature)] * len(requests)
         unfinished = torch.ones(len(requests), dtype=torch.bool, device=self._device)
         tokens, logprobs = [], []
         for drawn in range(limit):
@@ -79,9 +92,10 @@ class Sampler:
                 use_cache=True,
             ).logits[:, -1]
             numbers = uniform(keys, [request.position + drawn for request in requests])
-            token_b, logprob_b = _draw(logits_bv, numbers, temperature)
+            sampled = sample_tokens(logits_bv, rules, numbers)
+            token_b = sampled.token_b
             tokens.append(token_b.cpu().numpy())
-            logprobs.append(logprob_b.cpu().numpy())
+            logprobs.append(sampled.logprob_b.cpu().numpy())
             unfinished &= token_b != self._eos_id
             if not bool(unfinished.any()):
                 break
@@ -110,18 +124,3 @@ class Sampler:
             finished=bool(len(ends)),
             policy_version=self.policy_version,
         )
-
-
-def _draw(logits_bv: Any, numbers_b: np.ndarray, temperature: float) -> tuple[Any, Any]:
-    """The token whose share of the cumulated probability holds the given number, and its log prob."""
-    import torch
-
-    if temperature == 0:
-        log_probs_bv = torch.log_softmax(logits_bv.float(), dim=-1)
-        token_b = log_probs_bv.argmax(-1)
-    else:
-        log_probs_bv = torch.log_softmax(logits_bv.float() / temperature, dim=-1)
-        cumulated = log_probs_bv.double().exp().cumsum(-1)
-        wanted = torch.from_numpy(numbers_b).to(cumulated.device)[:, None] * cumulated[:, -1:]
-        token_b = torch.searchsorted(cumulated, wanted, right=True)[:, 0].clamp(max=logits_bv.shape[-1] - 1)
-    return token_b, log_probs_bv.gather(-1, token_b[:, None])[:, 0]

@@ -1,12 +1,6 @@
 """What every protocol asks and every backend answers: one prompt to continue, and what became of it.
 
-Log probs come in three modes, and every answer says which one it used:
-
-    temperature  log softmax of logits / temperature over the whole vocabulary: what trainers recompute (default)
-    raw          log softmax of the logits, whatever the temperature
-    sampled      of the distribution that was drawn from: after temperature, top-k, top-p and min-p, normalised again
-
-Temperature 0 takes the likeliest token; its log prob is the raw one in every mode.
+Log probs come in the modes of `rldbg.algorithms.token_sampling`, and every answer says which one it used.
 """
 
 import asyncio
@@ -14,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-LogprobMode = Literal["temperature", "raw", "sampled"]
-LOGPROB_MODES: tuple[LogprobMode, ...] = ("temperature", "raw", "sampled")
+from rldbg.algorithms import LogprobMode, TopTokens
+
 # What a request gives a chat template beside messages and tools.
 Options = Mapping[str, Any] | None
 FinishKind = Literal["stop", "length", "abort"]
@@ -72,17 +66,13 @@ class Finish:
     message: str = ""
 
 
-# The likeliest tokens at one place: (token, log prob), best first.
-Top = list[tuple[int, float]]
-
-
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Tokens that came since the last one."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    top: Sequence[Top] = ()
+    top: Sequence[TopTokens] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +86,9 @@ class Outcome:
     finish: Finish
     weight_version: str
     logprob_mode: LogprobMode = "temperature"
-    top: list[Top] = field(default_factory=list)
+    top: list[TopTokens] = field(default_factory=list)
     prompt_logprobs: list[float | None] = field(default_factory=list)
-    prompt_top: list[Top] = field(default_factory=list)
+    prompt_top: list[TopTokens] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)
     text: str | None = None
     prompt: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rldbg.algorithms import log_softmax, token_log_probs
+from rldbg.algorithms import LogprobMode, log_softmax, sample_tokens, token_log_probs
 from rldbg.inference import uniform
 from rldbg.training_service.errors import RequestError
 
@@ -23,12 +23,14 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to continue a prompt; top_k -1 means no limit."""
+    """How to continue a prompt, as a rule of `sample_tokens`: clients get the log probs that were sampled from."""
 
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = -1
+    top_k: int = 0
+    min_p: float = 0.0
+    logprob_mode: LogprobMode = "sampled"
     seed: int | None = None
     stop_tokens: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class SamplingSettings:
             max_tokens=_optional_integer(body, "max_tokens", least=1),
             temperature=_number(body, "temperature", 1.0, 0.0, 1e6),
             top_p=_number(body, "top_p", 1.0, 0.0, 1.0),
-            top_k=_optional_integer(body, "top_k", least=-1) or -1,
+            top_k=max(_optional_integer(body, "top_k", least=-1) or 0, 0),
             seed=_optional_integer(body, "seed", least=None),
             stop_tokens=frozenset(item for item in (*items, *extra) if isinstance(item, int)),
             stop_texts=texts,
@@ -133,33 +135,23 @@ class Continuation:
         cache = DynamicCache()
         with torch.no_grad():
             for position in range(limit):
-                logits_bv = self._model(input_ids=inputs, past_key_values=cache, use_cache=True).logits[:, -1].float()
-                drawn_b = self._draw(logits_bv, position)
-                self._keep(drawn_b.tolist(), stop_tokens, decode)
+                logits_bv = self._model(input_ids=inputs, past_key_values=cache, use_cache=True).logits[:, -1]
+                token_b = self._sample(logits_bv, position)
+                self._keep(token_b.tolist(), stop_tokens, decode)
                 if all(self.stopped):
                     break
-                inputs = drawn_b[:, None]
+                inputs = token_b[:, None]
         return tuple(self._sequence(number) for number in range(count))
 
-    def _draw(self, logits_bv: "torch.Tensor", position: int) -> "torch.Tensor":
-        import torch
-
-        settings = self._settings
-        own_bv = log_softmax(logits_bv)
-        if settings.temperature == 0:
-            log_probs_bv, token_b = own_bv, own_bv.argmax(-1)
-        else:
-            log_probs_bv = _restrict(log_softmax(logits_bv / settings.temperature), settings)
-            cumulated = log_probs_bv.double().exp().cumsum(-1)
-            numbers = torch.from_numpy(uniform(self._keys, [position] * len(self._keys))).to(cumulated.device)
-            wanted = numbers[:, None] * cumulated[:, -1:]
-            token_b = torch.searchsorted(cumulated, wanted, right=True)[:, 0].clamp(max=logits_bv.shape[-1] - 1)
-        chosen = token_log_probs(log_probs_bv, token_b).tolist()
-        for number, logprob in enumerate(chosen):
+    def _sample(self, logits_bv: "torch.Tensor", position: int) -> "torch.Tensor":
+        count = len(self._keys)
+        sampled = sample_tokens(logits_bv, [self._settings] * count, uniform(self._keys, [position] * count))
+        for number, logprob in enumerate(sampled.logprob_b.tolist()):
             if not self.stopped[number]:
                 self.logprobs[number].append(logprob)
         if self._top_k:
-            self._keep_top(own_bv)
+            self._keep_top(log_softmax(logits_bv))
+        token_b: torch.Tensor = sampled.token_b
         return token_b
 
     def _keep_top(self, log_probs_bv: "torch.Tensor") -> None:
@@ -183,24 +175,6 @@ class Continuation:
         top = TopLogprobs(np.stack([ids for ids, _ in rows]), np.stack([lps for _, lps in rows])) if rows else None
         reason: StopReason = "stop" if self.stopped[number] else "length"
         return SampledSequence(self.tokens[number], self.logprobs[number], reason, top)
-
-
-def _restrict(log_probs_bv: "torch.Tensor", settings: SamplingSettings) -> "torch.Tensor":
-    """The distribution with only its top-k tokens and its nucleus left, normalised again."""
-    import torch
-
-    if settings.top_k <= 0 and settings.top_p >= 1:
-        return log_probs_bv
-    ordered, order = log_probs_bv.sort(dim=-1, descending=True)
-    keep = torch.ones_like(ordered, dtype=torch.bool)
-    if settings.top_k > 0:
-        keep[:, settings.top_k :] = False
-    if settings.top_p < 1:
-        before = ordered.exp().cumsum(-1) - ordered.exp()
-        keep &= before < settings.top_p
-    dropped = torch.zeros_like(keep).scatter(-1, order, ~keep)
-    restricted: torch.Tensor = log_softmax(log_probs_bv.masked_fill(dropped, float("-inf")))
-    return restricted
 
 
 def _sample_key(seed: int, prompt: np.ndarray, number: int) -> int:

@@ -4,13 +4,11 @@ import asyncio
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from rldbg.inference import uniform
-from rldbg.inference.embedded.drawing import draw
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.scheduler import Limits
 from rldbg.inference.embedded.text import GrowingText, NoText
@@ -113,38 +111,6 @@ def test_a_seed_gives_the_same_tokens_in_any_batch_and_sampling_logprobs_are_exa
     for question, item in zip(questions, together, strict=True):
         assert item.logprobs == near(teacher_forced(model, question, item.tokens, 0.7).tolist())
         assert item.logprob_mode == "temperature"
-
-
-def test_the_three_modes_of_logprobs():
-    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 4)
-    base = SamplingSettings(temperature=2.0, top_k=2)
-    modes = [replace(base, logprob_mode=mode) for mode in ("temperature", "raw", "sampled")]
-    drawn = draw(logits, [*modes, replace(base, temperature=0.0)], np.array([0.99, 0.99, 0.99, 0.5]), [0, 0, 4, 1])
-    assert drawn.tokens == [3, 3, 3, 3]
-    scaled, raw = torch.log_softmax(logits[0] / 2, -1), torch.log_softmax(logits[0], -1)
-    kept = torch.log_softmax(torch.tensor([1.0, 1.5]), -1)
-    assert drawn.logprobs == pytest.approx([float(value) for value in (scaled[3], raw[3], kept[1], raw[3])], abs=1e-6)
-    assert [token for token, _ in drawn.top[2]][:2] == [3, 2] and drawn.top[0] == []
-    assert drawn.top[2][2][1] == float("-inf"), "what top-k left out cannot be drawn"
-
-
-@pytest.mark.parametrize(
-    ("settings", "possible"),
-    [
-        (SamplingSettings(top_k=1), {3}),
-        (SamplingSettings(top_k=2), {2, 3}),
-        (SamplingSettings(top_p=0.6), {3}),
-        (SamplingSettings(top_p=0.7), {2, 3}),
-        (SamplingSettings(min_p=0.3), {2, 3}),
-        (SamplingSettings(), {0, 1, 2, 3}),
-    ],
-)
-def test_what_can_be_drawn(settings, possible):
-    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(999, 4)
-    drawn = draw(logits, [settings] * 999, np.arange(999) / 999, [0] * 999)
-    assert set(drawn.tokens) == possible
-    share = torch.softmax(torch.where(torch.tensor([n in possible for n in range(4)]), logits[0], -torch.inf), -1)
-    assert np.bincount(drawn.tokens, minlength=4) / 999 == pytest.approx(share.numpy(), abs=2e-3)
 
 
 def test_stop_conditions():

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rldbg.algorithms import log_softmax, sample_tokens, top_tokens
 from rldbg.inference.backend import ModelCard, WeightVersion
-from rldbg.inference.embedded.drawing import draw, top_tokens
 from rldbg.inference.embedded.forward import ForwardPasses
 from rldbg.inference.embedded.sequence import Sequence
 from rldbg.inference.generation import Finish
@@ -98,18 +98,19 @@ class Scheduler:
         for row, item in enumerate(admitted):
             if item in scored:
                 _score_prompt(item, logits_btv[row])
-        self._draw(admitted, logits_bv)
+        self._sample(admitted, logits_bv)
 
     def _decode(self) -> None:
         logits_bv = self._passes.decode([item.tokens[-1] for item in self.running])
-        self._draw(self.running, logits_bv)
+        self._sample(self.running, logits_bv)
 
-    def _draw(self, items: list[Sequence], logits_bv: Any) -> None:
+    def _sample(self, items: list[Sequence], logits_bv: Any) -> None:
         numbers = uniform([item.job.seed for item in items], [item.job.position + len(item.tokens) for item in items])
-        settings = [item.job.settings for item in items]
-        drawn = draw(logits_bv, settings, numbers, [item.job.top_logprobs for item in items])
+        sampled = sample_tokens(logits_bv, [item.job.settings for item in items], numbers)
+        tops = top_tokens(sampled.log_probs_bv, [item.job.top_logprobs for item in items])
         number, text = self.version.number, self._card.text
-        for item, token, logprob, top in zip(items, drawn.tokens, drawn.logprobs, drawn.top, strict=True):
+        tokens, logprobs = sampled.token_b.tolist(), sampled.logprob_b.tolist()
+        for item, token, logprob, top in zip(items, tokens, logprobs, tops, strict=True):
             if item.limit:
                 item.add(token, logprob, number, top, text)
             else:
@@ -130,7 +131,7 @@ def _score_prompt(item: Sequence, logits_tv: Any) -> None:
     import torch
 
     prompt = torch.tensor(item.job.prompt, device=logits_tv.device)
-    log_probs_tv = torch.log_softmax(logits_tv[: len(prompt) - 1].float(), dim=-1)
+    log_probs_tv = log_softmax(logits_tv[: len(prompt) - 1])
     own_t1 = log_probs_tv.gather(-1, prompt[1:, None])
     scores = own_t1[:, 0].tolist()
     item.prompt_logprobs = [None, *scores]

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from rldbg.inference.generation import Answer, Delta, Finish, Job, LogprobMode, Outcome, Text, Top
+from rldbg.algorithms import LogprobMode, TopTokens
+from rldbg.inference.generation import Answer, Delta, Finish, Job, Outcome, Text
 
 # A stop text is looked for in the last tokens only: as many as it has characters, and some that print nothing.
 _SILENT_TOKENS = 8
@@ -20,9 +21,9 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    top: list[Top] = field(default_factory=list)
+    top: list[TopTokens] = field(default_factory=list)
     prompt_logprobs: list[float | None] = field(default_factory=list)
-    prompt_top: list[Top] = field(default_factory=list)
+    prompt_top: list[TopTokens] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)
     finish: Finish | None = None
     sent: int = 0
@@ -37,7 +38,7 @@ class Sequence:
         """How long it can become."""
         return len(self.job.prompt) + self.limit
 
-    def add(self, token: int, logprob: float, version: int, top: Top, text: Text) -> None:
+    def add(self, token: int, logprob: float, version: int, top: TopTokens, text: Text) -> None:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)

@@ -4,7 +4,8 @@ import secrets
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from rldbg.inference.generation import LOGPROB_MODES, Job, LogprobMode, RequestError, SamplingSettings
+from rldbg.algorithms import LOGPROB_MODES, LogprobMode
+from rldbg.inference.generation import Job, RequestError, SamplingSettings
 from rldbg.inference.protocols.fields import Fields
 
 _SEED_BITS = (1 << 64) - 1

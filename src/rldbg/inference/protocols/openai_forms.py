@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
 from rldbg.inference.embedded.text import GrowingText
-from rldbg.inference.generation import Answer, Finish, Job, Outcome, Top
+from rldbg.inference.generation import Answer, Finish, Job, Outcome
 from rldbg.inference.protocols.fields import Fields
 
 
@@ -18,7 +19,7 @@ class Piece:
     text: str
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    top: Sequence[Top]
+    top: Sequence[TopTokens]
     finish: Finish | None = None
 
 
@@ -138,7 +139,9 @@ class CompletionForm(Form):
             part["token_ids"] = list(piece.tokens)
         return part
 
-    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Top]) -> dict[str, Any]:
+    def _logprobs(
+        self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[TopTokens]
+    ) -> dict[str, Any]:
         names = [self._token(token) for token in tokens]
         offsets, end = [], 0
         for name in names:
@@ -186,7 +189,9 @@ class ChatForm(Form):
             part["token_ids"] = list(piece.tokens)
         return part
 
-    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Top]) -> dict[str, Any] | None:
+    def _logprobs(
+        self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[TopTokens]
+    ) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
         places = top or [[] for _ in tokens]

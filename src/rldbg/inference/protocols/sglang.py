@@ -7,8 +7,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rldbg.algorithms import LogprobMode, TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Answer, Delta, Finish, Job, LogprobMode, Outcome, RequestError, Top
+from rldbg.inference.generation import Answer, Delta, Finish, Job, Outcome, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
 from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
@@ -98,7 +99,7 @@ class SglangGeneration:
     async def _stream(self, answer: Answer, form: "_Form", started: float) -> AsyncIterator[Mapping[str, Any]]:
         tokens: list[int] = []
         logprobs: list[float] = []
-        top: list[Top] = []
+        top: list[TopTokens] = []
         with aborted_if_left(self._backend, [answer]):
             async for delta in answer.deltas():
                 _extend(tokens, logprobs, top, delta)
@@ -122,7 +123,7 @@ def _sampling(fields: Fields, number: int) -> Fields:
     return fields.inner("sampling_params")
 
 
-def _extend(tokens: list[int], logprobs: list[float], top: list[Top], delta: Delta) -> None:
+def _extend(tokens: list[int], logprobs: list[float], top: list[TopTokens], delta: Delta) -> None:
     tokens += delta.tokens
     logprobs += delta.logprobs
     top += delta.top
@@ -155,13 +156,15 @@ class _Form:
             body["meta_info"] |= self._prompt_logprobs(job, outcome)
         return body
 
-    def partial(self, job: Job, tokens: list[int], logprobs: list[float], top: list[Top]) -> dict[str, Any]:
+    def partial(self, job: Job, tokens: list[int], logprobs: list[float], top: list[TopTokens]) -> dict[str, Any]:
         body = self._common(job, list(tokens), logprobs, top)
         body["meta_info"]["finish_reason"] = None
         body["meta_info"]["weight_version"] = self._backend.status().version.label
         return body
 
-    def _common(self, job: Job, tokens: list[int], logprobs: Sequence[float], top: Sequence[Top]) -> dict[str, Any]:
+    def _common(
+        self, job: Job, tokens: list[int], logprobs: Sequence[float], top: Sequence[TopTokens]
+    ) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": job.id,
             "prompt_tokens": len(job.prompt),
@@ -194,7 +197,7 @@ class _Form:
             answer["input_top_logprobs"] = [self._top(place) or None for place in outcome.prompt_top[start:]]
         return answer
 
-    def _top(self, place: Top) -> list[list[Any]]:
+    def _top(self, place: TopTokens) -> list[list[Any]]:
         return [[logprob, token, self._token(token)] for token, logprob in place]
 
     def _token(self, token: int) -> str | None:

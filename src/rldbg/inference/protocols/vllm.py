@@ -3,8 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Job, LogprobMode, RequestError
+from rldbg.inference.generation import Job, RequestError
 from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all

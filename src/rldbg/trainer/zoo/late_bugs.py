@@ -19,21 +19,16 @@ late = partial(_bug.bug, late=True)
 _FROM_ROLLOUT = ("algorithm.old_log_probs=rollout",)
 
 
-@late(targets.DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
-def rollout_with_top_p(original: Any, logits: Any, numbers: Any, temperature: float) -> Any:
+@late(targets.SAMPLE_TOKENS, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
+def rollout_with_top_p(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
     """The engine samples from the likeliest 80 % and reports log probs renormalised over them."""
-    import torch
-
-    probs = torch.softmax(logits.float() / temperature, dim=-1)
-    ordered, places = probs.sort(dim=-1, descending=True)
-    outside = (ordered.cumsum(-1) - ordered) > 0.8
-    return original(logits.masked_fill(outside.gather(-1, places.argsort(-1)), float("-inf")), numbers, temperature)
+    return original(logits, [replace(rule, top_p=0.8, logprob_mode="sampled") for rule in rules], numbers)
 
 
-@late(targets.DRAW, stage="trajectory", cause="greedy")
-def rollout_is_greedy(original: Any, logits: Any, numbers: Any, _temperature: float) -> Any:
+@late(targets.SAMPLE_TOKENS, stage="trajectory", cause="greedy")
+def rollout_is_greedy(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
     """An evaluation setting is left on: the engine takes the likeliest token."""
-    return original(logits, numbers, 0.0)
+    return original(logits, [replace(rule, temperature=0.0) for rule in rules], numbers)
 
 
 @late("rldbg.trainer.rollout.sample_key", stage="trajectory", cause="seed")

@@ -35,17 +35,16 @@ def weights_not_synced_silently(original: Any, sampler: Sampler, weights: Any, p
     sampler.policy_version = policy_version
 
 
-@bug(targets.DRAW, stage="trajectory", cause="temperature")
-def rollout_without_temperature(original: Any, logits: Any, numbers: Any, _temperature: float) -> Any:
+@bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="temperature")
+def rollout_without_temperature(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
     """The engine samples at temperature 1 whatever it is asked; the trainer divides by the recipe's."""
-    return original(logits, numbers, 1.0)
+    return original(logits, [replace(rule, temperature=1.0) for rule in rules], numbers)
 
 
-@bug(targets.DRAW, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
-def rollout_with_top_k(original: Any, logits: Any, numbers: Any, temperature: float) -> Any:
+@bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
+def rollout_with_top_k(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
     """The engine keeps its default of the 5 likeliest tokens and reports log probs renormalised over them."""
-    lowest = logits.topk(5, dim=-1).values[:, -1:]
-    return original(logits.masked_fill(logits < lowest, float("-inf")), numbers, temperature)
+    return original(logits, [replace(rule, top_k=5, logprob_mode="sampled") for rule in rules], numbers)
 
 
 @bug(targets.FINISH, stage="trajectory", cause="zero-filled", overrides=_FROM_ROLLOUT)
