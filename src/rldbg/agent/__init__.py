@@ -1,8 +1,8 @@
 """What runs inside the user's processes. Standard library only, and nothing of rldbg outside this directory.
 
 The directory is loaded either as `rldbg.agent` or, where rldbg is not installed, by path as `rldbg_agent` (see
-`startup/`); all imports in it are relative for that reason. Names are loaded when first used: clients need its wire
-format and none of the rest.
+`startup/`); all imports in it are relative for that reason. Names are loaded when first used: clients need its
+protocol and none of the rest.
 """
 
 import importlib
@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .arming import STARTUP, Arming, armed_environment, disarmed
     from .collectives import PATIENCE_S
-    from .hooks import find_agent, start, stop_without_a_run
-    from .process import Agent
-    from .ray_process import snake_case
-    from .selection import Selection, SelectionError, Subject, parse_selection
-    from .settings import BrokerAddress, Settings
-    from .wire import (
+    from .framing import (
         PEER_LIMIT_BYTES,
         PROTOCOL,
         STRANGER_LIMIT_BYTES,
-        Connection,
         Decoder,
         Message,
         Refused,
+        RequestFailed,
         WireError,
-        dial,
         encode,
         nonce,
         proof,
         proves,
     )
+    from .hooks import find_agent, start, stop_without_a_run
+    from .peer import Connection, Peer, dial
+    from .process import Agent
+    from .ray_process import snake_case
+    from .selection import Selection, SelectionError, Subject, parse_selection
+    from .settings import BrokerAddress, Settings
 
 __all__ = [
     "PATIENCE_S",
@@ -44,7 +44,9 @@ __all__ = [
     "Connection",
     "Decoder",
     "Message",
+    "Peer",
     "Refused",
+    "RequestFailed",
     "Selection",
     "SelectionError",
     "Settings",
@@ -68,6 +70,7 @@ _MODULES = {
     "arming": ("STARTUP", "Arming", "armed_environment", "disarmed"),
     "collectives": ("PATIENCE_S",),
     "hooks": ("find_agent", "start", "stop_without_a_run"),
+    "peer": ("Connection", "Peer", "dial"),
     "process": ("Agent",),
     "ray_process": ("snake_case",),
     "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
@@ -78,5 +81,5 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _MODULES.items() if name in names), "wire")
+    module = next((module for module, names in _MODULES.items() if name in names), "framing")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -19,11 +19,11 @@ from types import FrameType
 from typing import Any
 
 from .halt import is_last_statement, stand_here
+from .peer import Connection
 from .relay import Relay
 from .settings import Settings
 from .stacks import mark_as_ours
 from .tracing import Monitoring, PerThreadTracing, thread_tracing
-from .wire import Connection
 
 _OLDEST = (1, 8, 0)
 _SWEEPS_S = (0.01, 0.05, 0.2, 1.0)

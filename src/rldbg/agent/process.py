@@ -19,6 +19,7 @@ from .choice import Choice
 from .crash import crash_record, is_second_hand, write_crash
 from .dead_frames import DeadFrames
 from .debugger import Debugger, NoDebugger
+from .framing import Message, WireError
 from .identity import describe_process
 from .link import Link, NoBroker
 from .redaction import load_redact
@@ -26,7 +27,6 @@ from .settings import Settings, say
 from .source_paths import resolve_file
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
-from .wire import Message, WireError
 
 _CRASH_FILES = 50
 # Thirty-two ranks that stop at once on a busy host take their time.
@@ -224,7 +224,7 @@ class Agent:
         return self._link.dial_debug_channel(session)
 
     def _new_link(self) -> Link:
-        return Link(self.settings, about=self.identity, handle=self._handle, lost=lambda: None)
+        return Link(self.settings, about=self.identity, handle=self._handle)
 
     def _session_ended(self, session: int) -> None:
         self._link.tell("debug_closed", {"session": session})

@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from .framing import Decoder, WireError, encode, nonce, proves
+from .peer import Connection
 from .stacks import mark_as_ours
-from .wire import Connection, Decoder, WireError, encode, nonce, proves
 
 
 class Relay:

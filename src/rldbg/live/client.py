@@ -1,14 +1,14 @@
 """A client's connection to a broker: blocking requests, many at a time from many threads."""
 
+import contextlib
 import getpass
 import json
 import os
 import threading
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
-from rldbg.agent import BrokerAddress, Connection, Message, Refused, WireError, dial
+from rldbg.agent import BrokerAddress, Connection, Peer, Refused, RequestFailed, WireError, dial
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, RldbgError, UnreachableError, UsageError
 
 _ERRORS: dict[str, type[RldbgError]] = {
@@ -66,51 +66,32 @@ class BrokerClient:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self._connection = connect(run)
-        self._sending = threading.Lock()
-        self._answers: dict[int, SimpleQueue[Message]] = {}
-        self._last_id = 0
-        self._lost = ""
+        self._peer = Peer(connect(run))
         threading.Thread(target=self._read, name="broker-client", daemon=True).start()
 
     def __enter__(self) -> "BrokerClient":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._peer.close()
 
     def request(self, op: str, timeout_s: float = 60.0, **body: Any) -> Any:
         """The broker's answer; its errors are raised as what they were there."""
-        answers: SimpleQueue[Message] = SimpleQueue()
-        with self._sending:
-            self._last_id += 1
-            number = self._last_id
-            self._answers[number] = answers
-            try:
-                self._connection.send({"type": "request", "id": number, "op": op, "body": body})
-            except WireError as error:
-                raise UnreachableError(f"the broker is gone: {error}", f"`rldbg ps --run {self.run}` again") from error
         try:
-            message = answers.get(timeout=timeout_s)
-        except Empty:
+            return self._peer.request(op, body, timeout_s)
+        except RequestFailed as error:
+            kind = _ERRORS.get(str(error.answer.get("kind")), BrokerError)
+            raise kind(str(error), str(error.answer.get("hint") or "")) from None
+        except TimeoutError:
             raise UnreachableError(f"the broker did not answer {op} within {timeout_s:g} s") from None
-        finally:
-            self._answers.pop(number, None)
-        if message.get("ok"):
-            return message.get("body")
-        kind = _ERRORS.get(str(message.get("kind")), BrokerError)
-        raise kind(str(message.get("error")), str(message.get("hint") or ""))
+        except WireError as error:
+            raise UnreachableError(
+                f"the connection to the broker was lost: {error}", f"`rldbg ps --run {self.run}` connects again"
+            ) from error
 
     def _read(self) -> None:
-        try:
-            while True:
-                message = self._connection.receive()
-                waiting = self._answers.get(int(message.get("id") or 0))
-                if waiting is not None:
-                    waiting.put(message)
-        except WireError as error:
-            for waiting in list(self._answers.values()):
-                waiting.put({"ok": False, "kind": "unreachable", "error": f"the broker is gone: {error}"})
+        with contextlib.suppress(WireError):
+            self._peer.serve()
 
 
 def _name() -> str:

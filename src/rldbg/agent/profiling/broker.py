@@ -1,10 +1,14 @@
 """Questions that a profiled process has for its broker, on a connection of their own that lasts as long as they do."""
 
+import contextlib
+import threading
 import time
 from typing import Any
 
+from ..framing import Message, WireError
+from ..peer import Peer, dial
 from ..settings import BrokerAddress, Settings
-from ..wire import Connection, Message, WireError, dial
+from ..stacks import mark_as_ours
 
 _PINGS = 12
 
@@ -21,32 +25,27 @@ class Questions:
         if address is None:
             raise BrokerGone("this run has no broker")
         try:
-            self._connection: Connection = dial(
-                (address.host, address.port), kind="client", token=address.token, about={"name": "profile"}
-            )
+            connection = dial((address.host, address.port), kind="client", token=address.token, about={"name": "profile"})
         except (OSError, WireError) as error:
             raise BrokerGone(str(error)) from error
-        self._last_id = 0
+        self._peer = Peer(connection)
+        mark_as_ours(threading.Thread(target=self._read, name="rldbg-questions", daemon=True)).start()
 
     def __enter__(self) -> "Questions":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._peer.close()
 
     def ask(self, op: str, body: Message, timeout_s: float) -> Any:
-        self._last_id += 1
         try:
-            self._connection.send({"type": "request", "id": self._last_id, "op": op, "body": body})
-            while True:
-                message = self._connection.receive(timeout_s=timeout_s)
-                if message.get("id") == self._last_id:
-                    break
-        except (OSError, WireError) as error:
-            raise BrokerGone(str(error) or f"no answer to {op}") from error
-        if not message.get("ok"):
-            raise BrokerGone(str(message.get("error")))
-        return message.get("body")
+            return self._peer.request(op, body, timeout_s)
+        except (WireError, TimeoutError) as error:
+            raise BrokerGone(str(error)) from error
+
+    def _read(self) -> None:
+        with contextlib.suppress(WireError):
+            self._peer.serve()
 
     def clock_offset(self) -> tuple[int, int]:
         """The broker's clock less ours, and the round trip of the quickest of some exchanges, in nanoseconds.
