@@ -1,7 +1,12 @@
-"""One authenticated connection of an agent or a client: requests and events both ways, on the broker's event loop."""
+"""One authenticated connection of an agent or a client: requests and events both ways, on the broker's event loop.
+
+Invariant: a peer that does not read costs the broker a bounded amount of memory and nobody else anything. Its next
+requests are read once the answers to earlier ones have left; when too many events are queued for it, it is cut off.
+"""
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -10,6 +15,7 @@ from rldbg.agent import (
     PROTOCOL,
     Decoder,
     Message,
+    RequestFailed,
     WireError,
     encode,
     nonce,
@@ -18,15 +24,10 @@ from rldbg.agent import (
 )
 from rldbg.core import RldbgError
 
+_log = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0
-
-
-class PeerGone(WireError):
-    """The connection ended before the answer came."""
-
-
-class PeerError(WireError):
-    """The peer answered that it could not do it; the text is its reason."""
+UNREAD_LIMIT_BYTES = PEER_LIMIT_BYTES
+REQUESTS_AT_ONCE = 256
 
 
 class Messages(Protocol):
@@ -56,16 +57,29 @@ class Stream:
             try:
                 data = await self._reader.read(65536)
             except OSError as error:
-                raise PeerGone(str(error)) from error
+                raise WireError(str(error)) from error
             if not data:
-                raise PeerGone("the connection ended")
+                raise WireError("the connection ended")
             self._ready = self._decoder.feed(data)
         return self._ready.pop(0)
 
     def send(self, message: Message) -> None:
         """Queues a message; a connection that is gone is noticed by its reader."""
-        if not self._writer.is_closing():
-            self._writer.write(encode(message))
+        if self._writer.is_closing():
+            return
+        unread = self._writer.transport.get_write_buffer_size()
+        if unread > UNREAD_LIMIT_BYTES:
+            _log.warning("a peer was disconnected: it left %d bytes unread", unread)
+            self._writer.transport.abort()
+            self._ready.clear()
+            return
+        self._writer.write(encode(message))
+
+    async def drain(self) -> None:
+        """Until most of what was sent has left."""
+        # What breaks the connection meanwhile is noticed by its reader.
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
 
     def close(self) -> None:
         self._writer.close()
@@ -108,6 +122,8 @@ class Peer:
         self._on_event = on_event
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Answers leave one by one, each when most of the one before has left.
+        self._answering = asyncio.Lock()
         self._last_id = 0
 
     async def run(self) -> None:
@@ -115,6 +131,8 @@ class Peer:
         try:
             while True:
                 self._take(await self._stream.receive())
+                while len(self._tasks) >= REQUESTS_AT_ONCE:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         except WireError:
             return
         finally:
@@ -124,7 +142,7 @@ class Peer:
         self._stream.close()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(PeerGone("the connection ended"))
+                waiting.set_exception(WireError("the connection ended"))
         for task in self._tasks:
             task.cancel()
 
@@ -167,7 +185,7 @@ class Peer:
         if message.get("ok"):
             waiting.set_result(message.get("body"))
         else:
-            waiting.set_exception(PeerError(str(message.get("error"))))
+            waiting.set_exception(RequestFailed(message))
 
     async def _answer(self, number: Any, op: str, body: Message) -> None:
         answer: Message = {"type": "response", "id": number, "ok": True}
@@ -175,7 +193,8 @@ class Peer:
             answer["body"] = await self._on_request(op, body)
         except RldbgError as error:
             answer |= {"ok": False, "error": error.message, "hint": error.hint, "kind": error.kind}
-        except Exception as error:  # noqa: BLE001 - border 2 of 3: one bad request must not end the broker
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the broker
             answer |= {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(WireError):
+        async with self._answering:
+            await self._stream.drain()
             self._stream.send(answer)

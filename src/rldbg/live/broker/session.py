@@ -6,7 +6,7 @@ debuggee does not know are refused here too: pydevd would never answer them. `te
 """
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.peer import Messages
 from rldbg.live.own_frames import NOT_THE_USERS
 
+_log = logging.getLogger(__name__)
 _RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
 _FRAME_BOUND = frozenset({"evaluate", "scopes", "variables", "setVariable", "setExpression", "completions"})
 _KNOWN = (
@@ -111,7 +112,7 @@ class DebugSession:
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._seq = 0
         self._settings: Message = {}
-        self._locating: asyncio.Future[None] | None = None
+        self._locating: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Reads the debuggee's messages until the connection ends."""
@@ -141,10 +142,13 @@ class DebugSession:
             # The answer to attach comes only after the configuration is done.
             self._settings = {"subProcess": False, "redirectOutput": False, "justMyCode": False} | arguments
             attached = asyncio.ensure_future(self.request("attach", self._settings, timeout_s=HANDSHAKE_S))
-            await self._initialized.wait()
-            await configure(self)
-            await self.request("configurationDone", {})
-            await attached
+            try:
+                await self._initialized.wait()
+                await configure(self)
+                await self.request("configurationDone", {})
+                await attached
+            finally:
+                attached.cancel()
 
     async def set_exception_filters(self, filters: list[str]) -> None:
         """Stops at exceptions, but at raised ones only where they pass through the user's own code.
@@ -232,9 +236,11 @@ class DebugSession:
         if event == "initialized":
             self._initialized.set()
         elif event == "stopped":
-            # Asked for in a task of its own: the answer comes through the loop that called us.
             self._stopped_threads.add(int(body.get("threadId", 0)))
-            self._locating = asyncio.ensure_future(self._locate(body))
+            # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
+            locating = asyncio.create_task(self._locate(body))
+            self._locating.add(locating)
+            locating.add_done_callback(self._locating.discard)
         elif event == "continued":
             self._resumed()
         elif event == "output" and body.get("category") not in ("telemetry", None):
@@ -250,19 +256,24 @@ class DebugSession:
         if body.get("text"):
             stop.notes.append(str(body["text"]))
         self._halt = stop
-        with contextlib.suppress(UsageError, UnreachableError):
-            stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
-            frames = stack.get("stackFrames") or []
-            fill_stop(stop, frames)
-            if self.prepare_stop is not None:
-                await self.prepare_stop(self, stop, frames)
-            threads = await self.request("threads", {})
-            names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
-            stop.thread = str(names.get(stop.thread_id, ""))
+        try:
+            await self._describe(stop)
+        except Exception as error:  # noqa: BLE001 - a stop whose place is unknown is still a stop and must be shown
+            _log.warning("where a thread stopped could not be found: %s", error or type(error).__name__)
         if self._halt is stop and not self.ended.is_set():
             self.stop = stop
             self.stops += 1
             self._on_change()
+
+    async def _describe(self, stop: Stop) -> None:
+        stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
+        frames = stack.get("stackFrames") or []
+        fill_stop(stop, frames)
+        if self.prepare_stop is not None:
+            await self.prepare_stop(self, stop, frames)
+        threads = await self.request("threads", {})
+        names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
+        stop.thread = str(names.get(stop.thread_id, ""))
 
     def _resumed(self) -> None:
         self.stop = self._halt = None

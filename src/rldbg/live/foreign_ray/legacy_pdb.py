@@ -9,7 +9,6 @@ import re
 from typing import Any
 
 from rldbg.agent import Message, WireError
-from rldbg.live.broker.peer import PeerGone
 from rldbg.live.foreign_ray.injection import lending_expression
 
 _PROMPT = "(Pdb) "
@@ -33,7 +32,7 @@ class PdbStream:
     async def receive(self) -> Message:
         message = await self._messages.get()
         if message is None:
-            raise PeerGone("the pdb session ended")
+            raise WireError("the pdb session ended")
         return message
 
     def send(self, message: Message) -> None:
