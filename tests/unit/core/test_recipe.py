@@ -57,6 +57,7 @@ def test_hydra_searchpath(folder, monkeypatch):
 
 
 def test_hydra_groups(folder):
+    pytest.importorskip("hydra")
     (folder / "model").mkdir()
     (folder / "model" / "tiny.yaml").write_text("layers: 2\n")
     child = write(folder, "child.yaml", "defaults:\n  - base\n  - model: tiny\n  - _self_\nb: 2\n")
@@ -65,6 +66,7 @@ def test_hydra_groups(folder):
 
 
 def test_hydra_packages(folder):
+    pytest.importorskip("hydra")
     (folder / "block.yaml").write_text("enable_data_dump: true\n")
     (folder / "child.yaml").write_text("defaults:\n  - block@debug\n  - _self_\nsteps: 3\n")
     assert load_recipe(folder / "child.yaml") == {"debug": {"enable_data_dump": True}, "steps": 3}

@@ -247,6 +247,7 @@ def test_dictionaries_that_lie_are_refused(kind, data, reason):
         ("[1]", "not one JSON object"),
         ('{"a": 1}\n{"a": 2}\n', "Extra data"),
         ('{"a": ' * 5000, "nested too deeply"),
+        ('{"a": ' * 300 + "1" + "}" * 300, "nested too deeply"),
         ('{"a": ' + "9" * 5000 + "}", "cannot be decoded"),
         ('{"a": "\xff"}', "not UTF-8"),
         ('{"a": [null], "_rldbg": {"nan": {"a": [5]}}}', "beyond its end"),
@@ -262,3 +263,9 @@ def test_jsonl_files_that_lie_are_refused(tmp_path, text, reason):
     with pytest.raises(IncompleteDataError, match=reason) as caught:
         load_jsonl(path)
     assert "x.jsonl" in caught.value.message
+
+
+def test_brackets_in_text_are_not_nesting(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"text": "[" * 5000 + '\\"{' * 300, "rows": [[1.5]] * 1000}))
+    assert load_jsonl(path)["text"].startswith("[[")
