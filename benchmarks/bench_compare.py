@@ -6,7 +6,7 @@
 2. Two large recordings in the page cache, one core: equal, and wholly different. The limit is reading both sides into a
    buffer. The largest resident memory is that of the whole process.
 
-    python benchmarks/bench_compare.py [--gib 4] [--only small|large]
+    python benchmarks/bench_compare.py [--gib 4] [--only small|large] [--quick]
 """
 
 import argparse
@@ -24,8 +24,7 @@ import numpy as np
 
 import rldbg
 
-RANKS, MICROS, SHAPE = 8, 2, (32, 8192)
-TRAJECTORIES, TOKENS = 512, 4096
+RANKS, MICROS = 8, 2
 NAIVE = """
 import glob, sys, torch
 a, b = sys.argv[1:]
@@ -62,12 +61,13 @@ def compare_command(a: Path, b: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "rldbg", "compare", str(a), str(b), "--json", *options]
 
 
-def small(folder: Path) -> bool:
+def small(folder: Path, count: int, length: int, shape: tuple[int, int]) -> bool:
+    """`count` trajectories of `length` tokens, and tensors of that shape."""
     import torch
 
     rng = np.random.default_rng(0)
-    tokens = rng.integers(0, 150_000, (TRAJECTORIES, TOKENS))
-    masks = np.repeat((np.arange(TOKENS) >= 512)[None].astype(np.int64), TRAJECTORIES, 0)
+    tokens = rng.integers(0, 150_000, (count, length))
+    masks = np.repeat((np.arange(length) >= length // 8)[None].astype(np.int64), count, 0)
     trajectories = [
         {
             "tokens": row.tolist(),
@@ -78,18 +78,18 @@ def small(folder: Path) -> bool:
         }
         for number, (row, mask) in enumerate(zip(tokens, masks, strict=True))
     ]
-    tensors = {(rank, micro): -rng.random(SHAPE, dtype=np.float32) for rank in range(RANKS) for micro in range(MICROS)}
+    tensors = {(rank, micro): -rng.random(shape, dtype=np.float32) for rank in range(RANKS) for micro in range(MICROS)}
     for name in ("a", "b"):
         if name == "b":
             tensors[5, 1][3, 77] -= 8
         for kind in ("trajectory", "forward_data"):
             (folder / f"pt_{name}" / kind).mkdir(parents=True)
-        body = {"step": 0, "num_trajectories": TRAJECTORIES, "trajectories": trajectories}
+        body = {"step": 0, "num_trajectories": count, "trajectories": trajectories}
         torch.save(body, folder / f"pt_{name}" / "trajectory" / "step_000000.pt")
         for (rank, micro), log_probs in tensors.items():
             values = torch.from_numpy(log_probs)
             body = {"step": 0, "rank": rank, "micro_idx": micro, "log_probs": values, "entropy": -values}
-            body["response_mask"] = torch.ones(SHAPE)
+            body["response_mask"] = torch.ones(shape)
             torch.save(body, folder / f"pt_{name}" / "forward_data" / f"step_000000_rank{rank}_micro{micro}.pt")
         command = ["convert", str(folder / f"pt_{name}"), str(folder / f"ours_{name}"), "--to", "safetensors"]
         subprocess.run([sys.executable, "-m", "rldbg", *command], check=True, stdout=subprocess.DEVNULL)
@@ -103,7 +103,7 @@ def small(folder: Path) -> bool:
         name: min(processor_s(command)[0] for _ in range(1 if name == "peer" else 3))
         for name, command in commands.items()
     }
-    print("16 pairs x 3 tensors [32, 8192] and 512 x 4096 tokens, processor seconds end to end")
+    print(f"16 pairs x 3 tensors {list(shape)} and {count} x {length} tokens, processor seconds end to end")
     print("  " + " | ".join(f"{name} {seconds:.3f}" for name, seconds in best.items()))
     ratio = best["peer"] / best["ours"]
     on_same = best["peer"] / best["ours on the peer's files"]
@@ -111,12 +111,12 @@ def small(folder: Path) -> bool:
     return ratio >= 40
 
 
-def write_large(root: Path, gib: float, seed: int, rows: int = 128) -> None:
-    """Log probs, entropies and a mask, together 64 MiB a micro-batch, over 8 ranks."""
+def write_large(root: Path, gib: float, seed: int, rows: int) -> None:
+    """Log probs, entropies and a mask, together half a MiB per row of a micro-batch, over 8 ranks."""
     rng = np.random.default_rng(seed)
     values = -rng.random((rows, 65_536), dtype=np.float32)
     mask = np.ones(values.shape, np.int8)
-    micros = max(1, round(gib * 1024 / 64 / RANKS))
+    micros = max(1, round(gib * 2048 / rows / RANKS))
     ids = [(f"g{number}", 0) for number in range(RANKS * micros * rows)]
     for rank in range(RANKS):
         with rldbg.Recorder(root, identity=rldbg.Identity(rank=rank)) as recorder:
@@ -136,11 +136,11 @@ def read_both(a: Path, b: Path) -> float:
     return time.process_time() - started
 
 
-def large(folder: Path, gib: float) -> bool:
+def large(folder: Path, gib: float, rows: int) -> bool:
     # Written by another process: a child's largest resident memory counts that of the process that started it.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         for name, seed in (("a", 0), ("same", 0), ("other", 1)):
-            pool.submit(write_large, folder / name, gib, seed).result()
+            pool.submit(write_large, folder / name, gib, seed, rows).result()
         pool.submit(write_large, folder / "tiny", 0, 0, 1).result()
     good = True
     print(f"two recordings of {gib:g} GiB in the page cache, one core, processor seconds")
@@ -167,14 +167,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.0, help="size of each large recording")
     parser.add_argument("--only", choices=("small", "large"))
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
+    quick = options.quick
     folder = Path(tempfile.mkdtemp(prefix="bench-compare-"))
     try:
-        good = options.only == "large" or small(folder)
-        good &= options.only == "small" or large(folder, options.gib)
+        good = options.only == "large" or small(folder, *((8, 64, (16, 128)) if quick else (512, 4096, (32, 8192))))
+        good &= options.only == "small" or large(folder, *((0.0, 1) if quick else (options.gib, 128)))
     finally:
         shutil.rmtree(folder)
-    return 0 if good else 1
+    return 0 if good or quick else 1
 
 
 if __name__ == "__main__":

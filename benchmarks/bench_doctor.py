@@ -4,9 +4,10 @@ All search the same anchors of the same knowledge in the same realistic log (2 G
 the peers get a piece of it, because they would take too long. The limit is reading the file from the page cache.
 Speeds are of one thread's processor time.
 
-    python benchmarks/bench_doctor.py [MEGABYTES]
+    python benchmarks/bench_doctor.py [MEGABYTES] [--quick]
 """
 
+import argparse
 import re
 import resource
 import subprocess
@@ -82,7 +83,7 @@ def expressions():
 def piece(path, folder, megabytes):
     part = folder / f"piece{megabytes}.log"
     with path.open("rb") as stream:
-        part.write_bytes(stream.read(megabytes * 1_000_000))
+        part.write_bytes(stream.read(int(megabytes * 1_000_000)))
     return part
 
 
@@ -103,7 +104,12 @@ def line_by_line(part, anchors):
     return timed(action, repeats=1)[0]
 
 
-def main(megabytes):
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("megabytes", nargs="?", type=int, default=2000)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
+    options = parser.parse_args()
+    megabytes, piece_mb, small_mb = (1, 1, 0.05) if options.quick else (options.megabytes, 100, 4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "run.log"
@@ -116,9 +122,9 @@ def main(megabytes):
             spent, found = ours(path, engine)
             assert [cause.id for cause in found.root_causes] == ["torch-cuda-oom"], found.root_causes
             rows[f"rldbg doctor ({engine})"] = size / spent / 1e6
-        part, small = piece(path, folder, 100), piece(path, folder, 4)
-        rows["grep -E, same anchors"] = 100 / grep(part, folder, anchors)
-        rows["re, line by line, same anchors"] = 4 / line_by_line(small, anchors)
+        part, small = piece(path, folder, piece_mb), piece(path, folder, small_mb)
+        rows["grep -E, same anchors"] = piece_mb / grep(part, folder, anchors)
+        rows["re, line by line, same anchors"] = small_mb / line_by_line(small, anchors)
         rows["limit: reading the file"] = limit
         fastest = rows["rldbg doctor (hyperscan)"]
         for label, speed in rows.items():
@@ -127,4 +133,4 @@ def main(megabytes):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    main()

@@ -178,16 +178,16 @@ def lines(data: Data) -> list[Line]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the data, fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rldbg-bench-formats-"))
     try:
-        data = Data(folder, 128 if options.quick else 512)
+        data = Data(folder, 8 if options.quick else 512)
         data.check()
-        results = [line.measure(2 if options.quick else 3) for line in lines(data)]
+        results = [line.measure(1 if options.quick else 3) for line in lines(data)]
     finally:
         shutil.rmtree(folder)
-    return 0 if all(results) else 1
+    return 0 if options.quick or all(results) else 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ there already. The peer is plain debugpy: `debugpy.listen()` in the process and 
 Ray and most guides use. The limit of a command is `rldbg --version`, that of a request a bare TCP round trip with as
 many processes. What an agent costs its process is measured by bench_live_overhead.py.
 
-    python benchmarks/bench_live.py [--agents 200] [--ranks 32]
+    python benchmarks/bench_live.py [--agents 200] [--ranks 32] [--quick]
 """
 
 import argparse
@@ -274,15 +274,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--agents", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=32)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
+    agents, ranks = (3, 2) if options.quick else (options.agents, options.ranks)
     print(json.dumps({"python": sys.version.split()[0], "cpus": os.cpu_count(), "load": os.getloadavg()[0]}))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         bare = timed(lambda: subprocess.run([sys.executable, "-m", "rldbg", "--version"], capture_output=True))
         try:
             running_rank(bench, bare)
-            stopped_ranks(bench, options.ranks, bare)
-            many_agents(bench, options.agents, bare)
+            stopped_ranks(bench, ranks, bare)
+            many_agents(bench, agents, bare)
         finally:
             bench.clear()
             with contextlib.suppress(Exception):

@@ -9,6 +9,7 @@ the limit is a process without an agent, 1 x.
 
     python benchmarks/bench_live_overhead.py loop [--python PYTHON]    another interpreter for the measured processes
     python benchmarks/bench_live_overhead.py step                      a small step of the trainer's default recipe
+    python benchmarks/bench_live_overhead.py --quick                   one process of few measurements: does it run
 """
 
 import argparse
@@ -191,11 +192,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", nargs="?", choices=["loop", "step"], default="loop")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
     # A pass of the loop is like every other, and the fastest is its cost. A step is compared with the same step of the
     # others, and single pairs differ by some per cent: many of them in few processes, for starting one takes seconds.
     steady = options.workload == "loop"
-    sets, rounds = (15, 12) if steady else (2, 30)
+    sets, rounds = (1, 2) if options.quick else (15, 12) if steady else (2, 30)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as errors:
         script = Path(folder) / "subject.py"
         script.write_text(LOADED + (LOOP + OBEY + AGAIN if steady else STEP + OBEY + TRAIN))

@@ -289,30 +289,32 @@ def resident(name: str) -> int:
     raise SystemExit(f"/proc/self/status has no {name}")
 
 
-def measure(folder: Path, chosen: list[str], samples: int, repeats: int) -> list[Line]:
+def measure(folder: Path, chosen: list[str], samples: int, repeats: int, small: int, large_mib: int) -> list[Line]:
     lines = []
     if "small" in chosen:  # before anything is deleted
-        lines += [bench_small_records(folder, per_file, 2048) for per_file in (16, 1)]
+        lines += [bench_small_records(folder, per_file, small) for per_file in (16, 1)]
     if "memory" in chosen:
         lines.append(bench_memory(folder, samples, 4096))
     if "time" in chosen:
         lines += bench_training_time(folder, samples, 4096, repeats)
     if "large" in chosen:
-        lines += [bench_large_files(folder, size * MIB, 512 // size) for size in (16, 64)]
+        sizes = (16, 64) if large_mib > 64 else (1,)
+        lines += [bench_large_files(folder, size * MIB, large_mib // size) for size in sizes]
     return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller data, fewer repeats")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     parser.add_argument("--only", default="small,memory,time,large", help="which of these to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
-    samples, repeats = (128, 3) if options.quick else (512, 10)
+    quick = options.quick
+    samples, repeats, small, large_mib = (8, 1, 64, 2) if quick else (512, 10, 2048, 512)
     random.seed(0)
     folder = Path(tempfile.mkdtemp(prefix="rldbg-bench-"))
     try:
-        lines = measure(folder, options.only.split(","), samples, repeats)
+        lines = measure(folder, options.only.split(","), samples, repeats, small, large_mib)
     finally:
         shutil.rmtree(folder)
     for line in lines:
@@ -322,7 +324,7 @@ def main() -> int:
             verdict = "holds" if line.holds else "DOES NOT HOLD"
             print(f"{line.name}\n  ours {line.ours} | peer {line.peer} | limit {line.limit}")
             print(f"  ratio {line.ratio:.2f}, goal {line.goal}: {verdict}")
-    return 0 if all(line.holds for line in lines) else 1
+    return 0 if quick or all(line.holds for line in lines) else 1
 
 
 if __name__ == "__main__":

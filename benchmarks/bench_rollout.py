@@ -5,7 +5,7 @@ rollout` (workflow, outcome, batch saved); the peer is `httpx.AsyncClient` with 
 is what a script of one's own would do; the limit is the bare client of the rollout. Processor time a request, without
 the start of Python.
 
-    python benchmarks/bench_rollout.py [--episodes 3000] [--concurrency 1000]
+    python benchmarks/bench_rollout.py [--episodes 3000] [--concurrency 1000] [--quick]
 """
 
 import argparse
@@ -78,7 +78,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--episodes", type=int, default=3000)
     parser.add_argument("--concurrency", type=int, default=1000)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
+    episodes, concurrency = (20, 10) if options.quick else (options.episodes, options.concurrency)
     context = multiprocessing.get_context("spawn")
     address = context.Queue()
     server = context.Process(target=served, args=(address,), daemon=True)
@@ -88,8 +90,8 @@ def main() -> None:
     for name, work in (("ours", ours), ("peer (httpx)", peer), ("limit (bare client)", bare)):
         work(place, 10, 10)
         started, processor = time.monotonic(), time.process_time()
-        work(place, options.episodes, options.concurrency)
-        costs[name] = (time.process_time() - processor) / options.episodes
+        work(place, episodes, concurrency)
+        costs[name] = (time.process_time() - processor) / episodes
         wall = time.monotonic() - started
         print(f"{name:20} {costs[name] * 1e3:7.2f} ms of processor a request, {wall:5.1f} s in all")
     server.terminate()

@@ -3,9 +3,10 @@
 The same command is started by itself and by `rldbg run`; what counts is the time until its program's first line.
 The dry runs are of the scripts in tests/launch_scripts. Limits: 1 s of start-up, 2 s of dry run.
 
-    python benchmarks/bench_run.py [REPEATS]
+    python benchmarks/bench_run.py [REPEATS] [--quick]
 """
 
+import argparse
 import os
 import resource
 import statistics
@@ -48,7 +49,12 @@ def dry_run(script):
     return time.perf_counter() - began
 
 
-def main(repeats):
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("repeats", nargs="?", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
+    options = parser.parse_args()
+    repeats = 1 if options.quick else options.repeats
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAIN)
@@ -69,4 +75,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main()

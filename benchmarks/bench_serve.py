@@ -2,6 +2,7 @@
 `model.generate` on an equal static batch in this process. The model has random weights.
 
     python benchmarks/bench_serve.py                                            the tiny model, 32 at once
+    python benchmarks/bench_serve.py --quick                                    as little as possible: does it run
     python benchmarks/bench_serve.py --size 0.5b --concurrency 64 --dtype bfloat16   on a GPU
 
 Needs torch, transformers, safetensors, starlette and uvicorn; nothing else of the project's dependencies.
@@ -58,7 +59,10 @@ def arguments():
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--threads", type=int, default=1, help="of the server and of the static batch, on a CPU")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     options = parser.parse_args()
+    if options.quick:
+        options.concurrency, options.tokens, options.alone, options.rounds = 4, 8, 1, 1
     if options.device == "auto":
         import torch
 

@@ -2,8 +2,11 @@
 
 The limit is a plain os.scandir walk of the same folders that asks for nothing but names, in the same run. The time
 of a bare `python -c pass` is printed too, because no command line can start faster.
+
+    python benchmarks/bench_show.py [--quick]
 """
 
+import argparse
 import json
 import os
 import resource
@@ -24,18 +27,16 @@ from rldbg.recording.recorder.journal import Journal
 
 KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "batch_inputs")
 RANKS = 8
-FILES = 100_000
-ROUNDS = 5
 
 
-def make(root: Path) -> None:
+def make(root: Path, files: int) -> None:
     """Small files of our own format with a journal a rank, as eight processes would leave them."""
     journals = [Journal(root, Identity(rank=rank, host="node0", pid=rank + 1), "safetensors") for rank in range(RANKS)]
     samples = (SampleId("g0", 0), SampleId("g0", 1))
     record = Record(RecordKey("x", 0), {"log_probs": np.zeros((2, 8), np.float32)}, samples, ("a", "a"), "policy")
     for kind in KINDS:
         (root / kind).mkdir()
-        for step in range(FILES // len(KINDS) // RANKS):
+        for step in range(files // len(KINDS) // RANKS):
             for rank, journal in enumerate(journals):
                 key = RecordKey(kind, step, rank)
                 header, buffers = native.encode([Record(key, record.fields, samples, ("a", "a"), "policy")])
@@ -79,25 +80,28 @@ def _best(runs: list[tuple[float, float]]) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
+    files, rounds = (560, 1) if parser.parse_args().quick else (100_000, 5)
     root = Path(tempfile.mkdtemp(prefix="bench-show-"))
     try:
         started = time.perf_counter()
-        make(root)
-        print(f"made {FILES:,} files in {time.perf_counter() - started:.1f} s")
+        make(root, files)
+        print(f"made {files:,} files in {time.perf_counter() - started:.1f} s")
         show = ("-c", "from rldbg.cli import main; main()", "show", str(root))
         time.sleep(2.5)  # an index is kept only of folders that have been quiet for two seconds
         colds = []
         for _ in range(2):
             (root / "index.json").unlink(missing_ok=True)
             colds.append(first_output(*show))
-        indexed = [first_output(*show) for _ in range(ROUNDS)]
+        indexed = [first_output(*show) for _ in range(rounds)]
         body = json.loads(subprocess.run([sys.executable, *show, "--json"], capture_output=True, check=True).stdout)
         records = sum(kind["records"] for kind in body["kinds"].values())
-        assert (records, body["health"]) == (FILES, []), (records, body["health"][:2])
-        walks = [walk_s(root)[0] for _ in range(ROUNDS)]
-        bare = [first_output("-c", "print()") for _ in range(ROUNDS)]
+        assert (records, body["health"]) == (files, []), (records, body["health"][:2])
+        walks = [walk_s(root)[0] for _ in range(rounds)]
+        bare = [first_output("-c", "print()") for _ in range(rounds)]
         print(f"show, no index      {_best(colds)} (best of {len(colds)})")
-        print(f"show, indexed       {_best(indexed)} (best of {ROUNDS}); goal < 1 s")
+        print(f"show, indexed       {_best(indexed)} (best of {rounds}); goal < 1 s")
         print(f"bare interpreter    {_best(bare)}")
         print(f"limit: scandir walk {min(walks):7.3f} s for the names of {walk_s(root)[1]:,} files")
         print(f"indexed / (interpreter + walk) = {min(indexed)[0] / (min(walks) + min(bare)[0]):.1f}")

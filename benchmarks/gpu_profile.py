@@ -2,12 +2,13 @@
 
 Needs torch and transformers only, and runs from a source checkout:
 
-    PYTHONPATH=src python benchmarks/gpu_profile.py
+    PYTHONPATH=src python benchmarks/gpu_profile.py [--quick]
 
 The steps run in a process that is armed as `rldbg profile` arms it (start-up hook, plan file) and are profiled in steps
 3 and 4. Each kernel is followed back to its launch, and the launch to the innermost phase around it. What must hold:
 kernels launched by autograd's own thread lie in `backward`, those inside an optimizer's step in `optimizer`, and nearly
-all GPU time in some phase. Prints one JSON object; exit code 1 when something does not hold.
+all GPU time in some phase. Prints one JSON object; exit code 1 when something does not hold, 3 when there is no
+CUDA device.
 """
 
 import argparse
@@ -117,6 +118,12 @@ def attribute(path):
     return by_phase, {name: dict(counts) for name, counts in known.items()}, on_gpu
 
 
+def has_gpu():
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def innermost(phases, when):
     around = [event for event in phases if event["ts"] <= when <= event["ts"] + event["dur"]]
     return around[-1]["name"].removeprefix("phase:") if around else "outside"
@@ -127,11 +134,17 @@ def main():
     defaults = {"vocabulary": 151936, "hidden": 896, "layers": 24, "samples": 16, "micro": 4, "prompt": 256}
     for name, value in (defaults | {"response": 512, "steps": 8}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs")
     parser.add_argument("--child", action="store_true")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.vocabulary, arguments.hidden, arguments.layers = 64, 128, 1
     if arguments.child:
         child(arguments)
         return 0
+    if not has_gpu():
+        print("there is no CUDA device here", file=sys.stderr)
+        return 3
     with tempfile.TemporaryDirectory() as scratch:
         bare, _ = run_child(arguments, Path(scratch), "")
         traced, _ = run_child(arguments, Path(scratch) / "phases", "phases")

@@ -1,6 +1,10 @@
 """The trainer's step functions on a GPU: bf16, a random causal model of about half a billion parameters.
 
-Needs torch and transformers only, and runs from a source checkout:  PYTHONPATH=src python benchmarks/gpu_steps.py
+Needs torch and transformers only, and runs from a source checkout:
+
+    PYTHONPATH=src python benchmarks/gpu_steps.py [--quick]
+
+Without a GPU the same steps run on the CPU.
 Prints time and memory of each stage, and the share of the GPU's measured matrix-product rate that the step reaches.
 """
 
@@ -17,6 +21,8 @@ from rldbg.replay import Trajectory
 from rldbg.trainer.settings import AlgorithmSettings, OptimizerSettings
 from rldbg.trainer.shards import micro_batches, prepare
 from rldbg.trainer.steps import apply_gradients, forward, make_optimizer, train_micro_batch
+
+QUICK = {"vocabulary": 64, "hidden": 128, "layers": 1, "samples": 4, "micro": 2, "prompt": 8, "response": 8, "steps": 2}
 
 
 def build(arguments, device):
@@ -107,7 +113,11 @@ def main():
         "steps": 6,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
     arguments = parser.parse_args()
+    if arguments.quick:
+        for name, value in QUICK.items():
+            setattr(arguments, name, value)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(arguments, device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
