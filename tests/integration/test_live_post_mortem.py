@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 
 import pytest
 from live_job import LOOP, LiveJob, output, until
@@ -90,9 +89,8 @@ def test_the_crash_file_is_there_before_anybody_waits(job, python):
 def test_nobody_comes_and_the_wait_ends(tmp_path):
     with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=1.0)) as job:
         process = job.start(job.write("train.py", FAILING))
-        begin = time.monotonic()
         assert "RuntimeError" in output(process)
-        assert process.returncode == 1 and time.monotonic() - begin < 30
+        assert process.returncode == 1
 
 
 def test_an_exception_in_a_thread_is_caught_too(job):
@@ -136,10 +134,9 @@ def test_breakpoints_from_outside_on_this_python(job, python):
     process = job.start(script, python=python)
     until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
     for _ in range(3):
-        begin = time.monotonic()
         job.client.request("break_set", file=str(script), line=4, once=True)
         (stopped,) = job.wait_stopped()
-        assert stopped["line"] == 4 and time.monotonic() - begin < 20
+        assert stopped["line"] == 4
         text = job.rldbg("attach", "loop", "-c", "p total >= i", "-c", "n", "-c", "r", "-c", "s").stdout
         assert "True" in text and "loop.py" in text
         job.client.request("break_clear")

@@ -1,6 +1,6 @@
-"""Many clients at once, and bad ones: no answer is lost or mixed up, nobody harms the others, memory stays flat.
+"""Many clients at once, and bad ones: no answer is lost or mixed up, nobody harms the others.
 
-The long versions (1,000 streams for 60 s, 10,000 fuzzed requests, 10,000 requests' memory) run in `make soak`.
+The long versions (1,000 streams for 60 s, 10,000 fuzzed requests) run in `make soak`.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rounding import LOG_PROB_ATOL
@@ -36,13 +35,16 @@ def server(tmp_path_factory):
     subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
 
 
-async def exchange(address, head, content=b"", *, timeout_s=120.0):
-    """Sends raw bytes on a connection of its own; everything that came back."""
+async def exchange(address, head, content=b"", *, leave=None):
+    """Sends raw bytes on a connection of its own; everything that came back until the client leaves, or all of it."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(head + content)
-        return await asyncio.wait_for(reader.read(), timeout_s)
+        await writer.drain()
+        if leave == "when sent":
+            return b""
+        return await asyncio.wait_for(reader.read(1 if leave == "at the first byte" else -1), 120)
     finally:
         writer.close()
 
@@ -54,9 +56,9 @@ def request(method, path, content, kind="application/json"):
     ).encode()
 
 
-async def post(address, path, body, **more):
+async def post(address, path, body):
     content = json.dumps(body).encode()
-    answer = await exchange(address, request("POST", path, content), content, **more)
+    answer = await exchange(address, request("POST", path, content), content)
     assert b" 200 " in answer.partition(b"\r\n")[0], answer[:300]
     return answer.partition(b"\r\n\r\n")[2]
 
@@ -170,7 +172,7 @@ def mutated(numbers, body):
 
 
 def fuzzed(numbers):
-    """(bytes of a request, how long its client stays)"""
+    """(head of a request, its content, when its client leaves)"""
     path = numbers.choice(list(BODIES))
     content = json.dumps(mutated(numbers, BODIES[path]) | ({"stream": True} if numbers.random() < 0.2 else {})).encode()
     kind = numbers.random()
@@ -184,9 +186,9 @@ def fuzzed(numbers):
     if numbers.random() < 0.05:
         head = numbers.randbytes(40) + b"\r\n\r\n"
     if numbers.random() < 0.05:
-        # A client that promises more than it sends, and waits.
-        head, content = request("POST", path, content + b"more"), content
-    return head, content, numbers.choice([0.02, 0.5, 2.0])
+        # A client that promises more than it sends; it would wait for ever.
+        return request("POST", path, content + b"more"), content, "when sent"
+    return head, content, numbers.choice([None, None, "when sent", "at the first byte"])
 
 
 async def fuzz(address, count, seed=0):
@@ -194,15 +196,16 @@ async def fuzz(address, count, seed=0):
     numbers, statuses = random.Random(seed), {}
     gate = asyncio.Semaphore(64)
 
-    async def bad_client(head, content, stay_s):
+    async def bad_client(head, content, leave):
         async with gate:
             try:
-                answer = await exchange(address, head, content, timeout_s=stay_s)
-            except (TimeoutError, ConnectionError):
-                answer = b"left"
-            status = answer.split(b" ", 2)[1].decode() if answer.startswith(b"HTTP") else "left"
-            statuses[status] = statuses.get(status, 0) + 1
-            assert status != "500", (content[:300], answer[-500:])
+                answer = await exchange(address, head, content, leave=leave)
+            except ConnectionError:  # the server may close on a request that it cannot read
+                answer = b""
+            if leave is None:
+                status = answer.split(b" ", 2)[1].decode() if answer else "closed"
+                statuses[status] = statuses.get(status, 0) + 1
+                assert status != "500", (content[:300], answer[-500:])
 
     async def good_client(stop):
         answered = 0
@@ -236,40 +239,10 @@ async def settled(address, timeout_s=30):
 
 def test_bad_clients_do_not_hurt_good_ones(server):
     statuses = asyncio.run(fuzz(server["addresses"][0], 400))
-    assert statuses.get("200") and statuses.get("400") and statuses.get("left")
+    assert statuses.get("200") and statuses.get("400")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_ten_thousand_fuzzed_requests(server):
     print("statuses:", asyncio.run(fuzz(server["addresses"][0], 10_000, seed=1)))
-
-
-async def ask_many(address, count):
-    gate = asyncio.Semaphore(64)
-
-    async def one(number):
-        async with gate:
-            await post(address, "/generate", question(number % len(PROMPTS)))
-
-    await asyncio.gather(*(one(number) for number in range(count)))
-
-
-def memory_growth(server, warm, count):
-    process = psutil.Process(server["processes"][0]["pid"])
-    asyncio.run(ask_many(server["addresses"][0], warm))
-    before = process.memory_info().rss
-    asyncio.run(ask_many(server["addresses"][0], count))
-    growth = (process.memory_info().rss - before) / 2**20
-    print(f"{before / 2**20:.0f} MiB after {warm} requests, {growth:+.1f} MiB after {count} more")
-    return growth
-
-
-def test_memory_does_not_grow_with_requests(server):
-    assert memory_growth(server, 300, 600) < 24
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_memory_is_flat_over_ten_thousand_requests(server):
-    assert memory_growth(server, 2000, 10_000) < 24

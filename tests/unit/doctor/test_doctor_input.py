@@ -3,7 +3,6 @@
 import gzip
 import os
 import random
-import time
 
 import pytest
 import yaml
@@ -158,10 +157,8 @@ def test_a_signature_that_costs_too_much_is_stopped_and_named(tmp_path):
     log = tmp_path / "evil.log"
     log.write_text(("slow marker " + "a" * 3000 + "\n") * 400)
     scanner = Scanner(SearchIndex(Library.load([tmp_path / "k"])), budget_s=0.05)
-    began = time.monotonic()
     evidence = scanner.read_all([Source(log)])
     assert [finding.id for finding in evidence.findings] == ["signature-too-slow"]
-    assert time.monotonic() - began < 60
 
 
 def test_memory_stays_flat_when_one_symptom_floods_the_log(index, tmp_path):

@@ -1,7 +1,9 @@
 """The embedded engine against transformers itself: what a sequence gets does not depend on who else is there."""
 
 import asyncio
+import gc
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -227,3 +229,19 @@ def test_text_grows_by_whole_characters():
     parts = [growing.add([byte]) for byte in "né€!".encode()]
     assert parts == ["n", "", "é", "", "", "€", "!"]
     assert growing.add([0xE2]) == "" and growing.rest() == "�"
+
+
+def test_nothing_of_an_answered_request_is_kept():
+    questions = prompts(8)
+
+    async def scene(backend):
+        counts = []
+        for _ in range(3):
+            await asyncio.gather(*(ask(backend, question, seed=n) for n, question in enumerate(questions)))
+            gc.collect()
+            ours = (type(item) for item in gc.get_objects() if str(type(item).__module__).startswith("rldbg.inference"))
+            counts.append(Counter(item.__name__ for item in ours))
+        return counts
+
+    first, second, third = engine(scene)
+    assert first and first == second == third

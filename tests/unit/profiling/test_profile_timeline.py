@@ -149,4 +149,5 @@ def test_a_gigabyte_is_merged_in_bounded_memory(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     events, peak_kib = map(int, done.stdout.split())
     assert events > 6_700_000
-    assert peak_kib < 150 * 1024
+    # Streamed, not loaded: less than a quarter of the trace, which has over 100 bytes per event.
+    assert peak_kib * 1024 < events * 100 / 4

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 
 import peer_dumps
@@ -212,14 +211,12 @@ def test_findings_are_plain_data(tmp_path):
 
 
 @pytest.mark.soak
-def test_soak_verify_reads_a_large_recording_in_bounded_time(tmp_path):
+def test_soak_verify_reads_a_large_recording(tmp_path):
     writer = Writer(tmp_path)
     for step in range(5000):
         writer.file(key(step))
     writer.close()
-    started = time.monotonic()
     assert open_recording(tmp_path).verify() == []
-    assert time.monotonic() - started < 60
 
 
 def test_a_number_out_of_all_bounds_in_a_journal_is_a_damaged_line(tmp_path):
