@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test unit lint check soak bench docs setup clean
 
-demo: setup
+demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
 
 test: unit
@@ -39,12 +39,14 @@ docs: setup
 
 setup: .venv/.installed
 
-# torch goes first, through the constraints file, so that nothing later pulls another build of it.
 .venv/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	@PYTHON=$(PYTHON) .ci/setup dev
+	@touch $@
+
+# The tour needs less than the tests, and nothing more where the tests' packages are installed.
+.venv/.installed-for-demo: pyproject.toml constraints.txt
+	@test .venv/.installed -nt pyproject.toml -a .venv/.installed -nt constraints.txt || PYTHON=$(PYTHON) .ci/setup ray,train
+	@touch $@
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache
