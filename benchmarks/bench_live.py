@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rldbg.agent import Decoder, armed_environment, encode
 from rldbg.core import Run
-from rldbg.live import BrokerClient, BrokerDebuggee, PdbWords, cast, start_broker, stop_broker
+from rldbg.live import BrokerClient, BrokerDebuggee, PdbCommands, broadcast, start_broker, stop_broker
 
 WAIT = "import sys\nsys.stdin.readline()\n"
 STOP = """
@@ -145,10 +145,10 @@ def stopped_ranks(bench, count, bare):
         bench.start("stop", STOP, RANK=rank)
     with BrokerClient(bench.run.path) as client:
         until(lambda: len(stopped(client)) >= count)
-        result = cast(client, "all", "p loss")
+        result = broadcast(client, "all", "p loss")
         assert len(result.answers) == count and result.ok
         typed = timed(lambda: command(bench, "cast", "all", "p loss"))
-        inside = timed(lambda: cast(client, "all", "p loss"))
+        inside = timed(lambda: broadcast(client, "all", "p loss"))
         who = f"@{stopped(client)[0]['pid']}"
         row("rldbg attach, stopped rank, locals", timed(lambda: _typed_prompt(bench, who)), None, bare, 1.0)
         row("  of that attach, prompt and locals", timed(lambda: _prompt_with_locals(bench, who)), None, None, 1.0)
@@ -163,7 +163,7 @@ def _typed_prompt(bench, who):
 
 def _prompt_with_locals(bench, who):
     with BrokerClient(bench.run.path) as client:
-        words = PdbWords(BrokerDebuggee(client, who, stop=True))
+        words = PdbCommands(BrokerDebuggee(client, who, stop=True))
         assert words.here().ok and words.execute("locals").ok
 
 

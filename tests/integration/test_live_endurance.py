@@ -13,7 +13,7 @@ import pytest
 from live_job import LOOP, LiveJob, output, until
 
 from rldbg.core import RldbgError, UsageError
-from rldbg.live import BrokerClient, cast, start_broker
+from rldbg.live import BrokerClient, broadcast, start_broker
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_orders_that_make_no_sense_do_not_wedge_a_session(job):
     assert len(outcomes) == 2
     # The session still answers after all that.
     job.client.request("attach", who="0", stop=True)
-    assert cast(job.client, "0", "p 1 + 1").answers[0].value == 2
+    assert broadcast(job.client, "0", "p 1 + 1").answers[0].value == 2
     job.client.request("continue", who="0")
 
 
@@ -111,7 +111,7 @@ print("ENDED", flush=True)
     asked = {"expression": value, "frameId": "stopped", "context": "watch"}
     shown = job.client.request("dap", who="train", command="evaluate", arguments=asked, limit_s=10_000, timeout_s=60.0)
     assert "its repr raised TookTooLong" in shown["result"]
-    assert len(cast(job.client, "train", "p text").answers[0].value) > 5_000
+    assert len(broadcast(job.client, "train", "p text").answers[0].value) > 5_000
     # It stands where it stood, and goes on when it is told to.
     assert _state(job)["state"] == "stopped" and _state(job)["debugged"]
     job.client.request("continue", who="all")
@@ -126,7 +126,7 @@ def test_rounds_of_attaching_and_leaving_leave_no_trace(job, rounds):
     for number in range(rounds):
         with BrokerClient(job.run.path) as client:
             client.request("attach", who="0", stop=True)
-            assert cast(client, "0", "p 1 + 1").answers[0].value == 2
+            assert broadcast(client, "0", "p 1 + 1").answers[0].value == 2
             if number % 3:
                 client.request("resume", who="0", how="next", wait_s=10)
             if number % 2:
@@ -181,7 +181,7 @@ def test_a_rank_killed_in_any_state_harms_nobody(job, state):
     until(lambda: _state_of(job, 0).get("state") == "exited", "the broker to notice")
     job.client.request("break_clear")
     job.client.request("attach", who="1", stop=True)
-    assert cast(job.client, "1", "p 1 + 1").answers[0].value == 2
+    assert broadcast(job.client, "1", "p 1 + 1").answers[0].value == 2
     job.client.request("continue", who="1")
     job.write("stop", "")
     assert "ENDED" in output(survivor)
@@ -222,7 +222,7 @@ def test_clients_killed_at_random_moments_leave_ranks_in_order(job, seed):
         job.client.request("break_clear")
         for rank in range(2):
             if _state_of(job, rank)["state"] == "stopped":
-                assert cast(job.client, str(rank), "p 1 + 1").ok
+                assert broadcast(job.client, str(rank), "p 1 + 1").ok
                 job.client.request("continue", who=str(rank))
     job.write("stop", "")
     for process in ranks:
@@ -235,9 +235,9 @@ def test_many_stopped_ranks_answer_together(job, count):
     for rank in range(count):
         job.write(f"break_{rank}", "")
     job.wait_stopped(count)
-    result = cast(job.client, "all", "p len('rank') - 4")
-    assert [(fold.value, len(fold.who)) for fold in result.folds] == [(0, count)]
-    stepped = cast(job.client, "all", "n")
+    result = broadcast(job.client, "all", "p len('rank') - 4")
+    assert [(group.value, len(group.who)) for group in result.groups] == [(0, count)]
+    stepped = broadcast(job.client, "all", "n")
     assert stepped.ok and len(stepped.answers) == count
     job.client.request("continue", who="all")
     job.write("stop", "")
@@ -273,7 +273,7 @@ def test_an_agent_finds_the_next_broker_and_keeps_its_place(job):
     with BrokerClient(job.run.path) as client:
         until(lambda: [p for p in client.request("ps")["processes"] if p["rank"] == 0], "the agent")
         client.request("attach", who="0", stop=True)
-        assert cast(client, "0", "p 1 + 1").answers[0].value == 2
+        assert broadcast(client, "0", "p 1 + 1").answers[0].value == 2
         client.request("continue", who="0")
     job.write("stop", "")
     assert "ENDED" in output(process)

@@ -111,7 +111,7 @@ print("RESULT", outer(5), flush=True)
     text = said("s", "a", "unt 6", "b", "n", "p [v + a for v in x]", "b inner, a == 6", "enable 1")
     assert "args = (7,)\nkw = {'z': 9}\n" in text and "(6)inner()" in text and "\n[5, 10, 15]\n" in text
     # What `until` set is gone once it has served; a function stands for its first line.
-    assert "no breakpoint is set" in text and "2 " in text and "words.py:4" in text
+    assert "no breakpoints set" in text and "2 " in text and "words.py:4" in text
     assert "*** there is no enable here" in text
     assert "\n6\n" in said("c", "p a")
     # A thread that sleeps in C is shown where it is, and says why it cannot be asked.
@@ -187,7 +187,7 @@ for x in range(100_000):
     until(lambda: any(p["who"] == "late" for p in job.ps()), "the agent")
     # WHEN a breakpoint names a module that no process has loaded yet
     done = job.rldbg("break", "reward:2", "--once", check=False)
-    assert done.returncode == 1 and "there is no module reward here, nor yet in late" in done.stderr
+    assert done.returncode == 1 and "no module reward here, nor in late" in done.stderr
     job.write("go", "")
     # THEN it stops there once it is loaded, and only once
     job.wait_stopped()
@@ -438,9 +438,9 @@ def test_breakpoints_that_cannot_be_meant_are_refused_or_doubted(job):
 
     assert said(f"{script}:4", "--if", "loss ===")[0] == 2
     code, text = said(f"{script}:2000")
-    assert code == 1 and "line 2000 holds no code" in text
+    assert code == 1 and "line 2000 has no code" in text
     code, text = said("nowhere.py:3")
-    assert code == 1 and "there is no file" in text
+    assert code == 1 and "no file" in text
     assert said("--on-exception")[0] == 0
     # A slip in the numbers clears nothing.
     assert said("--clear", "x")[0] == 2 and said("--clear", "99")[0] == 2

@@ -211,7 +211,7 @@ def test_broker_of_a_run_inside_the_job_is_forwarded_too(cluster, job):
     run_folder = cluster.folder / ".rldbg" / "runs" / "inside"
     run_folder.mkdir(parents=True)
     code = (
-        "import json, sys, os\nfrom rldbg.live.broker.service import ServiceOptions, serve\nfrom pathlib import Path\n"
+        "import json, sys, os\nfrom rldbg.live.service import ServiceOptions, serve\nfrom pathlib import Path\n"
         f"serve(ServiceOptions(run=Path({str(run_folder)!r}), host={cluster.net + '.10'!r}, owner_pid={os.getpid()}))\n"
     )
     broker = subprocess.Popen(["nsenter", f"--net=/var/run/netns/{cluster.tag}10", sys.executable, "-c", code])

@@ -34,7 +34,7 @@ _HANDED_DOWN = (
 
 @dataclass(frozen=True)
 class Arming:
-    """What the processes of an armed run shall do beyond being reachable."""
+    """What the processes of an armed run do beyond being reachable."""
 
     post_mortem_wait_s: float = 0.0
     ray_breakpoints: bool = False

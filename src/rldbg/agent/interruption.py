@@ -7,7 +7,7 @@ from types import FrameType
 from .stacks import chain
 
 # Where a stopped thread is while it evaluates something for a debugger: in pydevd, or in our own adapter.
-_EVALUATING = (("pydevd_comm.py", "do_it"), ("dead_frames.py", "handle"))
+_EVALUATING = (("pydevd_comm.py", "do_it"), ("post_mortem_adapter.py", "handle"))
 # Where it is while the value is there and only its text is still to come.
 _SHOWING = (("values.py", "describe"),)
 

@@ -17,11 +17,11 @@ from typing import Any
 from . import collectives
 from .choice import Choice
 from .crash import crash_record, is_second_hand, write_crash
-from .dead_frames import DeadFrames
 from .debugger import Debugger, NoDebugger
 from .framing import Message, WireError
 from .identity import describe_process
 from .link import Link, NoBroker
+from .post_mortem_adapter import PostMortemAdapter
 from .redaction import load_redact
 from .settings import Settings, say
 from .source_paths import resolve_file
@@ -149,7 +149,7 @@ class Agent:
             say(f"nobody can look at this exception: {problem}")
             return
         self._link.tell("debug_ready", {"session": session, "stop": number})
-        adapter = DeadFrames(error)
+        adapter = PostMortemAdapter(error)
         say(f"waiting up to {limit:g} s at the exception: Task paused, waiting for debugger to attach...")
         try:
             while not adapter.ended:

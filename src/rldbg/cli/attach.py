@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.cast_output import print_cast
+from rldbg.cli.cast_output import print_broadcast
 from rldbg.cli.live_target import open_target, target_options
 from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.core import Environment, ExitCode, UsageError
@@ -52,13 +52,13 @@ def command(
         return _at_crash_file(Path(who), commands, as_json)
     if who is not None and who.endswith(".json"):
         raise UsageError(f"there is no crash file {who}", "crash files lie in RUN/crashes; WHO is a process: rldbg ps")
-    from rldbg.live import Commands, Crowd, Neighbours
+    from rldbg.live import Commands, OtherProcesses, ProcessGroup
 
     with open_target(run_dir, ray_url) as client:
         who = who or _the_stopped_one(client)
         if ide:
             return _serve_editors(client.run, who, port, launch_json, as_json)
-        commands_at = Commands(Crowd(client, who, stop=True, wait_s=wait_s).words, Neighbours(client))
+        commands_at = Commands(ProcessGroup(client, who, stop=True, wait_s=wait_s).prompts, OtherProcesses(client))
         if commands or not sys.stdin.isatty():
             code = _run_script(commands_at, commands or _lines_of_stdin(), as_json)
         else:
@@ -68,12 +68,12 @@ def command(
 
 
 def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
-    from rldbg.live import Commands, CrashFile, PdbWords
+    from rldbg.live import Commands, CrashFile, PdbCommands
 
     crash = CrashFile(path)
     if not as_json:
         print_line(crash.headline())
-    at_file = Commands([PdbWords(crash)])
+    at_file = Commands([PdbCommands(crash)])
     if commands or not sys.stdin.isatty():
         return _run_script(at_file, commands or _lines_of_stdin(), as_json)
     return _run_prompt(at_file)
@@ -117,27 +117,27 @@ def _run_script(at: "Commands", lines: Iterable[str], as_json: bool) -> int:
     for position, line in enumerate(lines, 1):
         if position == len(lines) and is_continue(line):
             # Nothing follows that would need the next stop.
-            for words in at.words:
-                words.wait_s = 0.0
+            for prompt in at.prompts:
+                prompt.wait_s = 0.0
         outcome = at.take(line)
         if outcome.leaves:
             break
         done += [answer.to_dict() | {"command": line, "text": answer.text} for answer in outcome.answers]
         if as_json:
             continue
-        if outcome.cast is not None:
-            print_cast(outcome.cast)
+        if outcome.broadcast is not None:
+            print_broadcast(outcome.broadcast)
         elif outcome.text:
             print_line(outcome.text)
     if as_json:
-        print_json({"answers": done, "processes": [words.debuggee.facts for words in at.words]})
+        print_json({"answers": done, "processes": [prompt.debuggee.facts for prompt in at.prompts]})
     return ExitCode.OK if all(each["ok"] for each in done) else ExitCode.FINDING
 
 
 def _run_prompt(at: "Commands") -> int:
     from rldbg.live import Prompt
 
-    Prompt(at, write=print_line, show_cast=print_cast, history=_history()).run()
+    Prompt(at, write=print_line, show_broadcast=print_broadcast, history=_history()).run()
     return ExitCode.OK
 
 

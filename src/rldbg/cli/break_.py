@@ -81,34 +81,18 @@ def _parse(place: str | None) -> dict[str, Any]:
 
 
 def _show_made(made: dict[str, Any], as_json: bool) -> int:
-    from rldbg.live import break_text
+    from rldbg.live import break_text, breakpoint_warning
 
-    doubt = _doubt(made, [who for who, ok in made["set_in"].items() if not ok])
+    doubt = breakpoint_warning(made)
     if as_json:
         print_json({"break": made | {"doubt": doubt or None}})
     else:
         print_line(break_text(made))
         if not made["set_in"]:
-            print_note("no process that is there now matches --ranks; it will be set in those that come")
+            print_note("no running process matches --ranks; the breakpoint is set in later ones that do")
         if doubt:
             print_note(doubt)
     return ExitCode.FINDING if doubt else ExitCode.OK
-
-
-def _doubt(made: dict[str, Any], unset: list[str]) -> str:
-    """Why this breakpoint may never be hit; empty when nothing speaks against it."""
-    from rldbg.live import lines_with_code
-
-    if not made["file"]:
-        return ""
-    lines = lines_with_code(Path(made["file"]))
-    if lines is None and unset:
-        what = "file" if "/" in made["file"] else "module"
-        return f"there is no {what} {made['file']} here, nor yet in {', '.join(unset)}: it is set once loaded there"
-    if lines and made["line"] not in lines:
-        nearest = min(lines, key=lambda line: abs(line - made["line"]))
-        return f"line {made['line']} holds no code as the file is now; line {nearest} does"
-    return "not set there yet: those processes have not loaded that file" if unset else ""
 
 
 def _show_list(answer: dict[str, Any], as_json: bool) -> int:
@@ -124,7 +108,7 @@ def _show_list(answer: dict[str, Any], as_json: bool) -> int:
     if answer["log"]:
         print_note(f"all log lines: {answer['log_file']}")
     if not answer["breaks"]:
-        print_note("no breakpoint is set")
+        print_note("no breakpoints set")
     return ExitCode.OK
 
 

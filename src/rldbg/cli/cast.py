@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.cast_output import print_cast
+from rldbg.cli.cast_output import print_broadcast
 from rldbg.cli.live_target import open_target, target_options
 from rldbg.cli.output import print_json
 from rldbg.core import ExitCode
@@ -25,12 +25,12 @@ def command(
     rldbg cast all "p loss"      equal answers once, odd ranks marked with !
     rldbg cast policy/0:4 n      four ranks step together
     """
-    from rldbg.live import cast
+    from rldbg.live import broadcast
 
     with open_target(run_dir, ray_url) as client:
-        result = cast(client, who, " ".join(words), wait_s=wait_s)
+        result = broadcast(client, who, " ".join(words), wait_s=wait_s)
     if as_json:
         print_json(result.to_dict())
     else:
-        print_cast(result)
+        print_broadcast(result)
     return ExitCode.OK if result.ok else ExitCode.FINDING

@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 from rldbg.cli.output import print_line, print_note
 
 if TYPE_CHECKING:
-    from rldbg.live import CastResult
+    from rldbg.live import BroadcastResult
 
 
-def print_cast(result: "CastResult") -> None:
+def print_broadcast(result: "BroadcastResult") -> None:
     from rldbg.live import compress
 
-    for fold in result.folds:
-        mark = "! " if fold.odd else "  "
-        body = fold.text if "\n" not in fold.text else "\n" + "\n".join(f"    {line}" for line in fold.text.split("\n"))
-        print_line(f"{mark}{compress(fold.who)}: {body}")
-    if result.spread and len(result.folds) > 1:
+    for group in result.groups:
+        mark = "! " if group.odd else "  "
+        body = (
+            group.text if "\n" not in group.text else "\n" + "\n".join(f"    {line}" for line in group.text.split("\n"))
+        )
+        print_line(f"{mark}{compress(group.who)}: {body}")
+    if result.spread and len(result.groups) > 1:
         spread = result.spread
         print_line(f"  min {spread.low:g}  median {spread.middle:g}  max {spread.high:g}")
     if result.not_stopped:

@@ -17,7 +17,7 @@ from rldbg.launch.command_line import is_interpreter
 
 _YOUNG_S = 5.0
 """A process may still be starting its agent for this long."""
-_HELPERS = (*NOT_THE_USERS, "rldbg.live.broker", "rldbg_agent.profiling.nsys_supervisor")
+_HELPERS = (*NOT_THE_USERS, "rldbg.live.service", "rldbg_agent.profiling.nsys_supervisor")
 _RAY_DAEMON = re.compile(r"ray::(?:DashboardAgent|RuntimeEnvAgent|LogMonitor)$|ray-dashboard")
 _TOOLS = frozenset(
     {"ray", "rldbg", "pip", "pip3", "uv", "py-spy", "torchrun", "deepspeed", "accelerate", "tensorboard", "wandb"}

@@ -1,61 +1,61 @@
-"""The live plane: a broker that holds debug sessions, and the clients that use it. Names are loaded when first used."""
+"""The live plane: a broker that holds debug sessions, and its clients. Names are loaded when first used."""
 
 from typing import TYPE_CHECKING
 
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.live.casting import CastResult, Crowd, cast, execute_on, is_continue
-    from rldbg.live.client import BrokerClient
-    from rldbg.live.commands import Commands, Neighbours, Outcome
-    from rldbg.live.crash_file import CrashFile
-    from rldbg.live.debuggee import BrokerDebuggee
-    from rldbg.live.flight_recorder import read_dumps
-    from rldbg.live.folding import Fold, RankAnswer, Spread, compress, fold
-    from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
-    from rldbg.live.ide import EditorPort, launch_configuration, write_launch_configuration
-    from rldbg.live.launcher import start_broker, stop_broker
-    from rldbg.live.pdb_words import Answer, PdbWords
-    from rldbg.live.prompt import Prompt
-    from rldbg.live.prompt_text import break_text
-    from rldbg.live.source_file import lines_with_code
-    from rldbg.live.stack_groups import StackGroup, diagnose_stacks, group_stacks
-    from rldbg.live.target import connect_target, find_run, is_alive
+    from rldbg.live.client.breakpoint_warning import breakpoint_warning
+    from rldbg.live.client.broker_client import BrokerClient
+    from rldbg.live.client.broker_process import is_alive, start_broker, stop_broker
+    from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
+    from rldbg.live.client.target import connect_target, find_run
+    from rldbg.live.diagnosis.flight_recorder import read_dumps
+    from rldbg.live.diagnosis.hang import Diagnosis, Pending, RankView, diagnose
+    from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
+    from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue
+    from rldbg.live.prompt.commands import Commands, OtherProcesses, Outcome
+    from rldbg.live.prompt.crash_file import CrashFile
+    from rldbg.live.prompt.debuggee import BrokerDebuggee
+    from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, compress, group_answers
+    from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
+    from rldbg.live.prompt.prompt import Prompt
+    from rldbg.live.prompt.prompt_text import break_text
 
 __all__ = [
-    "Answer",
+    "AnswerGroup",
+    "BroadcastResult",
     "BrokerClient",
     "BrokerDebuggee",
-    "CastResult",
+    "CommandResult",
     "Commands",
     "CrashFile",
-    "Crowd",
     "Diagnosis",
     "EditorPort",
-    "Fold",
-    "Neighbours",
+    "OtherProcesses",
     "Outcome",
-    "PdbWords",
+    "PdbCommands",
     "Pending",
+    "ProcessGroup",
     "Prompt",
     "RankAnswer",
     "RankView",
     "Spread",
     "StackGroup",
     "break_text",
-    "cast",
+    "breakpoint_warning",
+    "broadcast",
     "compress",
     "connect_target",
     "diagnose",
     "diagnose_stacks",
     "execute_on",
     "find_run",
-    "fold",
+    "group_answers",
     "group_stacks",
     "is_alive",
     "is_continue",
     "launch_configuration",
-    "lines_with_code",
     "read_dumps",
     "start_broker",
     "stop_broker",
@@ -65,42 +65,42 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CastResult": "casting",
-        "Crowd": "casting",
-        "cast": "casting",
-        "execute_on": "casting",
-        "is_continue": "casting",
-        "BrokerClient": "client",
-        "Commands": "commands",
-        "Neighbours": "commands",
-        "Outcome": "commands",
-        "CrashFile": "crash_file",
-        "BrokerDebuggee": "debuggee",
-        "Fold": "folding",
-        "RankAnswer": "folding",
-        "Spread": "folding",
-        "compress": "folding",
-        "fold": "folding",
-        "connect_target": "target",
-        "find_run": "target",
-        "is_alive": "target",
-        "start_broker": "launcher",
-        "stop_broker": "launcher",
-        "Answer": "pdb_words",
-        "PdbWords": "pdb_words",
-        "break_text": "prompt_text",
-        "Prompt": "prompt",
-        "EditorPort": "ide",
-        "launch_configuration": "ide",
-        "write_launch_configuration": "ide",
-        "read_dumps": "flight_recorder",
-        "Diagnosis": "hang",
-        "Pending": "hang",
-        "RankView": "hang",
-        "diagnose": "hang",
-        "lines_with_code": "source_file",
-        "StackGroup": "stack_groups",
-        "diagnose_stacks": "stack_groups",
-        "group_stacks": "stack_groups",
+        "breakpoint_warning": "client.breakpoint_warning",
+        "BrokerClient": "client.broker_client",
+        "is_alive": "client.broker_process",
+        "start_broker": "client.broker_process",
+        "stop_broker": "client.broker_process",
+        "EditorPort": "client.editor_port",
+        "launch_configuration": "client.editor_port",
+        "write_launch_configuration": "client.editor_port",
+        "connect_target": "client.target",
+        "find_run": "client.target",
+        "read_dumps": "diagnosis.flight_recorder",
+        "Diagnosis": "diagnosis.hang",
+        "Pending": "diagnosis.hang",
+        "RankView": "diagnosis.hang",
+        "diagnose": "diagnosis.hang",
+        "StackGroup": "diagnosis.stack_groups",
+        "diagnose_stacks": "diagnosis.stack_groups",
+        "group_stacks": "diagnosis.stack_groups",
+        "BroadcastResult": "prompt.broadcast",
+        "ProcessGroup": "prompt.broadcast",
+        "broadcast": "prompt.broadcast",
+        "execute_on": "prompt.broadcast",
+        "is_continue": "prompt.broadcast",
+        "Commands": "prompt.commands",
+        "OtherProcesses": "prompt.commands",
+        "Outcome": "prompt.commands",
+        "CrashFile": "prompt.crash_file",
+        "BrokerDebuggee": "prompt.debuggee",
+        "AnswerGroup": "prompt.grouping",
+        "RankAnswer": "prompt.grouping",
+        "Spread": "prompt.grouping",
+        "compress": "prompt.grouping",
+        "group_answers": "prompt.grouping",
+        "CommandResult": "prompt.pdb_commands",
+        "PdbCommands": "prompt.pdb_commands",
+        "Prompt": "prompt.prompt",
+        "break_text": "prompt.prompt_text",
     },
 )

@@ -8,7 +8,7 @@ import pytest
 
 from rldbg.agent import snake_case
 from rldbg.agent.crash import crash_record, write_crash
-from rldbg.agent.dead_frames import DeadFrames
+from rldbg.agent.post_mortem_adapter import PostMortemAdapter
 from rldbg.agent.redaction import load_redact
 from rldbg.core import redaction
 
@@ -79,7 +79,7 @@ def _ask(adapter, command, **arguments):
 
 
 def test_dead_frames_answer_like_a_debug_adapter():
-    adapter = DeadFrames(_raise())
+    adapter = PostMortemAdapter(_raise())
     assert [m.get("event") for m in _ask(adapter, "attach")][1] == "initialized"
     response, stopped = _ask(adapter, "configurationDone")
     assert response["success"] and stopped["event"] == "stopped" and stopped["body"]["reason"] == "exception"
@@ -102,7 +102,7 @@ def test_cyclic_exception_chains_end():
     a, b = ValueError("a"), ValueError("b")
     a.__context__, b.__context__ = b, a
     assert len(crash_record(a, who={}, where="process", redact=None)["exceptions"]) == 2
-    assert DeadFrames(a)
+    assert PostMortemAdapter(a)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from rldbg.agent.crash import crash_record, write_crash
 from rldbg.core import IncompleteDataError
-from rldbg.live import CrashFile, PdbWords
+from rldbg.live import CrashFile, PdbCommands
 
 
 def _three(deep_value):
@@ -36,7 +36,7 @@ def crash(tmp_path):
 
 
 def test_a_local_three_frames_up_is_shown_by_name(crash):
-    words = PdbWords(CrashFile(crash))
+    words = PdbCommands(CrashFile(crash))
     assert "_three" in words.here().text and "-> return shares" in words.here().text
     assert words.execute("p shares").text == "{'a': [1, 2], 'b': 42}"
     assert words.execute("p shares['a'][1]").value == 2
@@ -47,7 +47,7 @@ def test_a_local_three_frames_up_is_shown_by_name(crash):
 
 
 def test_the_usual_words_work(crash):
-    words = PdbWords(CrashFile(crash))
+    words = PdbCommands(CrashFile(crash))
     assert "_one" in words.execute("w").text
     assert "return shares" in words.execute("l").text
     assert "deep_value = 42" in words.execute("a").text or "deep_value" in words.execute("locals").text
@@ -57,7 +57,7 @@ def test_the_usual_words_work(crash):
 
 
 def test_what_cannot_be_done_says_so(crash):
-    words = PdbWords(CrashFile(crash))
+    words = PdbCommands(CrashFile(crash))
     for command in ("c", "n", "b 3", "p len(shares)", "p unknown", "!x = 1"):
         answer = words.execute(command)
         assert not answer.ok and answer.text.startswith("***"), command

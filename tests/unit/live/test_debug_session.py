@@ -3,7 +3,7 @@
 import asyncio
 import gc
 
-from rldbg.live.broker.session import DebugSession
+from rldbg.live.broker.debug_session import DebugSession
 
 
 class _Debuggee:

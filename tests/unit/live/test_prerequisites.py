@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rldbg.core import PrerequisiteError, UnreachableError
-from rldbg.live.foreign_ray.dashboard import Dashboard
+from rldbg.live.external_ray.dashboard import Dashboard
 
 
 class Page(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from rldbg.agent import PEER_LIMIT_BYTES, Decoder, encode
 from rldbg.core import UnreachableError
 from rldbg.live import BrokerClient
 from rldbg.live.broker import Broker
-from rldbg.live.broker.peer import REQUESTS_AT_ONCE, UNREAD_LIMIT_BYTES, Peer, Stream
+from rldbg.live.broker.async_peer import REQUESTS_AT_ONCE, UNREAD_LIMIT_BYTES, AsyncPeer, Stream
 
 
 class _BrokerThread:
@@ -122,7 +122,7 @@ def test_a_client_that_never_reads_is_not_answered_without_end():
 
     async def flood():
         async def serve(stream):
-            await Peer(stream, on_request=on_request, on_event=on_event).run()
+            await AsyncPeer(stream, on_request=on_request, on_event=on_event).run()
 
         async with _connected(serve) as (reader, writer, stream):
             # WHEN a client asks far more than it reads

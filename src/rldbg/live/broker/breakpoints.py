@@ -1,18 +1,21 @@
 """Breakpoints set from outside: kept by the broker, applied to every process they are meant for, also to later ones."""
 
 import contextlib
-from collections import Counter
+import json
+import time
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from rldbg.agent import Selection, WireError, parse_selection
 from rldbg.core import UnreachableError, UsageError
+from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.processes import Process
-from rldbg.live.broker.session import DebugSession
 
 _FAILED_CONDITION = "pydevd: Error while evaluating expression in conditional breakpoint:"
+_LOG_LINES_KEPT = 1000
 _FILTERS = {"raised": ["raised"], "unhandled": ["userUnhandled", "uncaught"]}
 
 
@@ -174,6 +177,26 @@ class BreakTable:
                         # As tbreak does: it was for this process alone.
                         del self._breaks[each.number]
         return spent
+
+
+class LogPoints:
+    """What log points say: appended to RUN/logs/log_points.jsonl, one line per message; the last ones are kept here."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / "logs" / "log_points.jsonl"
+        self._recent: deque[dict[str, Any]] = deque(maxlen=_LOG_LINES_KEPT)
+
+    def add(self, who: str, text: str) -> None:
+        if not text.strip():
+            return
+        line = {"time": time.time(), "who": who, "text": text.rstrip("\n")}
+        self._recent.append(line)
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def recent(self) -> list[dict[str, Any]]:
+        return list(self._recent)
 
 
 def _check_condition(text: str) -> None:

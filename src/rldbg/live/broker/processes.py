@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rldbg.agent import Message, Selection, Subject
-from rldbg.live.broker.peer import Peer
-from rldbg.live.broker.session import DebugSession, Stop
+from rldbg.live.broker.async_peer import AsyncPeer
+from rldbg.live.broker.debug_session import DebugSession, Stop
 
 State = Literal["running", "stopped", "crashed", "exited"]
 
@@ -21,7 +21,7 @@ class Process:
 
     number: int
     facts: dict[str, Any]
-    agent: Peer | None = None
+    agent: AsyncPeer | None = None
     open_session: Callable[["Process"], Awaitable[None]] | None = None
     who: str = ""
     role: str = ""

@@ -13,18 +13,16 @@ from typing import Any
 
 from rldbg.agent import STRANGER_LIMIT_BYTES, Message, WireError
 from rldbg.core import UnreachableError, UsageError
-from rldbg.live.broker.desk import Desk
-from rldbg.live.broker.editor import EditorBridge
-from rldbg.live.broker.peer import HANDSHAKE_S, Peer, Stream, greet
-from rldbg.live.broker.processes import Process, ProcessTable
-from rldbg.live.broker.session import Stop
-from rldbg.live.broker.sessions import Sessions
-from rldbg.live.foreign_ray.held_workers import HeldWorkers
+from rldbg.live.broker.async_peer import HANDSHAKE_S, AsyncPeer, Stream, greet
+from rldbg.live.broker.client_handler import ClientHandler
+from rldbg.live.broker.debug_session import Stop
+from rldbg.live.broker.editor_bridge import EditorBridge
+from rldbg.live.broker.processes import Process
+from rldbg.live.broker.state import BrokerState
 
 _log = logging.getLogger(__name__)
 _STRANGERS = 256
 _OPEN_S = 30.0
-_FRESH_S = 0.5
 
 
 class Broker:
@@ -32,11 +30,7 @@ class Broker:
 
     def __init__(self, *, token: str, run: Path) -> None:
         self._token = token
-        self.run = run
-        self.processes = ProcessTable()
-        self.sessions = Sessions(run)
-        self.stopping = asyncio.Event()
-        self.foreign: HeldWorkers | None = None
+        self.state = BrokerState(run)
         self.clients = 0
         self.had_agents = False
         self.last_contact = time.monotonic()
@@ -66,7 +60,7 @@ class Broker:
 
     async def _serve_agent(self, stream: Stream, about: Message) -> None:
         self.had_agents = True
-        process = self.processes.add(about, open_session=_ask_agent_for_session)
+        process = self.state.processes.add(about, open_session=_ask_agent_for_session)
 
         async def on_request(op: str, body: Message) -> Any:
             if op != "stopping":
@@ -76,22 +70,22 @@ class Broker:
         async def on_event(event: str, body: Message) -> None:
             self._agent_said(process, event, body)
 
-        peer = Peer(stream, on_request=on_request, on_event=on_event)
+        peer = AsyncPeer(stream, on_request=on_request, on_event=on_event)
         process.agent = peer
         stream.send({"type": "welcome", "about": {"who": process.who}})
-        self.sessions.spawn(self.sessions.apply_breaks(process))
+        self.state.sessions.spawn(self.state.sessions.apply_breaks(process))
         await peer.run()
         process.agent = None
         process.declared = None
         process.ended_at = time.time()
         if process.session is not None:
             process.session.close()
-        self.processes.rename()
+        self.state.processes.rename()
         process.touch()
 
     def _agent_said(self, process: Process, event: str, body: Message) -> None:
         if event == "identity":
-            self.learn(process, body)
+            self.state.learn(process, body)
         elif event == "crash":
             process.crash = body
         elif event == "bye":
@@ -109,18 +103,9 @@ class Broker:
                 session.close()
         process.touch()
 
-    def learn(self, process: Process, facts: dict[str, Any]) -> None:
-        """Takes over what a process says about itself, and what that means for breakpoints."""
-        if facts == process.facts:
-            return
-        process.facts = facts
-        self.processes.rename()
-        if process.session is None and self.sessions.breaks.concerns(process):
-            self.sessions.spawn(self.sessions.apply_breaks(process))
-
     async def _stopping(self, process: Process, body: Message) -> Message:
         """An agent is about to halt its process: first make everybody patient, then let it."""
-        self.learn(process, dict(body.get("identity") or process.facts))
+        self.state.learn(process, dict(body.get("identity") or process.facts))
         process.stops_seen = int(body.get("stop") or 0)
         process.failure = ""
         process.stop_count += 1
@@ -135,12 +120,12 @@ class Broker:
         )
         process.touch()
         if body.get("timeout_s"):
-            self.sessions.spawn(self._continue_after(process, process.stops_seen, float(body["timeout_s"])))
+            self.state.sessions.spawn(self._continue_after(process, process.stops_seen, float(body["timeout_s"])))
         return {"who": process.who, "notes": notes}
 
     async def _hold_others(self, stopping: Process) -> list[str]:
         """Raises the collective timeouts everywhere and names what stays impatient."""
-        agents = [process for process in self.processes if process.agent is not None]
+        agents = [process for process in self.state.processes if process.agent is not None]
         answers = await asyncio.gather(*(_hold(process) for process in agents))
         notes = []
         for process, answer in zip(agents, answers, strict=True):
@@ -155,10 +140,10 @@ class Broker:
     async def _continue_after(self, process: Process, stop: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         if process.stops_seen == stop and process.stop is not None and process.is_alive:
-            await self.sessions.resume(process, "continue")
+            await self.state.sessions.resume(process, "continue")
 
     async def _serve_debuggee(self, stream: Stream, about: Message) -> None:
-        process = self.processes.find(str(about.get("host")), int(about.get("pid") or 0))
+        process = self.state.processes.find(str(about.get("host")), int(about.get("pid") or 0))
         if process is None or not process.is_alive:
             stream.close()
             return
@@ -166,61 +151,25 @@ class Broker:
         # Stepping never enters the agent's own code, except for the file in which a thread may be standing.
         folder = str(about.get("agent_folder") or "")
         rules = [{"path": folder, "include": False}, {"path": f"{folder}/halt.py", "include": True}] if folder else []
-        await self.sessions.hold(process, stream, number=int(about.get("session") or 0), rules=rules)
+        await self.state.sessions.hold(process, stream, number=int(about.get("session") or 0), rules=rules)
 
     async def _serve_client(self, stream: Stream, about: Message) -> None:
-        desk = Desk(self, str(about.get("name") or "client"))
+        handler = ClientHandler(self.state, str(about.get("name") or "client"))
 
         async def on_event(_event: str, _body: Message) -> None:
             return
 
-        peer = Peer(stream, on_request=desk.answer, on_event=on_event)
-        stream.send({"type": "welcome", "about": {"run": str(self.run)}})
+        peer = AsyncPeer(stream, on_request=handler.answer, on_event=on_event)
+        stream.send({"type": "welcome", "about": {"run": str(self.state.run)}})
         self.clients += 1
         try:
             await peer.run()
         finally:
             self.clients -= 1
-            await desk.leave()
+            await handler.leave()
 
     async def _serve_editor(self, stream: Stream, about: Message) -> None:
-        await EditorBridge(self, stream, str(about.get("name") or "editor")).serve(str(about.get("who")))
-
-    def farewell(self) -> None:
-        """Lets everybody go: agents and debuggees see their connections end and run on."""
-        for process in self.processes:
-            if process.session is not None:
-                process.session.close()
-            if process.agent is not None:
-                process.agent.close()
-
-    async def refresh(self, timeout_s: float) -> None:
-        """Asks everybody who they are now; an agent that is busy in C code keeps the name it had."""
-        if self.foreign is not None:
-            await self.foreign.refresh()
-        await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
-
-    async def _ask_identity(self, process: Process, timeout_s: float) -> None:
-        now = time.monotonic()
-        if process.agent is None or now - process.asked_at < _FRESH_S:
-            return
-        process.asked_at = now
-        try:
-            facts = await process.agent.request("identity", {}, timeout_s=timeout_s)
-        except (WireError, TimeoutError):
-            return
-        self.learn(process, facts)
-
-    async def watch(self) -> None:
-        """While there are breakpoints, looks once a second for workers that have become somebody, and for files that
-        have been loaded."""
-        while True:
-            await asyncio.sleep(1.0)
-            if not len(self.sessions.breaks):
-                continue
-            await self.refresh(timeout_s=0.5)
-            waiting = [p for p in self.processes if p.session is not None and self.sessions.breaks.is_looking(p)]
-            await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
+        await EditorBridge(self.state, stream, str(about.get("name") or "editor")).serve(str(about.get("who")))
 
 
 def _session_is_ready(process: Process, session: int, stop: int | None) -> None:

@@ -18,7 +18,7 @@ _ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "ter
 Message = dict[str, Any]
 
 
-class DeadFrames:
+class PostMortemAdapter:
     """Answers debug adapter requests about one exception; `ended` is set by the request that lets it go."""
 
     def __init__(self, error: BaseException) -> None:

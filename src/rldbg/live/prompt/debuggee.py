@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from rldbg.agent import Message
 from rldbg.core import RldbgError
-from rldbg.live.client import BrokerClient
+from rldbg.live.client.broker_client import BrokerClient
 
 _VALUES = "__import__('sys')._rldbg_values"
 # Nobody asked for a long calculation by looking at what is there.
@@ -139,7 +139,7 @@ def _call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str, 
 
 
 def parse_answer(text: str, shown: str) -> Message:
-    """JSON that came as the repr of an Answer; adapters quote it when they took it for a string."""
+    """JSON that came as the repr of a value; adapters quote it when they took it for a string."""
     try:
         answer: Message = json.loads(text if text.startswith("{") else ast.literal_eval(text))
     except (ValueError, SyntaxError) as error:

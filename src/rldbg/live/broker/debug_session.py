@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
-from rldbg.live.broker.peer import Messages
+from rldbg.live.broker.async_peer import Messages
 from rldbg.live.own_frames import NOT_THE_USERS
 
 _log = logging.getLogger(__name__)

@@ -3,35 +3,35 @@
 from dataclasses import dataclass
 
 from rldbg.core import RldbgError
-from rldbg.live.casting import CastResult, Crowd, cast, execute_on
-from rldbg.live.client import BrokerClient
-from rldbg.live.folding import RankAnswer
-from rldbg.live.pdb_words import PdbWords
+from rldbg.live.client.broker_client import BrokerClient
+from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on
+from rldbg.live.prompt.grouping import RankAnswer
+from rldbg.live.prompt.pdb_commands import PdbCommands
 
 _LEAVING = ("q", "quit", "exit", "detach")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one line gave: `cast` where several processes answered, else `text`; `answers` holds either as data."""
+    """What one line gave: `broadcast` where several processes answered, else `text`; `answers` holds either as data."""
 
     text: str = ""
     answers: tuple[RankAnswer, ...] = ()
-    cast: CastResult | None = None
+    broadcast: BroadcastResult | None = None
     leaves: bool = False
 
 
-class Neighbours:
+class OtherProcesses:
     """The other processes of the run, as seen from a prompt at some of them."""
 
     def __init__(self, client: BrokerClient) -> None:
         self._client = client
 
-    def switch_to(self, who: str) -> list[PdbWords]:
-        return Crowd(self._client, who, stop=True).words
+    def switch_to(self, who: str) -> list[PdbCommands]:
+        return ProcessGroup(self._client, who, stop=True).prompts
 
-    def cast(self, command: str) -> CastResult:
-        return cast(self._client, "all", command)
+    def broadcast(self, command: str) -> BroadcastResult:
+        return broadcast(self._client, "all", command)
 
     def listing(self) -> Outcome:
         rows = self._client.request("ps")["processes"]
@@ -41,22 +41,22 @@ class Neighbours:
 
 
 class Commands:
-    """Takes lines one by one. Errors are outcomes; nothing that is typed ends the prompt but the words for leaving."""
+    """Takes lines one by one. Errors are outcomes; nothing but a command for leaving ends the prompt."""
 
-    def __init__(self, words: list[PdbWords], neighbours: Neighbours | None = None) -> None:
-        self.words = words
+    def __init__(self, prompts: list[PdbCommands], others: OtherProcesses | None = None) -> None:
+        self.prompts = prompts
         self.interacting = False
-        self._neighbours = neighbours
+        self._others = others
         self._last = ""
 
     @property
     def names(self) -> list[str]:
-        return [words.debuggee.facts["who"] for words in self.words]
+        return [prompt.debuggee.facts["who"] for prompt in self.prompts]
 
     def here(self) -> Outcome:
         """Where the first of them is."""
         try:
-            return Outcome(self.words[0].here().text)
+            return Outcome(self.prompts[0].here().text)
         except RldbgError as error:
             return _failed(error)
 
@@ -75,29 +75,29 @@ class Commands:
         if line == "interact":
             self.interacting = True
             return Outcome("Python in this frame; `exit` goes back to the prompt")
-        if word == "ranks" and self._neighbours is not None:
+        if word == "ranks" and self._others is not None:
             return self._ranks(rest.strip())
-        if word == "all" and self._neighbours is not None and rest.strip():
-            result = self._neighbours.cast(rest.strip())
-            return Outcome(answers=result.answers, cast=result)
-        return self._outcome(execute_on(self.words, line))
+        if word == "all" and self._others is not None and rest.strip():
+            result = self._others.broadcast(rest.strip())
+            return Outcome(answers=result.answers, broadcast=result)
+        return self._outcome(execute_on(self.prompts, line))
 
     def _ranks(self, who: str) -> Outcome:
-        assert self._neighbours is not None
+        assert self._others is not None
         if not who:
-            return self._neighbours.listing()
-        self.words = self._neighbours.switch_to(who)
+            return self._others.listing()
+        self.prompts = self._others.switch_to(who)
         return self.here()
 
     def _interact(self, line: str) -> Outcome:
         if line in ("exit", "exit()", "quit", "quit()"):
             self.interacting = False
             return Outcome()
-        return self._outcome(execute_on(self.words, line, how=PdbWords.python)) if line else Outcome()
+        return self._outcome(execute_on(self.prompts, line, how=PdbCommands.python)) if line else Outcome()
 
-    def _outcome(self, result: CastResult) -> Outcome:
-        if len(self.words) > 1:
-            return Outcome(answers=result.answers, cast=result)
+    def _outcome(self, result: BroadcastResult) -> Outcome:
+        if len(self.prompts) > 1:
+            return Outcome(answers=result.answers, broadcast=result)
         return Outcome(result.answers[0].text, result.answers)
 
 

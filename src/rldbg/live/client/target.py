@@ -1,23 +1,17 @@
-"""Which broker a live verb means: that of a run of ours, or the one that holds a foreign Ray cluster's workers."""
+"""The broker that a live verb talks to: a run's, or the one attached to a Ray cluster that rldbg did not start."""
 
 import os
 import re
 from pathlib import Path
+from tempfile import gettempdir
 
-from rldbg.core import Environment, PrerequisiteError, UnreachableError
-from rldbg.live.client import BrokerClient
-
-
-def is_alive(folder: Path) -> bool:
-    try:
-        with BrokerClient(folder):
-            return True
-    except (UnreachableError, PrerequisiteError):
-        return False
+from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
+from rldbg.live.client.broker_client import BrokerClient
+from rldbg.live.client.broker_process import is_alive, start_broker
 
 
 def find_run(path: Path | None, environment: Environment | None = None) -> Path:
-    """The run a live verb means: the one given, the one we are inside of, else the newest with a live broker."""
+    """The run that is given, else the one this process belongs to, else the newest with a live broker."""
     environment = environment or Environment()
     if path is not None:
         return path
@@ -35,7 +29,7 @@ def find_run(path: Path | None, environment: Environment | None = None) -> Path:
 
 
 def connect_target(run_dir: Path | None, ray_url: str | None) -> BrokerClient:
-    """The broker a live verb means: that of a run, or the one that holds a foreign Ray cluster's paused workers."""
+    """A client of the selected run's broker, or of the broker attached to a Ray cluster that rldbg did not start."""
     if ray_url is None and run_dir is None:
         try:
             return BrokerClient(find_run(None))
@@ -47,11 +41,9 @@ def connect_target(run_dir: Path | None, ray_url: str | None) -> BrokerClient:
 
 
 def _client_for_ray(url: str) -> BrokerClient:
-    """One broker a user and cluster: whoever looks at the same cluster from another terminal shares the sessions."""
-    # Not needed, and not loaded, where a run of ours is meant.
-    from rldbg.core import Run
-    from rldbg.live.foreign_ray.dashboard import Dashboard
-    from rldbg.live.launcher import start_broker
+    """One broker per user and cluster: all terminals of a user share its debug sessions."""
+    # Not loaded by verbs that talk to a run.
+    from rldbg.live.external_ray.dashboard import Dashboard
 
     dashboard = Dashboard(url)
     folder = _runtime_folder() / f"ray-{re.sub(r'[^A-Za-z0-9.]+', '-', dashboard.url.partition('://')[2])}"
@@ -71,8 +63,6 @@ def _address_of_ray(address: str) -> str:
 
 def _runtime_folder() -> Path:
     """A folder of this user's alone, outside any project."""
-    from tempfile import gettempdir
-
     folder = Path(gettempdir()) / f"rldbg-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()

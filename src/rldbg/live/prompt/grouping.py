@@ -24,7 +24,7 @@ class RankAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class AnswerGroup:
     """Processes that answered alike; `odd` when they are few beside the others, or far from them."""
 
     text: str
@@ -48,7 +48,7 @@ class Spread:
         return {"min": self.low, "median": self.middle, "max": self.high}
 
 
-def fold(answers: Iterable[RankAnswer]) -> tuple[list[Fold], Spread | None]:
+def group_answers(answers: Iterable[RankAnswer]) -> tuple[list[AnswerGroup], Spread | None]:
     """Largest group first, then by first rank. A lone answer beside a majority is odd; so is an outlying number."""
     groups: dict[tuple[bool, str], list[RankAnswer]] = {}
     for answer in answers:
@@ -58,14 +58,14 @@ def fold(answers: Iterable[RankAnswer]) -> tuple[list[Fold], Spread | None]:
     spread = _spread(numbers) if len(numbers) == total and total > 1 else None
     outlying = _outliers(numbers) if spread else set()
     majority = max(map(len, groups.values()), default=0)
-    folds = []
+    found = []
     for (ok, text), group in groups.items():
         rare = len(group) < majority and len(group) * 2 < total
         value = group[0].value
         odd = not ok or (_is_number(value) and float(value) in outlying) or (rare and majority * 2 > total)
         odd = odd or (_is_number(value) and not math.isfinite(float(value)) and len(groups) > 1)
-        folds.append(Fold(text, value if ok else None, tuple(a.who for a in group), odd and len(groups) > 1))
-    return sorted(folds, key=lambda each: -len(each.who)), spread
+        found.append(AnswerGroup(text, value if ok else None, tuple(a.who for a in group), odd and len(groups) > 1))
+    return sorted(found, key=lambda each: -len(each.who)), spread
 
 
 def compress(names: Iterable[str]) -> str:

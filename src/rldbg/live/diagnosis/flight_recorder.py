@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rldbg.core import IncompleteDataError
-from rldbg.live.hang import Pending, RankView
+from rldbg.live.diagnosis.hang import Pending, RankView
 
 _RANK = re.compile(r"(\d+)$")
 

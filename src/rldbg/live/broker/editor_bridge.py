@@ -5,16 +5,14 @@ what steers or looks is passed on; leaving never resumes or ends the process, be
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import RldbgError
-from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.async_peer import Stream
+from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.processes import Process
-from rldbg.live.broker.session import DebugSession
-
-if TYPE_CHECKING:
-    from rldbg.live.broker.server import Broker
+from rldbg.live.broker.state import BrokerState
 
 _QUIET_EVENTS = frozenset({"initialized", "terminated", "exited", "process"})
 
@@ -22,8 +20,8 @@ _QUIET_EVENTS = frozenset({"initialized", "terminated", "exited", "process"})
 class EditorBridge:
     """Carries the messages of one editor to one process."""
 
-    def __init__(self, broker: "Broker", stream: Stream, name: str) -> None:
-        self._broker = broker
+    def __init__(self, state: BrokerState, stream: Stream, name: str) -> None:
+        self._state = state
         self._stream = stream
         self._name = name
         self._seq = 0
@@ -33,7 +31,7 @@ class EditorBridge:
     async def serve(self, who: str) -> None:
         try:
             process = self._find(who)
-            session = await self._broker.sessions.of(process)
+            session = await self._state.sessions.of(process)
         except (RldbgError, WireError, SelectionError) as error:
             self._stream.send({"type": "refused", "reason": str(error)})
             self._stream.close()
@@ -138,7 +136,7 @@ class EditorBridge:
         path = str((arguments.get("source") or {}).get("path", ""))
         theirs = list(arguments.get("breakpoints") or [])
         self._lines[path] = theirs
-        ours = self._broker.sessions.breaks.lines_in(process, path)
+        ours = self._state.sessions.breaks.lines_in(process, path)
         return {**arguments, "breakpoints": theirs + ours}
 
     async def _leave(self, process: Process, session: DebugSession) -> None:
@@ -146,13 +144,13 @@ class EditorBridge:
         try:
             for path in self._lines:
                 await session.request("setBreakpoints", self._with_ours({"source": {"path": path}}, process))
-            await self._broker.sessions.release(process)
+            await self._state.sessions.release(process)
         except RldbgError:
             # The session has ended in the meantime, and its breakpoints with it.
             return
 
     def _find(self, who: str) -> Process:
-        matches = [p for p in self._broker.processes.select(parse_selection(who)) if p.is_alive]
+        matches = [p for p in self._state.processes.select(parse_selection(who)) if p.is_alive]
         if len(matches) != 1:
             raise WireError(f"{who!r} names {len(matches)} processes; an editor needs exactly one")
         return matches[0]

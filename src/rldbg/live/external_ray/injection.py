@@ -7,9 +7,9 @@ from typing import Any
 import rldbg.agent
 from rldbg.agent import Message
 from rldbg.core import UsageError
-from rldbg.live.broker.session import DebugSession, Stop, fill_stop
+from rldbg.live.broker.debug_session import DebugSession, Stop, fill_stop
 
-_MODULES = ("values", "dead_frames")
+_MODULES = ("values", "post_mortem_adapter")
 _PACKAGE = "_rldbg_lent"
 _HOOK = "_debugpy_excepthook"
 _TRANSLATED = frozenset({"stackTrace", "scopes", "variables", "evaluate", "exceptionInfo", "threads"})
@@ -29,7 +29,7 @@ if not hasattr(sys, "_rldbg_values"):
         exec(compile(text, "<rldbg " + name + ">", "exec"), module.__dict__)
         setattr(package, name, module)
     sys._rldbg_values = package.values
-    sys._rldbg_dead_frames = package.dead_frames
+    sys._rldbg_post_mortem_adapter = package.post_mortem_adapter
 """
     return f"__import__('builtins').exec({program!r}, {{}})"
 
@@ -45,14 +45,14 @@ async def prepare_stop(session: DebugSession, stop: Stop, frames: list[Message])
         session.translation = None
         return
     # Ray's post-mortem through current debuggers shows the hook's own stack on Python 3.12; the exception is its local.
-    translation = DeadFramesInside(int(hook["id"]))
+    translation = PostMortemAdapterInside(int(hook["id"]))
     await translation.prepare(session)
     session.translation = translation
     stop.reason = "exception"
     fill_stop(stop, (await session.request("stackTrace", {"threadId": stop.thread_id}))["stackFrames"])
 
 
-class DeadFramesInside:
+class PostMortemAdapterInside:
     """Passes requests to an adapter over the exception's frames that lives in the worker, through evaluations."""
 
     commands = _TRANSLATED
@@ -61,12 +61,12 @@ class DeadFramesInside:
         self._hook_frame = hook_frame
 
     async def prepare(self, session: DebugSession) -> None:
-        made = "setattr(__import__('sys'), '_rldbg_dead', __import__('sys')._rldbg_dead_frames.DeadFrames(error[1]))"
-        await self._evaluate(session, made)
+        adapter = "__import__('sys')._rldbg_post_mortem_adapter.PostMortemAdapter(error[1])"
+        await self._evaluate(session, f"setattr(__import__('sys'), '_rldbg_post_mortem', {adapter})")
 
     async def forward(self, session: DebugSession, command: str, arguments: dict[str, Any]) -> Message:
         request = json.dumps({"seq": 1, "type": "request", "command": command, "arguments": arguments})
-        handled = f"__import__('sys')._rldbg_dead.handle(__import__('json').loads({request!r}))[0]"
+        handled = f"__import__('sys')._rldbg_post_mortem.handle(__import__('json').loads({request!r}))[0]"
         result = await self._evaluate(session, f"__import__('sys')._rldbg_values.Answer({handled})")
         try:
             response: Message = json.loads(result)

@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from rldbg.agent import PROTOCOL
-from rldbg.live.broker.server import Broker
-from rldbg.live.foreign_ray.dashboard import Dashboard
-from rldbg.live.foreign_ray.held_workers import HeldWorkers
+from rldbg.live.broker import Broker
+from rldbg.live.external_ray.attached_workers import AttachedWorkers
+from rldbg.live.external_ray.dashboard import Dashboard
 
 FILE = "broker.json"
 _FAREWELL_S = 600.0
@@ -56,24 +56,25 @@ def serve(options: ServiceOptions) -> None:
 async def _serve(options: ServiceOptions) -> None:
     token = secrets.token_urlsafe(32)
     broker = Broker(token=token, run=options.run)
+    state = broker.state
     if options.ray_url:
-        broker.foreign = HeldWorkers(Dashboard(options.ray_url), broker.processes, broker.sessions)
+        state.external = AttachedWorkers(Dashboard(options.ray_url), state.processes, state.sessions)
     server = await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, broker.stopping.set)
+    loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
     port = server.sockets[0].getsockname()[1]
     _publish(file, {"host": _reachable(options.host), "port": port, "token": token})
-    tasks = [asyncio.ensure_future(broker.watch()), asyncio.ensure_future(_end_when_unneeded(broker, options))]
+    tasks = [asyncio.ensure_future(state.watch()), asyncio.ensure_future(_end_when_unneeded(broker, options))]
     try:
-        await broker.stopping.wait()
+        await state.stopping.wait()
     finally:
         with contextlib.suppress(OSError):
             file.unlink()
         for task in tasks:
             task.cancel()
         server.close()
-        broker.farewell()
+        state.farewell()
 
 
 async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
@@ -86,12 +87,12 @@ async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
         owner_is_gone = bool(options.owner_pid) and not psutil.pid_exists(options.owner_pid)
         patience = _CLUSTER_SILENCE_S if options.ray_url else _FAREWELL_S
         if owner_is_gone or time.monotonic() - broker.last_contact > patience:
-            broker.stopping.set()
+            broker.state.stopping.set()
 
 
 def _is_needed(broker: Broker) -> bool:
     """Agents are connected, or workers of a foreign cluster are held."""
-    return any(process.agent is not None or process.session is not None for process in broker.processes)
+    return any(process.agent is not None or process.session is not None for process in broker.state.processes)
 
 
 def _publish(file: Path, facts: dict[str, object]) -> None:
@@ -118,7 +119,7 @@ def _reachable(host: str) -> str:
 
 
 def main() -> None:
-    """`python -m rldbg.live.broker.service OPTIONS_AS_JSON`."""
+    """`python -m rldbg.live.service OPTIONS_AS_JSON`."""
     given = json.loads(sys.argv[1])
     serve(ServiceOptions(**{**given, "run": Path(given["run"])}))
 

@@ -1,4 +1,4 @@
-"""Starting and stopping the broker process of a run."""
+"""The broker process of a run: is it there, start it, stop it."""
 
 import contextlib
 import json
@@ -9,17 +9,25 @@ import time
 from pathlib import Path
 
 from rldbg.agent import BrokerAddress, disarmed
-from rldbg.core import Environment, PrerequisiteError, Run
-from rldbg.live.client import BrokerClient
-from rldbg.live.target import is_alive
+from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
+from rldbg.live.client.broker_client import BrokerClient
 
 _START_S = 20.0
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether the run has a broker that answers."""
+    try:
+        with BrokerClient(folder):
+            return True
+    except (UnreachableError, PrerequisiteError):
+        return False
 
 
 def start_broker(
     run: Run, *, host: str = "127.0.0.1", port: int = 0, owner_pid: int = 0, ray_url: str = ""
 ) -> BrokerAddress:
-    """Starts the run's broker as a process of its own, unless it has one that answers."""
+    """Starts the run's broker as a process of its own, unless one answers already."""
     folder = run.path.resolve()
     if is_alive(folder):
         address = BrokerAddress.read(folder)
@@ -33,7 +41,7 @@ def start_broker(
     private = os.open(folder / "logs" / "broker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(private, "a", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rldbg.live.broker.service", json.dumps(options)],
+            [sys.executable, "-m", "rldbg.live.service", json.dumps(options)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -47,11 +55,11 @@ def start_broker(
         if process.poll() is not None:
             break
         time.sleep(0.02)
-    raise PrerequisiteError(f"the broker of {folder} did not start", f"its last words are in {folder}/logs/broker.log")
+    raise PrerequisiteError(f"the broker of {folder} did not start", f"see its log: {folder}/logs/broker.log")
 
 
 def stop_broker(folder: Path) -> None:
-    """Asks the broker to end; whatever it held runs on."""
+    """Asks the broker to end; the processes it held resume."""
     with BrokerClient(folder) as client:
         client.request("shutdown", timeout_s=10.0)
     deadline = time.monotonic() + 10.0

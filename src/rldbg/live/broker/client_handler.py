@@ -1,19 +1,16 @@
-"""What a client may ask the broker. One desk a connection: it knows which processes its client is attached to."""
+"""What a client may ask the broker. One handler per connection; it knows which processes its client is attached to."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.live.broker.breakpoints import Break
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import stack_of
-from rldbg.live.foreign_ray.held_workers import ADVICE
-
-if TYPE_CHECKING:
-    from rldbg.live.broker.server import Broker
+from rldbg.live.broker.state import BrokerState
 
 _CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", "break_set"})
 _REFRESH_S = 0.25
@@ -22,11 +19,11 @@ _EXEC_S = 2.0
 _STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
 
 
-class Desk:
+class ClientHandler:
     """Answers the requests of one client; `leave` undoes what only its presence held."""
 
-    def __init__(self, broker: "Broker", name: str) -> None:
-        self._broker = broker
+    def __init__(self, state: BrokerState, name: str) -> None:
+        self._state = state
         self._name = name
         self._attached: set[Process] = set()
         self._operations: dict[str, Callable[[Message], Awaitable[Any]]] = {
@@ -57,7 +54,7 @@ class Desk:
             )
         if op in _CHOOSING:
             # Who a process is may have changed since it was last asked: a Ray worker got an actor, a child its RANK.
-            await self._broker.refresh(timeout_s=_REFRESH_S)
+            await self._state.refresh(timeout_s=_REFRESH_S)
         return await operation(body)
 
     async def leave(self) -> None:
@@ -70,7 +67,7 @@ class Desk:
         process.attached[self._name] -= 1
         process.attached += type(process.attached)()
         try:
-            await self._broker.sessions.release(process)
+            await self._state.sessions.release(process)
         except RldbgError:
             # The session ended while its last client left; there is nothing to release.
             return
@@ -78,8 +75,9 @@ class Desk:
     # Looking.
 
     async def _ps(self, body: Message) -> Message:
-        everyone = [p for p in self._broker.processes if body.get("all") or _is_of_interest(p)]
-        advice = list(ADVICE) if self._broker.foreign is not None and not everyone else []
+        everyone = [p for p in self._state.processes if body.get("all") or _is_of_interest(p)]
+        external = self._state.external
+        advice = list(external.advice) if external is not None and not everyone else []
         return {"processes": [process.to_dict() for process in everyone], "advice": advice}
 
     async def _select(self, body: Message) -> Message:
@@ -92,10 +90,10 @@ class Desk:
             selection = parse_selection(str(body.get("who") or "all"))
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg ps --help` for the grammar") from None
-        named = [p for p in self._broker.processes.select(selection) if _is_of_interest(p)]
+        named = [p for p in self._state.processes.select(selection) if _is_of_interest(p)]
         chosen = [process for process in named if ended or (process.state in states and process.is_alive)]
         if not chosen:
-            there = ", ".join(p.who for p in self._broker.processes if _is_of_interest(p)) or "no process at all"
+            there = ", ".join(p.who for p in self._state.processes if _is_of_interest(p)) or "no process at all"
             what = states[0] if len(states) == 1 and named else "there"
             raise IncompleteDataError(f"{selection.text!r} names nothing that is {what}", f"there is: {there}")
         return chosen
@@ -109,12 +107,12 @@ class Desk:
 
     async def _stacks(self, body: Message) -> Message:
         chosen = self._chosen(body, states=("running", "stopped", "crashed"), ended=True)
-        stacks = await asyncio.gather(*(stack_of(process, self._broker.processes, body) for process in chosen))
+        stacks = await asyncio.gather(*(stack_of(process, self._state.processes, body) for process in chosen))
         return {"stacks": stacks}
 
     async def _profile(self, body: Message) -> Message:
         """Hands a request about profiling to agents: those chosen, or everybody; what each answered."""
-        everyone = [process for process in self._broker.processes if process.agent is not None]
+        everyone = [process for process in self._state.processes if process.agent is not None]
         chosen = self._chosen(body) if body.get("who") else everyone
 
         async def ask(process: Process) -> Message:
@@ -140,15 +138,15 @@ class Desk:
         process = self._one(body)
         try:
             with process.in_use():
-                await self._broker.sessions.settled(process)
+                await self._state.sessions.settled(process)
                 if process not in self._attached:
                     self._attached.add(process)
                     process.attached[self._name] += 1
         except asyncio.CancelledError:
-            self._broker.sessions.spawn(self._broker.sessions.release_once_open(process))
+            self._state.sessions.spawn(self._state.sessions.release_once_open(process))
             raise
         if body.get("stop") and process.stop is None:
-            await self._broker.sessions.pause(process)
+            await self._state.sessions.pause(process)
         return process.to_dict()
 
     async def _detach(self, body: Message) -> Message:
@@ -159,7 +157,7 @@ class Desk:
 
     async def _dap(self, body: Message) -> Message:
         process = self._one(body)
-        session = await self._broker.sessions.settled(process)
+        session = await self._state.sessions.settled(process)
         arguments = dict(body.get("arguments") or {})
         meant = [name for name in ("threadId", "frameId") if arguments.get(name) == "stopped"]
         if meant and session.stop is None:
@@ -174,9 +172,9 @@ class Desk:
         process, how = self._one(body), str(body["how"])
         if how not in _STEPS:
             raise UsageError(f"{how!r} is no way to go on")
-        session = await self._broker.sessions.settled(process)
+        session = await self._state.sessions.settled(process)
         stops = session.stops
-        await self._broker.sessions.resume(process, how, **dict(body.get("arguments") or {}))
+        await self._state.sessions.resume(process, how, **dict(body.get("arguments") or {}))
         if body.get("wait_s"):
             await process.wait_until(
                 lambda: session.stops != stops or session.ended.is_set() or process.declared is not None,
@@ -195,11 +193,11 @@ class Desk:
     # Many processes.
 
     async def _pause(self, body: Message) -> Message:
-        return await self._each(self._chosen(body, states=("running",)), self._broker.sessions.pause)
+        return await self._each(self._chosen(body, states=("running",)), self._state.sessions.pause)
 
     async def _continue(self, body: Message) -> Message:
         async def let_go(process: Process) -> None:
-            await self._broker.sessions.resume(process, "continue")
+            await self._state.sessions.resume(process, "continue")
 
         return await self._each(self._chosen(body, states=("stopped",)), let_go)
 
@@ -215,41 +213,41 @@ class Desk:
 
     async def _break_set(self, body: Message) -> Message:
         try:
-            made = self._broker.sessions.breaks.add(body)
+            made = self._state.sessions.breaks.add(body)
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg break --help` for the grammar") from None
         await self._apply_everywhere()
         return self._shown(made)
 
     async def _break_list(self, _body: Message) -> Message:
-        log = self._broker.sessions.log_points
-        breaks = [self._shown(each) for each in self._broker.sessions.breaks.all()]
+        log = self._state.sessions.log_points
+        breaks = [self._shown(each) for each in self._state.sessions.breaks.all()]
         return {"breaks": breaks, "log_file": str(log.path), "log": log.recent()}
 
     async def _break_clear(self, body: Message) -> Message:
-        removed = self._broker.sessions.breaks.clear([int(number) for number in body.get("ids") or []])
+        removed = self._state.sessions.breaks.clear([int(number) for number in body.get("ids") or []])
         await self._apply_everywhere()
-        alive = [process for process in self._broker.processes if process.is_alive]
-        await asyncio.gather(*(self._broker.sessions.release(process) for process in alive))
+        alive = [process for process in self._state.processes if process.is_alive]
+        await asyncio.gather(*(self._state.sessions.release(process) for process in alive))
         return {"cleared": [each.number for each in removed]}
 
     async def _break_condition(self, body: Message) -> Message:
-        changed = self._broker.sessions.breaks.set_condition(int(body["id"]), str(body.get("condition") or ""))
+        changed = self._state.sessions.breaks.set_condition(int(body["id"]), str(body.get("condition") or ""))
         await self._apply_everywhere()
         return self._shown(changed)
 
     def _shown(self, each: Break) -> Message:
         """Without pooled workers that have nothing to do: it is set there too, and nobody has heard of them."""
         facts = each.to_dict()
-        idle = {process.who for process in self._broker.processes if process.facts.get("idle")}
+        idle = {process.who for process in self._state.processes if process.facts.get("idle")}
         return facts | {"set_in": {who: ok for who, ok in facts["set_in"].items() if who not in idle}}
 
     async def _apply_everywhere(self) -> None:
-        alive = [process for process in self._broker.processes if process.is_alive]
-        await asyncio.gather(*(self._broker.sessions.apply_breaks(process) for process in alive))
+        alive = [process for process in self._state.processes if process.is_alive]
+        await asyncio.gather(*(self._state.sessions.apply_breaks(process) for process in alive))
 
     async def _shutdown(self, _body: Message) -> Message:
-        self._broker.stopping.set()
+        self._state.stopping.set()
         return {"stopping": True}
 
 

@@ -1,4 +1,4 @@
-"""The interactive prompt: pdb's words with history, completion and highlighting, at one process or several at once."""
+"""The interactive prompt: pdb's commands with history, completion and highlighting, in one process or in several."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,10 +11,10 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 
 from rldbg.core import RldbgError
-from rldbg.live.casting import CastResult
-from rldbg.live.commands import Commands, Outcome
-from rldbg.live.folding import compress
-from rldbg.live.prompt_text import HELP
+from rldbg.live.prompt.broadcast import BroadcastResult
+from rldbg.live.prompt.commands import Commands, Outcome
+from rldbg.live.prompt.grouping import compress
+from rldbg.live.prompt.prompt_text import HELP
 
 _WORDS = sorted({word for line in HELP.splitlines() for word in line.split() if word.isalpha() and word.islower()})
 
@@ -27,12 +27,12 @@ class Prompt:
         commands: Commands,
         *,
         write: Callable[[str], None],
-        show_cast: Callable[[CastResult], None],
+        show_broadcast: Callable[[BroadcastResult], None],
         history: Path | None = None,
     ) -> None:
         self._commands = commands
         self._write = write
-        self._show_cast = show_cast
+        self._show_broadcast = show_broadcast
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(str(history)) if history else None,
             lexer=PygmentsLexer(PythonLexer),
@@ -43,8 +43,8 @@ class Prompt:
     def run(self) -> None:
         outcome = self._commands.here()
         while not outcome.leaves:
-            if outcome.cast is not None:
-                self._show_cast(outcome.cast)
+            if outcome.broadcast is not None:
+                self._show_broadcast(outcome.broadcast)
             elif outcome.text:
                 self._write(outcome.text)
             try:
@@ -60,7 +60,7 @@ class Prompt:
 
     def names_at(self, text: str, column: int) -> list[str]:
         """What the process itself would complete."""
-        first = self._commands.words[0]
+        first = self._commands.prompts[0]
         try:
             body = first.debuggee.ask("completions", frameId=first.frame["id"], text=text, column=column + 1)
         except RldbgError:

@@ -14,20 +14,20 @@ from typing import Any
 
 from rldbg.agent import PEER_LIMIT_BYTES, snake_case
 from rldbg.core import UnreachableError
-from rldbg.live.broker.peer import Stream
+from rldbg.live.broker.async_peer import Stream
+from rldbg.live.broker.debug_session import Stop
+from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
 from rldbg.live.broker.py_spy import dump
-from rldbg.live.broker.session import Stop
-from rldbg.live.broker.sessions import Sessions
-from rldbg.live.foreign_ray.dashboard import Dashboard, PausedWorker
-from rldbg.live.foreign_ray.injection import prepare_stop
-from rldbg.live.foreign_ray.legacy_listing import LegacySession, legacy_sessions
-from rldbg.live.foreign_ray.legacy_pdb import PdbStream
+from rldbg.live.external_ray.dashboard import Dashboard, PausedWorker
+from rldbg.live.external_ray.injection import prepare_stop
+from rldbg.live.external_ray.legacy_listing import LegacySession, legacy_sessions
+from rldbg.live.external_ray.legacy_pdb import PdbStream
 
 _RAY_DEBUGGER = ("ray/util/debugpy.py", "ray/util/rpdb.py")
 _LEGACY_EVERY_S = 3.0
 _LEGACY_PATIENCE_S = 8.0
-ADVICE = (
+_ADVICE = (
     "nothing is stopped. The usual reasons:",
     "- debugpy is not installed in the workers' environment: breakpoint() is then passed over with a log line",
     "- RAY_DEBUG is set to something other than 1 (0 switches breakpoints off; legacy sessions are listed separately)",
@@ -36,10 +36,12 @@ ADVICE = (
 )
 
 
-class HeldWorkers:
+class AttachedWorkers:
     """Keeps the broker's process table in step with what Ray says is paused."""
 
-    def __init__(self, dashboard: Dashboard, processes: ProcessTable, sessions: Sessions) -> None:
+    advice = _ADVICE
+
+    def __init__(self, dashboard: Dashboard, processes: ProcessTable, sessions: DebugSessions) -> None:
         self._dashboard = dashboard
         self._processes = processes
         self._sessions = sessions
@@ -75,7 +77,7 @@ class HeldWorkers:
         return process
 
     async def _legacy(self) -> set[str]:
-        """Sessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds.
+        """DebugSessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds.
 
         Where some are known the answer is waited for: they may have gone on since, and must not be shown as stopped.
         """

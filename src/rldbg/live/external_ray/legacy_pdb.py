@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from rldbg.agent import Message, WireError
-from rldbg.live.foreign_ray.injection import lending_expression
+from rldbg.live.external_ray.injection import lending_expression
 
 _PROMPT = "(Pdb) "
 _FRAME = re.compile(r"^(?P<mark>[> ]) (?P<file>.+)\((?P<line>\d+)\)(?P<name>[^()]*)\(\)")

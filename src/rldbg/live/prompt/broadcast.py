@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import IncompleteDataError, RldbgError
-from rldbg.live.client import BrokerClient
-from rldbg.live.debuggee import BrokerDebuggee
-from rldbg.live.folding import Fold, RankAnswer, Spread, fold
-from rldbg.live.pdb_words import Answer, PdbWords
+from rldbg.live.client.broker_client import BrokerClient
+from rldbg.live.prompt.debuggee import BrokerDebuggee
+from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, group_answers
+from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
 
 _AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class CastResult:
-    """Every answer, and the same folded. `not_stopped` are processes that were meant but could not be asked."""
+class BroadcastResult:
+    """Every answer, and equal answers grouped. `not_stopped` are selected processes that could not be asked."""
 
     answers: tuple[RankAnswer, ...]
-    folds: tuple[Fold, ...]
+    groups: tuple[AnswerGroup, ...]
     spread: Spread | None
     not_stopped: tuple[str, ...] = ()
 
@@ -30,15 +30,15 @@ class CastResult:
     def to_dict(self) -> dict[str, Any]:
         body: dict[str, Any] = {
             "answers": [answer.to_dict() for answer in self.answers],
-            "folded": [each.to_dict() for each in self.folds],
+            "folded": [each.to_dict() for each in self.groups],
         }
         if self.spread:
             body["spread"] = self.spread.to_dict()
         return body
 
 
-class Crowd:
-    """Prompts at several processes that obey together."""
+class ProcessGroup:
+    """Prompts in several stopped processes; each command runs in all of them."""
 
     def __init__(self, client: BrokerClient, who: str, *, stop: bool = False, wait_s: float = 30.0) -> None:
         processes = client.request("select", who=who)["processes"]
@@ -51,9 +51,9 @@ class Crowd:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             debuggees = list(pool.map(lambda p: BrokerDebuggee(client, f"@{p['pid']}", stop=stop), meant))
         self._debuggees = debuggees
-        self.words = [PdbWords(debuggee, wait_s=wait_s) for debuggee in debuggees]
+        self.prompts = [PdbCommands(debuggee, wait_s=wait_s) for debuggee in debuggees]
 
-    def __enter__(self) -> "Crowd":
+    def __enter__(self) -> "ProcessGroup":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,39 +62,39 @@ class Crowd:
 
     @property
     def names(self) -> list[str]:
-        return [words.debuggee.facts["who"] for words in self.words]
+        return [prompt.debuggee.facts["who"] for prompt in self.prompts]
 
-    def execute(self, command: str) -> CastResult:
-        return execute_on(self.words, command, self.not_stopped)
+    def execute(self, command: str) -> BroadcastResult:
+        return execute_on(self.prompts, command, self.not_stopped)
 
 
 def execute_on(
-    crowd: Sequence[PdbWords],
+    prompts: Sequence[PdbCommands],
     command: str,
     not_stopped: tuple[str, ...] = (),
     *,
-    how: Callable[[PdbWords, str], Answer] = PdbWords.execute,
-) -> CastResult:
-    """The same command everywhere at once, answers folded."""
+    how: Callable[[PdbCommands, str], CommandResult] = PdbCommands.execute,
+) -> BroadcastResult:
+    """Runs the same command in all processes at once and groups the answers."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda words: _ask(words, command, how), crowd))
-    folds, spread = fold(answers)
-    return CastResult(tuple(answers), tuple(folds), spread, not_stopped)
+        answers = list(pool.map(lambda prompt: _ask(prompt, command, how), prompts))
+    groups, spread = group_answers(answers)
+    return BroadcastResult(tuple(answers), tuple(groups), spread, not_stopped)
 
 
-def _ask(words: PdbWords, command: str, how: Callable[[PdbWords, str], Answer]) -> RankAnswer:
-    who = words.debuggee.facts["who"]
+def _ask(prompt: PdbCommands, command: str, how: Callable[[PdbCommands, str], CommandResult]) -> RankAnswer:
+    who = prompt.debuggee.facts["who"]
     try:
-        answer = how(words, command)
+        answer = how(prompt, command)
     except RldbgError as error:
-        answer = Answer(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
+        answer = CommandResult(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
     return RankAnswer(who, answer.ok, answer.value if answer.value is not None else answer.text, answer.text)
 
 
-def cast(client: BrokerClient, who: str, command: str, *, wait_s: float = 30.0) -> CastResult:
+def broadcast(client: BrokerClient, who: str, command: str, *, wait_s: float = 30.0) -> BroadcastResult:
     """Sends one pdb command to every stopped process that `who` names; after `c` nobody waits for the next stop."""
-    with Crowd(client, who, wait_s=0.0 if is_continue(command) else wait_s) as crowd:
-        return crowd.execute(command)
+    with ProcessGroup(client, who, wait_s=0.0 if is_continue(command) else wait_s) as group:
+        return group.execute(command)
 
 
 def is_continue(command: str) -> bool:

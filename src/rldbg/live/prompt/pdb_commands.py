@@ -1,6 +1,6 @@
-"""pdb's words over the debug adapter protocol: one line in, one answer out, for one stopped process.
+"""pdb's commands over the debug adapter protocol: one line in, one answer out, for one stopped process.
 
-Works on anything that is a Debuggee: a live process, the dead frames of a waiting exception, a crash file.
+Works on anything that is a Debuggee: a live process, the frames of an exception that waits, a crash file.
 """
 
 import ast
@@ -11,7 +11,8 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.core import UsageError
-from rldbg.live.debuggee import (
+from rldbg.live.own_frames import NOT_THE_USERS
+from rldbg.live.prompt.debuggee import (
     LOOKING_S,
     Debuggee,
     EvaluationError,
@@ -21,8 +22,7 @@ from rldbg.live.debuggee import (
     function_place,
     source_lines,
 )
-from rldbg.live.own_frames import NOT_THE_USERS
-from rldbg.live.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered
+from rldbg.live.prompt.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered
 
 _STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
 _ALIASES = {
@@ -34,7 +34,7 @@ _ONLY_IN_PDB = ("alias", "commands", "debug", "disable", "enable", "ignore", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What one command gave: `value` is plain data where there is some; `left` says that it runs or is gone."""
 
     text: str = ""
@@ -43,7 +43,7 @@ class Answer:
     left: bool = False
 
 
-class PdbWords:
+class PdbCommands:
     """The state of a prompt at one process: frames, the chosen one, displays. `wait_s` bounds waiting for a stop."""
 
     def __init__(self, debuggee: Debuggee, *, wait_s: float = 30.0) -> None:
@@ -54,7 +54,7 @@ class PdbWords:
         self._thread: int | str = "stopped"
         self._listed = 0
         self._displays: list[str] = []
-        self._words: dict[str, Callable[[str], Answer]] = {
+        self._commands: dict[str, Callable[[str], CommandResult]] = {
             "u": lambda text: self._move(+_count(text)),
             "d": lambda text: self._move(-_count(text)),
             "f": lambda text: self._move(_count(text, 0) - self._index),
@@ -78,29 +78,29 @@ class PdbWords:
             "j": self._jump,
             "unt": self._until,
             "c": lambda _text: self._go("continue"),
-            "h": lambda _text: Answer(HELP),
+            "h": lambda _text: CommandResult(HELP),
         }  # fmt: skip
         for word, how in _STEPS.items():
-            self._words[word] = lambda _text, how=how: self._go(how)  # type: ignore[misc]
+            self._commands[word] = lambda _text, how=how: self._go(how)  # type: ignore[misc]
 
-    def execute(self, line: str) -> Answer:
+    def execute(self, line: str) -> CommandResult:
         """One command. Errors of the user's expression are answers; errors of the connection are raised."""
         line = line.strip()
         if not line:
-            return Answer()
+            return CommandResult()
         try:
             if line.startswith("!"):
                 return self._statement(line[1:].strip())
             word, _, rest = line.partition(" ")
-            action = self._words.get(_ALIASES.get(word, word))
+            action = self._commands.get(_ALIASES.get(word, word))
             # `n = 5` means the variable and not the command of that name.
             if action is None or re.match(r"=(?!=)", rest.strip()):
                 return self.python(line)
             return action(rest.strip())
         except EvaluationError as error:
-            return Answer(f"*** {error}", ok=False)
+            return CommandResult(f"*** {error}", ok=False)
         except UsageError as error:
-            return Answer(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
+            return CommandResult(f"*** {error}" + (f" ({error.hint})" if error.hint else ""), ok=False)
 
     # Frames.
 
@@ -129,38 +129,42 @@ class PdbWords:
             raise UsageError("there is no Python frame to look at", "`threads` shows where the threads are")
         self._frames = [frame for frame in frames if "/pydevd" not in frame_path(frame)]
 
-    def _move(self, by: int) -> Answer:
+    def _move(self, by: int) -> CommandResult:
         _ = self.frame
         target = self._index + by
         if not 0 <= target < len(self._frames):
-            return Answer(f"*** {'Oldest' if by > 0 else 'Newest'} frame", ok=False)
+            return CommandResult(f"*** {'Oldest' if by > 0 else 'Newest'} frame", ok=False)
         self._index, self._listed = target, 0
         return self.here()
 
-    def here(self) -> Answer:
+    def here(self) -> CommandResult:
         """The chosen frame and its line, as pdb shows after each move."""
         frame = self.frame
         text = self._source(int(frame["line"]), int(frame["line"]))
         line = f"\n-> {text[0].strip()}" if text else ""
         shown = "".join(f"\ndisplay {expression}: {self._display_value(expression)}" for expression in self._displays)
-        return Answer(f"> {frame_place(frame)}{line}{shown}", value={"file": frame_path(frame), "line": frame["line"]})
+        return CommandResult(
+            f"> {frame_place(frame)}{line}{shown}", value={"file": frame_path(frame), "line": frame["line"]}
+        )
 
-    def _where(self, _text: str) -> Answer:
+    def _where(self, _text: str) -> CommandResult:
         _ = self.frame
         marks = (">" if number == self._index else " " for number in range(len(self._frames)))
         lines = [
             f"{mark} {n} {frame_place(frame)}" for n, (mark, frame) in enumerate(zip(marks, self._frames, strict=True))
         ]
-        return Answer("\n".join(lines[::-1]), value=[{"file": frame_path(f), "line": f["line"]} for f in self._frames])
+        return CommandResult(
+            "\n".join(lines[::-1]), value=[{"file": frame_path(f), "line": f["line"]} for f in self._frames]
+        )
 
-    def _threads(self, _text: str) -> Answer:
+    def _threads(self, _text: str) -> CommandResult:
         threads = self.debuggee.ask("threads").get("threads") or []
-        return Answer("\n".join(f"{each['id']:>4} {each['name']}" for each in threads), value=threads)
+        return CommandResult("\n".join(f"{each['id']:>4} {each['name']}" for each in threads), value=threads)
 
-    def _switch_thread(self, text: str) -> Answer:
+    def _switch_thread(self, text: str) -> CommandResult:
         threads = {str(each["id"]): each for each in self.debuggee.ask("threads").get("threads") or []}
         if text not in threads:
-            return Answer("*** threads: " + ", ".join(threads), ok=False)
+            return CommandResult("*** threads: " + ", ".join(threads), ok=False)
         self.forget()
         self._thread = int(text)
         return self.here()
@@ -171,7 +175,7 @@ class PdbWords:
         # Read in the frame of the stop, whichever is chosen: a thread that is in C code evaluates nothing.
         return source_lines(self.debuggee, frame_path(self.frame), max(first, 1), last, self.debuggee.top_frame)[0]
 
-    def _list(self, text: str) -> Answer:
+    def _list(self, text: str) -> CommandResult:
         current = int(self.frame["line"])
         if text:
             numbers = [int(part) for part in re.findall(r"\d+", text)] or [current]
@@ -182,46 +186,46 @@ class PdbWords:
             last = first + 10
         lines = self._source(first, last)
         self._listed = first + len(lines) - 1
-        return Answer(numbered(lines, first, current) or "[EOF]", ok=bool(lines))
+        return CommandResult(numbered(lines, first, current) or "[EOF]", ok=bool(lines))
 
-    def _longlist(self, _text: str) -> Answer:
+    def _longlist(self, _text: str) -> CommandResult:
         frame = self.frame
         lines = self._source(1, 10**6)
         node = function_at(lines, str(frame["name"]), int(frame["line"]))
         first, last = (node.lineno, node.end_lineno or node.lineno) if node else (1, len(lines))
-        return Answer(numbered(lines[first - 1 : last], first, int(frame["line"])))
+        return CommandResult(numbered(lines[first - 1 : last], first, int(frame["line"])))
 
     # Values.
 
-    def python(self, line: str) -> Answer:
+    def python(self, line: str) -> CommandResult:
         """A line that is no command: an expression is shown, a statement is run."""
         try:
             ast.parse(line, mode="eval")
         except SyntaxError:
             word = line.split(" ")[0]
             if word in _ONLY_IN_PDB:
-                return Answer(f"*** there is no {word} here; h shows the words", ok=False)
+                return CommandResult(f"*** there is no {word} here; h lists the commands", ok=False)
             return self._statement(line)
         answer = self._print(line)
-        return Answer() if answer.value is None and answer.text == "None" else answer
+        return CommandResult() if answer.value is None and answer.text == "None" else answer
 
-    def _statement(self, line: str) -> Answer:
-        return Answer(execute(self.debuggee, line, self.frame_id))
+    def _statement(self, line: str) -> CommandResult:
+        return CommandResult(execute(self.debuggee, line, self.frame_id))
 
-    def _print(self, text: str) -> Answer:
+    def _print(self, text: str) -> CommandResult:
         if not text:
-            return Answer("*** p EXPRESSION", ok=False)
+            return CommandResult("*** p EXPRESSION", ok=False)
         if text == "locals()":
             # Debuggers evaluate in a scope that holds globals too.
             return self._locals("")
         found = evaluate(self.debuggee, text, self.frame_id)
-        return Answer(found["text"], value=found.get("data", found["text"]))
+        return CommandResult(found["text"], value=found.get("data", found["text"]))
 
-    def _whatis(self, text: str) -> Answer:
+    def _whatis(self, text: str) -> CommandResult:
         kind = evaluate(self.debuggee, text, self.frame_id)["type"]
-        return Answer(kind, value=kind)
+        return CommandResult(kind, value=kind)
 
-    def _locals(self, _text: str, only: list[str] | None = None) -> Answer:
+    def _locals(self, _text: str, only: list[str] | None = None) -> CommandResult:
         scopes = self.debuggee.ask("scopes", frameId=self.frame_id).get("scopes") or []
         reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
         variables = (
@@ -231,28 +235,28 @@ class PdbWords:
         if only is not None:
             names = [name for name in only if name in names]
         values = evaluate_names(self.debuggee, names, self.frame_id) if names else {}
-        return Answer(
+        return CommandResult(
             "\n".join(f"{name} = {facts['text']}" for name, facts in values.items()),
             value={name: facts["text"] for name, facts in values.items()},
         )
 
-    def _arguments(self, _text: str) -> Answer:
+    def _arguments(self, _text: str) -> CommandResult:
         frame = self.frame
         node = function_at(self._source(1, 10**6), str(frame["name"]), int(frame["line"]))
         if node is None:
-            return Answer()
+            return CommandResult()
         signature = node.args
         given = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, signature.vararg, signature.kwarg]
         return self._locals("", only=[argument.arg for argument in given if argument is not None])
 
-    def _display(self, text: str) -> Answer:
+    def _display(self, text: str) -> CommandResult:
         if text:
             self._displays.append(text)
-        return Answer("\n".join(f"display {each}: {self._display_value(each)}" for each in self._displays))
+        return CommandResult("\n".join(f"display {each}: {self._display_value(each)}" for each in self._displays))
 
-    def _undisplay(self, text: str) -> Answer:
+    def _undisplay(self, text: str) -> CommandResult:
         self._displays = [each for each in self._displays if text and each != text]
-        return Answer()
+        return CommandResult()
 
     def _display_value(self, expression: str) -> str:
         try:
@@ -260,65 +264,65 @@ class PdbWords:
         except EvaluationError as error:
             return f"** {error} **"
 
-    def _exception(self, _text: str) -> Answer:
+    def _exception(self, _text: str) -> CommandResult:
         info = self.debuggee.ask("exceptionInfo", threadId=self._thread)
         trace = str((info.get("details") or {}).get("stackTrace") or "").rstrip()
         title = f"{info.get('exceptionId')}: {info.get('description')}"
-        return Answer(f"{trace}\n{title}".strip() if title not in trace else trace, value=title)
+        return CommandResult(f"{trace}\n{title}".strip() if title not in trace else trace, value=title)
 
     # Breakpoints.
 
-    def _break(self, text: str, *, once: bool) -> Answer:
+    def _break(self, text: str, *, once: bool) -> CommandResult:
         if not text:
-            return Answer("\n".join(break_text(each) for each in self.debuggee.breaks()) or "no breakpoint is set")
+            return CommandResult("\n".join(break_text(each) for each in self.debuggee.breaks()) or "no breakpoints set")
         place, _, condition = text.partition(",")
         file, _, line = place.strip().rpartition(":")
         if line.isdigit():
             where = (file or frame_path(self.frame), int(line))
         elif file or not line:
-            return Answer("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
+            return CommandResult("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
         else:
             where = function_place(self.debuggee, line, self.frame_id)
         made = self.debuggee.set_break(file=where[0], line=where[1], once=once, **{"if": condition.strip()})
-        return Answer(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
+        return CommandResult(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
 
-    def _clear(self, text: str) -> Answer:
+    def _clear(self, text: str) -> CommandResult:
         self.debuggee.clear_breaks([int(number) for number in re.findall(r"\d+", text)])
-        return Answer()
+        return CommandResult()
 
-    def _condition(self, text: str) -> Answer:
+    def _condition(self, text: str) -> CommandResult:
         number, _, condition = text.partition(" ")
         if not number.isdigit():
-            return Answer("*** condition N EXPRESSION", ok=False)
+            return CommandResult("*** condition N EXPRESSION", ok=False)
         changed = self.debuggee.set_condition(int(number), condition.strip())
-        return Answer(break_text(changed), value=changed["id"])
+        return CommandResult(break_text(changed), value=changed["id"])
 
     # Going on.
 
-    def _go(self, how: str, **arguments: Any) -> Answer:
+    def _go(self, how: str, **arguments: Any) -> CommandResult:
         facts = self.debuggee.facts
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
-            return Answer("*** the exception has ended this code, nothing steps; c lets it go its way", ok=False)
+            return CommandResult("*** the exception has ended this code, nothing steps; c lets it go its way", ok=False)
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
         self.debuggee.resume(how, self.wait_s, **thread, **arguments)
         self.forget()
         facts = self.debuggee.facts
         if facts["state"] == "stopped":
             return self.here()
-        return Answer({"running": "it runs"}.get(facts["state"], f"it has {facts['state']}"), left=True)
+        return CommandResult({"running": "it runs"}.get(facts["state"], f"it has {facts['state']}"), left=True)
 
-    def _until(self, text: str) -> Answer:
+    def _until(self, text: str) -> CommandResult:
         line = int(text) if text.isdigit() else int(self.frame["line"]) + 1
         self.debuggee.set_break(file=frame_path(self.frame), line=line, once=True)
         return self._go("continue")
 
-    def _jump(self, text: str) -> Answer:
+    def _jump(self, text: str) -> CommandResult:
         if not text.isdigit():
-            return Answer("*** j LINE", ok=False)
+            return CommandResult("*** j LINE", ok=False)
         where = {"path": frame_path(self.frame)}
         targets = self.debuggee.ask("gotoTargets", source=where, line=int(text)).get("targets") or []
         if not targets:
-            return Answer(f"*** line {text} is no place to jump to", ok=False)
+            return CommandResult(f"*** line {text} is no place to jump to", ok=False)
         return self._go("goto", targetId=targets[0]["id"])
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from rldbg.agent import Message, WireError
 from rldbg.core import RldbgError, UnreachableError, UsageError
-from rldbg.live.broker.breakpoints import BreakTable
-from rldbg.live.broker.peer import Messages
+from rldbg.live.broker.async_peer import Messages
+from rldbg.live.broker.breakpoints import BreakTable, LogPoints
+from rldbg.live.broker.debug_session import DebugSession, Stop
 from rldbg.live.broker.processes import Process
-from rldbg.live.broker.session import DebugSession, Stop
-from rldbg.live.log_points import LogPoints
 
 _log = logging.getLogger(__name__)
 PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]
@@ -24,7 +23,7 @@ _OPEN_S = 120.0
 _STOP_S = 10.0
 
 
-class Sessions:
+class DebugSessions:
     """Opens, holds, steers and releases debug sessions."""
 
     def __init__(self, run: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.agent import Message
-from rldbg.live.flight_recorder import groups_of, read_record, view_of
-from rldbg.live.folding import compress
-from rldbg.live.hang import Diagnosis, Pending, RankView, diagnose
+from rldbg.live.diagnosis.flight_recorder import groups_of, read_record, view_of
+from rldbg.live.diagnosis.hang import Diagnosis, Pending, RankView, diagnose
+from rldbg.live.prompt.grouping import compress
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
 

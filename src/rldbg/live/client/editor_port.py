@@ -15,7 +15,7 @@ from typing import Any
 
 from rldbg.agent import Connection
 from rldbg.core import UsageError
-from rldbg.live.client import connect
+from rldbg.live.client.broker_client import connect
 
 
 class EditorPort:

@@ -1,7 +1,7 @@
 """Sessions of Ray's legacy debugger (RAY_DEBUG=legacy), which only the cluster's key-value store knows.
 
 Reading that store needs Ray itself, so it is done by a child process that imports Ray, prints JSON and ends:
-`python -m rldbg.live.foreign_ray.legacy_listing GCS_ADDRESS`.
+`python -m rldbg.live.external_ray.legacy_listing GCS_ADDRESS`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def legacy_sessions(gcs_address: str, token: str) -> list[LegacySession]:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "rldbg.live.foreign_ray.legacy_listing",
+        "rldbg.live.external_ray.legacy_listing",
         gcs_address,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -107,7 +107,7 @@ async def greet(stream: Stream, token: str) -> tuple[str, Message]:
     return str(hello.get("kind")), about if isinstance(about, dict) else {}
 
 
-class Peer:
+class AsyncPeer:
     """Requests, responses and events over a stream past its handshake."""
 
     def __init__(

@@ -1,0 +1,79 @@
+"""What the broker knows and holds: the processes of the run, their debug sessions, and whether it is to end."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from rldbg.agent import WireError
+from rldbg.live.broker.debug_sessions import DebugSessions
+from rldbg.live.broker.processes import Process, ProcessTable
+
+_FRESH_S = 0.5
+
+
+class ExternalWorkers(Protocol):
+    """Processes that no agent speaks for: paused workers of a Ray cluster that rldbg did not start."""
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to check when nothing is paused."""
+
+    async def refresh(self) -> None:
+        """Brings the process table up to date."""
+
+
+class BrokerState:
+    """Shared by everybody the broker serves."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.processes = ProcessTable()
+        self.sessions = DebugSessions(run)
+        self.external: ExternalWorkers | None = None
+        self.stopping = asyncio.Event()
+
+    def learn(self, process: Process, facts: dict[str, Any]) -> None:
+        """Takes over what a process says about itself, and what that means for breakpoints."""
+        if facts == process.facts:
+            return
+        process.facts = facts
+        self.processes.rename()
+        if process.session is None and self.sessions.breaks.concerns(process):
+            self.sessions.spawn(self.sessions.apply_breaks(process))
+
+    async def refresh(self, timeout_s: float) -> None:
+        """Asks everybody who they are now; an agent that is busy in C code keeps the name it had."""
+        if self.external is not None:
+            await self.external.refresh()
+        await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
+
+    async def _ask_identity(self, process: Process, timeout_s: float) -> None:
+        now = time.monotonic()
+        if process.agent is None or now - process.asked_at < _FRESH_S:
+            return
+        process.asked_at = now
+        try:
+            facts = await process.agent.request("identity", {}, timeout_s=timeout_s)
+        except (WireError, TimeoutError):
+            return
+        self.learn(process, facts)
+
+    async def watch(self) -> None:
+        """While there are breakpoints, looks once a second for workers that have become somebody, and for files that
+        have been loaded."""
+        while True:
+            await asyncio.sleep(1.0)
+            if not len(self.sessions.breaks):
+                continue
+            await self.refresh(timeout_s=0.5)
+            waiting = [p for p in self.processes if p.session is not None and self.sessions.breaks.is_looking(p)]
+            await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
+
+    def farewell(self) -> None:
+        """Lets everybody go: agents and debuggees see their connections end and run on."""
+        for process in self.processes:
+            if process.session is not None:
+                process.session.close()
+            if process.agent is not None:
+                process.agent.close()

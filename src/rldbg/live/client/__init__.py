@@ -1,0 +1,1 @@
+"""Clients of a broker: the connection, the broker's process, and the port for editors."""

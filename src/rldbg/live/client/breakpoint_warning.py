@@ -1,0 +1,39 @@
+"""Why a breakpoint may never be hit, as far as the source file on this machine tells."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+
+def breakpoint_warning(made: dict[str, Any]) -> str:
+    """`made` is a breakpoint as the broker describes it; empty when it looks right."""
+    if not made["file"]:
+        return ""
+    unset = [who for who, ok in made["set_in"].items() if not ok]
+    lines = _lines_with_code(Path(made["file"]))
+    if lines is None and unset:
+        what = "file" if "/" in made["file"] else "module"
+        return f"no {what} {made['file']} here, nor in {', '.join(unset)} yet: the breakpoint is set once it is loaded"
+    if lines and made["line"] not in lines:
+        nearest = min(lines, key=lambda line: abs(line - made["line"]))
+        return f"line {made['line']} has no code; the nearest line with code is {nearest}"
+    return f"not set yet in {', '.join(unset)}: the file is not loaded there" if unset else ""
+
+
+def _lines_with_code(path: Path) -> set[int] | None:
+    """The lines on which a breakpoint can stop; None when the file is not here, empty when it is not Python."""
+    try:
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError:
+        return None
+    except (SyntaxError, ValueError):
+        return set()
+    return {line for each in _nested(code) for _, _, line in each.co_lines() if line}
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)

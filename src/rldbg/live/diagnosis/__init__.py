@@ -1,0 +1,1 @@
+"""Why a job hangs: stacks of all ranks, flight-recorder dumps, and who waits for whom."""

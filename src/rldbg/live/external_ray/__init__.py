@@ -1,0 +1,1 @@
+"""Ray clusters that rldbg did not start: their paused workers listed, attached and resumed."""
