@@ -100,7 +100,7 @@ def _restricted(log_probs_bv: Any, rules: Sequence[SamplingRule]) -> Any:
     device, size = log_probs_bv.device, log_probs_bv.shape[-1]
     asking = [rules[row] for row in rows]
     ordered, order = log_probs_bv[rows].sort(dim=-1, descending=True, stable=True)
-    top_k = torch.tensor([rule.top_k or size for rule in asking], device=device)[:, None]
+    top_k = torch.tensor([min(rule.top_k or size, size) for rule in asking], device=device)[:, None]
     top_p = torch.tensor([rule.top_p for rule in asking], device=device)[:, None]
     min_p = torch.tensor([rule.min_p for rule in asking], device=device)[:, None]
     probabilities = ordered.exp()

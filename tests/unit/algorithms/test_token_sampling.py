@@ -38,6 +38,7 @@ def test_the_three_modes_of_logprobs():
     [
         (Rule(top_k=1), {3}),
         (Rule(top_k=2), {2, 3}),
+        (Rule(top_k=2**70), {0, 1, 2, 3}),
         (Rule(top_p=0.6), {3}),
         (Rule(top_p=0.7), {2, 3}),
         (Rule(min_p=0.3), {2, 3}),
