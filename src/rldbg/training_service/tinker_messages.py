@@ -1,6 +1,7 @@
 """Tinker's binary messages: the forward-backward request it sends, and the two results it takes as protobuf.
 
-Field numbers are those of the public messages of the tinker package; text in comments names the fields.
+`_SCHEMA` has the field numbers of the public messages of the tinker package, as far as they are used here. Map fields
+are written as the repeated entries that they are on the wire.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
-from rldbg.training_service import wire
 from rldbg.training_service.datums import Datum, make_datum
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.sampling import Samples, TopLogprobs
@@ -21,10 +23,54 @@ _DTYPES: Mapping[int, type] = {1: np.float32, 2: np.int64, 3: np.int32}
 _FLOAT32 = 1
 _STOP_REASONS = {"stop": 0, "length": 1}
 
+# Fields in the order of their numbers, from 1: "name type", with * for repeated.
+_SCHEMA: Mapping[str, str] = {
+    # A datum is decoded by itself: its errors must be told to the right sequence number.
+    "ForwardBackwardRequest": "model_id string, seq_id int32, data *bytes, loss_fn string,"
+    " loss_fn_config *NumberEntry, forward_only bool, loss_fn_config_v2 *ConfigEntry",
+    "NumberEntry": "key string, value double",
+    "ConfigEntry": "key string, value LossConfigValue",
+    "LossConfigValue": "number double, text string",
+    "Datum": "model_input *Chunk, loss_fn_inputs *TensorEntry",
+    "TensorEntry": "key string, value Tensor",
+    "Chunk": "encoded_text EncodedText, image bytes, dmel bytes",
+    "EncodedText": "tokens bytes",
+    "Tensor": "dense bytes, sparse_csr bytes, dtype int32, shape *int64",
+    "ForwardBackwardOutput": "loss_fn_output_type string, loss_fn_outputs *ArrayRecord, metrics *NumberEntry",
+    "ArrayRecord": "type string, fields *BatchedEntry, num_datums int64",
+    "BatchedEntry": "key string, value BatchedTensor",
+    "BatchedTensor": "data bytes, offsets bytes, dtype int32",
+    "SampleResponse": "sequences *SampledSequence, prompt_logprobs bytes, topk_prompt_logprobs TopkLogprobs",
+    "SampledSequence": "stop_reason int32, tokens bytes, logprobs bytes, topk_logprobs TopkLogprobs",
+    "TopkLogprobs": "token_ids bytes, logprobs bytes, k uint32, length uint32",
+}
+
+
+def _message_classes(schema: Mapping[str, str]) -> dict[str, Any]:
+    field_type = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tinker.proto", package="tinker", syntax="proto3")
+    for name, fields in schema.items():
+        message = file.message_type.add(name=name)
+        for number, field in enumerate(fields.split(", "), start=1):
+            field_name, kind = field.split()
+            described = message.field.add(name=field_name, number=number)
+            described.label = field_type.LABEL_REPEATED if kind[0] == "*" else field_type.LABEL_OPTIONAL
+            kind = kind.lstrip("*")
+            if kind in schema:
+                described.type, described.type_name = field_type.TYPE_MESSAGE, f".tinker.{kind}"
+            else:
+                described.type = field_type.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tinker.{name}")) for name in schema}
+
+
+_MESSAGES = _message_classes(_SCHEMA)
+
 
 @dataclass(frozen=True, slots=True)
 class PassMessage:
-    """ForwardBackwardRequest, its datums not yet decoded: their errors must be told to the right sequence number."""
+    """ForwardBackwardRequest, its datums not yet decoded."""
 
     model_id: str
     seq_id: int
@@ -40,132 +86,85 @@ class PassMessage:
         )
 
 
-def read_pass(message: bytes) -> PassMessage:
-    """1 model_id, 2 seq_id, 3 data, 4 loss_fn, 5 loss_fn_config, 6 forward_only, 7 loss_fn_config_v2."""
-    values: dict[int, wire.Value] = {}
-    datums: list[bytes] = []
-    config: dict[str, float | str] = {}
-    for number, value in wire.read_fields(message):
-        if number == 3:
-            datums.append(wire.as_bytes(value))
-        elif number == 5:
-            key, entry = wire.read_map_entry(wire.as_bytes(value))
-            config.setdefault(key, 0.0 if entry is None else wire.as_number(entry))
-        elif number == 7:
-            key, entry = wire.read_map_entry(wire.as_bytes(value))
-            config[key] = _config_value(b"" if entry is None else wire.as_bytes(entry))
-        else:
-            values[number] = value
+def read_pass(content: bytes) -> PassMessage:
+    message = _read("ForwardBackwardRequest", content, "the body")
+    config: dict[str, float | str] = {entry.key: entry.value for entry in message.loss_fn_config}
+    for entry in message.loss_fn_config_v2:
+        config[entry.key] = entry.value.text or entry.value.number
     return PassMessage(
-        model_id=wire.as_text(values.get(1, b"")),
-        seq_id=wire.as_integer(values.get(2, 0)),
-        loss_fn=wire.as_text(values.get(4, b"")),
+        model_id=message.model_id,
+        seq_id=message.seq_id,
+        loss_fn=message.loss_fn,
         loss_fn_config=config,
-        forward_only=bool(values.get(6, 0)),
-        raw_datums=tuple(datums),
+        forward_only=message.forward_only,
+        raw_datums=tuple(message.data),
     )
 
 
 def write_pass_result(metrics: Mapping[str, float], logprobs: Sequence[np.ndarray]) -> bytes:
-    """ForwardBackwardOutput: 1 loss_fn_output_type, 2 loss_fn_outputs (one record for all datums), 3 metrics."""
+    """ForwardBackwardOutput with one record for all datums."""
     rows = [np.ascontiguousarray(row, dtype=np.float32) for row in logprobs]
-    offsets = np.cumsum([0, *(row.nbytes for row in rows)], dtype=np.int64)
-    tensor = (
-        wire.write_bytes(1, b"".join(row.tobytes() for row in rows))
-        + wire.write_bytes(2, offsets.tobytes())
-        + wire.write_integer(3, _FLOAT32)
-    )
-    record = wire.write_message(2, wire.write_text(1, "logprobs"), wire.write_bytes(2, tensor))
-    entries = (
-        wire.write_message(3, wire.write_text(1, name), wire.write_double(2, value)) for name, value in metrics.items()
-    )
-    return b"".join(
-        (
-            wire.write_text(1, "ArrayRecord"),
-            wire.write_message(2, wire.write_text(1, "ArrayRecord"), record, wire.write_integer(3, len(rows))),
-            *entries,
-        )
-    )
+    message = _MESSAGES["ForwardBackwardOutput"](loss_fn_output_type="ArrayRecord")
+    record = message.loss_fn_outputs.add(type="ArrayRecord", num_datums=len(rows))
+    tensor = record.fields.add(key="logprobs").value
+    tensor.data = b"".join(row.tobytes() for row in rows)
+    tensor.offsets = np.cumsum([0, *(row.nbytes for row in rows)], dtype=np.int64).tobytes()
+    tensor.dtype = _FLOAT32
+    for name, value in metrics.items():
+        message.metrics.add(key=name, value=value)
+    return bytes(message.SerializeToString())
 
 
 def write_samples(samples: Samples) -> bytes:
-    """SampleResponse: 1 sequences, 2 prompt_logprobs (NaN where there is none), 3 topk_prompt_logprobs."""
-    message = b""
+    """SampleResponse; prompt_logprobs has NaN where there is none."""
+    message = _MESSAGES["SampleResponse"]()
     for sequence in samples.sequences:
-        fields = [
-            wire.write_integer(1, _STOP_REASONS[sequence.stop_reason]),
-            wire.write_bytes(2, np.asarray(sequence.tokens, dtype=np.int32).tobytes()),
-            wire.write_bytes(3, np.asarray(sequence.logprobs, dtype=np.float32).tobytes()),
-        ]
+        written = message.sequences.add(stop_reason=_STOP_REASONS[sequence.stop_reason])
+        written.tokens = np.asarray(sequence.tokens, dtype=np.int32).tobytes()
+        written.logprobs = np.asarray(sequence.logprobs, dtype=np.float32).tobytes()
         if sequence.top is not None:
-            fields.append(_top_logprobs(4, sequence.top))
-        message += wire.write_message(1, *fields)
+            _set_top(written.topk_logprobs, sequence.top)
     if samples.prompt_logprobs is not None:
-        message += wire.write_bytes(2, samples.prompt_logprobs.astype(np.float32).tobytes())
+        message.prompt_logprobs = samples.prompt_logprobs.astype(np.float32).tobytes()
     if samples.prompt_top is not None:
-        message += _top_logprobs(3, samples.prompt_top)
-    return message
+        _set_top(message.topk_prompt_logprobs, samples.prompt_top)
+    return bytes(message.SerializeToString())
 
 
-def _top_logprobs(number: int, top: TopLogprobs) -> bytes:
-    """TopkLogprobs: 1 token_ids, 2 logprobs, 3 k, 4 length."""
-    return wire.write_message(
-        number,
-        wire.write_bytes(1, top.token_ids.astype(np.int32).tobytes()),
-        wire.write_bytes(2, top.logprobs.astype(np.float32).tobytes()),
-        wire.write_integer(3, top.token_ids.shape[1]),
-        wire.write_integer(4, top.token_ids.shape[0]),
-    )
+def _set_top(message: Any, top: TopLogprobs) -> None:
+    message.token_ids = top.token_ids.astype(np.int32).tobytes()
+    message.logprobs = top.logprobs.astype(np.float32).tobytes()
+    message.length, message.k = top.token_ids.shape
 
 
-def _config_value(message: bytes) -> float | str:
-    """LossConfigValue: 1 number, 2 text."""
-    found: float | str = 0.0
-    for number, value in wire.read_fields(message):
-        found = wire.as_number(value) if number == 1 else wire.as_text(value)
-    return found
+def _read(name: str, content: bytes, where: str) -> Any:
+    try:
+        return _MESSAGES[name].FromString(content)
+    except DecodeError as error:
+        raise RequestError(f"{where} is not a {name} message: {error}") from error
 
 
-def _datum(where: str, message: bytes, **limits: Any) -> Datum:
-    """Datum: 1 model_input chunks, 2 loss_fn_inputs; the provenance spans (3, 4) are not needed."""
-    parts: list[np.ndarray] = []
-    inputs: dict[str, np.ndarray] = {}
-    for number, value in wire.read_fields(message):
-        if number == 1:
-            parts.append(_chunk(f"{where}: chunk {len(parts)}", wire.as_bytes(value)))
-        elif number == 2:
-            name, tensor = wire.read_map_entry(wire.as_bytes(value))
-            inputs[name] = _tensor(f"{where}: {name}", b"" if tensor is None else wire.as_bytes(tensor))
+def _datum(where: str, content: bytes, **limits: Any) -> Datum:
+    message = _read("Datum", content, where)
+    parts = [_chunk(f"{where}: chunk {number}", chunk) for number, chunk in enumerate(message.model_input)]
+    inputs = {entry.key: _tensor(f"{where}: {entry.key}", entry.value) for entry in message.loss_fn_inputs}
     tokens = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     return make_datum(where, tokens, inputs, **limits)
 
 
-def _chunk(where: str, message: bytes) -> np.ndarray:
-    """Chunk: 1 encoded_text {1 tokens as int32}, 2 image, 3 dmel."""
-    for number, value in wire.read_fields(message):
-        if number != 1:
-            raise RequestError(f"{where} is an image or audio; only encoded_text is supported here")
-        for inner, tokens in wire.read_fields(wire.as_bytes(value)):
-            if inner == 1:
-                return _array(where, wire.as_bytes(tokens), np.int32).astype(np.int64)
-    return np.empty(0, dtype=np.int64)
+def _chunk(where: str, chunk: Any) -> np.ndarray:
+    if chunk.image or chunk.dmel:
+        raise RequestError(f"{where} is an image or audio; only encoded_text is supported here")
+    return _array(where, chunk.encoded_text.tokens, np.int32).astype(np.int64)
 
 
-def _tensor(where: str, message: bytes) -> np.ndarray:
-    """Tensor: 1 dense, 2 sparse_csr, 3 dtype, 4 shape."""
-    dense, code, shape = b"", 0, []
-    for number, value in wire.read_fields(message):
-        if number == 1:
-            dense = wire.as_bytes(value)
-        elif number == 2:
-            raise RequestError(f"{where}: sparse tensors are not supported here")
-        elif number == 3:
-            code = wire.as_integer(value)
-        elif number == 4:
-            shape += wire.packed_integers(value)
-    if code not in _DTYPES:
-        raise RequestError(f"{where}: data type {code} is none of float32, int64, int32")
-    array = _array(where, dense, _DTYPES[code])
+def _tensor(where: str, tensor: Any) -> np.ndarray:
+    if tensor.sparse_csr:
+        raise RequestError(f"{where}: sparse tensors are not supported here")
+    if tensor.dtype not in _DTYPES:
+        raise RequestError(f"{where}: data type {tensor.dtype} is none of float32, int64, int32")
+    array = _array(where, tensor.dense, _DTYPES[tensor.dtype])
+    shape = list(tensor.shape)
     try:
         return array.reshape(shape) if shape else array
     except ValueError as error:
@@ -174,5 +173,5 @@ def _tensor(where: str, message: bytes) -> np.ndarray:
 
 def _array(where: str, raw: bytes, dtype: type) -> np.ndarray:
     if len(raw) % np.dtype(dtype).itemsize:
-        raise RequestError(f"{where}: {len(raw)} bytes are no whole number of {np.dtype(dtype).name}")
+        raise RequestError(f"{where}: {len(raw)} bytes are not a whole number of {np.dtype(dtype).name} values")
     return np.frombuffer(raw, dtype=dtype)

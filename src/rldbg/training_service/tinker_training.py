@@ -21,7 +21,6 @@ from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.service import ModelEntry, TrainingService, digest_of, sequence_number
 from rldbg.training_service.snapshots import Snapshot
 from rldbg.training_service.weaver_json import lifetime_of, name_of
-from rldbg.training_service.wire import WireError
 
 _DEFAULT_ADAM = AdamSettings(1e-4, 0.9, 0.95, 1e-12, 0.0, 0.0)
 # How a metric of several requests for one batch is put together is part of its name.
@@ -131,10 +130,7 @@ class TinkerTraining:
 
     async def forward_backward(self, request: Request) -> Response:
         content = await self._bodies.content(request)
-        try:
-            message = await asyncio.to_thread(tinker_messages.read_pass, content)
-        except WireError as error:
-            raise RequestError(f"the body is no forward-backward request: {error}") from error
+        message = await asyncio.to_thread(tinker_messages.read_pass, content)
         entry = self._service.model(message.model_id)
         digest = digest_of("forward_backward", content)
         try:
@@ -145,10 +141,6 @@ class TinkerTraining:
             operation = self._service.run_pass(
                 entry, message.seq_id, digest, loss, datums, backward=not message.forward_only
             )
-        except WireError as error:
-            refused = RequestError(f"a datum is malformed: {error}")
-            self._service.refuse(entry, message.seq_id, digest, refused)
-            raise refused from error
         except RequestError as error:
             self._service.refuse(entry, message.seq_id, digest, error)
             raise

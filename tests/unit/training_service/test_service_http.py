@@ -12,7 +12,6 @@ import zstandard
 from safetensors.torch import load, save
 from starlette.testclient import TestClient
 
-from rldbg.training_service import wire
 from rldbg.training_service.application import build_application
 from rldbg.training_service.bases import BaseModels
 from rldbg.training_service.service import TrainingService
@@ -348,8 +347,8 @@ def test_a_failed_promise_carries_error_and_category(impatient):
 
 def test_a_tinker_pass_with_a_bad_datum_uses_its_number(client):
     model = tinker_model(client)
-    message = wire.write_text(1, model) + wire.write_integer(2, 1) + wire.write_text(4, "cross_entropy")
-    refused = client.post("/api/v1/forward_backward", content=message + wire.write_bytes(3, b"\xff"))
+    fields = (b"\x0a", bytes([len(model)]), model.encode(), b"\x10\x01", b"\x22\x0dcross_entropy", b"\x1a\x01\xff")
+    refused = client.post("/api/v1/forward_backward", content=b"".join(fields))
     assert refused.status_code == 400
     body = {"model_id": model, "seq_id": 2, "adam_params": {}, "type": "optim_step"}
     promise = client.post("/api/v1/optim_step", json=body).json()

@@ -1,4 +1,4 @@
-"""Our reading and writing of protobuf agrees with the reference implementation, and survives any bytes."""
+"""Tinker's messages by field numbers written down a second time; any bytes are read or refused."""
 
 import contextlib
 
@@ -8,7 +8,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rldbg.training_service import wire
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.sampling import SampledSequence, Samples, TopLogprobs
 from rldbg.training_service.tinker_messages import read_pass, write_pass_result, write_samples
@@ -154,21 +153,14 @@ def test_what_a_datum_must_not_have_is_named(reference):
         read_pass(message.SerializeToString()).datums(**LIMITS)
     message = request_message(reference)
     message.data[0].loss_fn_inputs[1].value.dense = b"123"
-    with pytest.raises(RequestError, match="3 bytes are no whole number"):
+    with pytest.raises(RequestError, match="3 bytes are not a whole number"):
         read_pass(message.SerializeToString()).datums(**LIMITS)
-
-
-@given(st.integers(-(2**63), 2**64 - 1))
-def test_integers_survive(value):
-    ((number, got),) = wire.read_fields(wire.write_integer(3, value))
-    assert number == 3
-    assert wire.as_integer(got) == (value if value < 2**63 else value - 2**64)
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content):
-    with contextlib.suppress(wire.WireError, RequestError):
+    with contextlib.suppress(RequestError):
         read_pass(content).datums(**LIMITS)
 
 
@@ -177,11 +169,11 @@ def test_any_bytes_are_read_or_refused(content):
 def test_a_damaged_request_is_read_or_refused(reference, place, byte):
     content = bytearray(request_message(reference).SerializeToString())
     content[place % len(content)] = byte
-    with contextlib.suppress(wire.WireError, RequestError):
+    with contextlib.suppress(RequestError):
         read_pass(bytes(content)).datums(**LIMITS)
 
 
 @pytest.mark.parametrize("content", [b"\x08", b"\x0a\x05ab", b"\x0f", b"\x00\x01", b"\x08" + b"\xff" * 11])
 def test_malformed_messages_are_refused(content):
-    with pytest.raises(wire.WireError):
-        list(wire.read_fields(content))
+    with pytest.raises(RequestError, match="not a ForwardBackwardRequest message"):
+        read_pass(content)
