@@ -33,7 +33,7 @@ class LazyVerbs(click.Group):
 
             near = get_close_matches(name, [verb.name for verb in VERBS], n=1)
             hint = f" Did you mean `rldbg {near[0]}`?" if near else " `rldbg --help` lists the verbs."
-            raise click.UsageError(f"No verb {name!r}.{hint}", ctx)
+            raise click.UsageError(f"Unknown verb: {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,8 +65,8 @@ def _print_completion(ctx: click.Context, _parameter: click.Parameter, value: st
 @click.command(
     "rldbg",
     cls=LazyVerbs,
-    epilog="Every verb takes --help and --json. Exit codes: 0 fine, 1 difference or finding, 2 usage, "
-    "3 prerequisite missing, 4 incomplete data, 5 unreachable.",
+    epilog="Every verb takes --help and --json. Exit codes: 0 success, 1 difference or finding, 2 usage error, "
+    "3 missing prerequisite, 4 incomplete data, 5 unreachable.",
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RLDBG"},
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version)
@@ -83,7 +83,7 @@ def application() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line and returns its exit code; prints errors in the form that was asked for."""
+    """Run a command line and return its exit code; print errors as text, or as JSON if --json was given."""
     arguments = list(arguments)
     wants_json = "--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments
     try:
@@ -99,10 +99,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail({"kind": "interrupted", "message": "interrupted", "hint": ""}, ExitCode.INTERRUPTED, wants_json)
     except BrokenPipeError:
-        # The reader of our output left (`rldbg show | head`): nothing to say, and stdout must not be flushed again.
+        # The reader of our output has closed it (`rldbg show | head`): stdout must not be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.OK
-    except Exception as error:  # noqa: BLE001 - border 1 of 3: a bug of ours must still leave a clear message
+    except Exception as error:  # noqa: BLE001 - a bug of ours must still end in a clear message
         return _report_bug(error, wants_json)
 
 
@@ -114,7 +114,7 @@ def _invoke(arguments: Sequence[str]) -> int:
             list(arguments), prog_name="rldbg", standalone_mode=False, default_map=project_settings()
         )
     except SystemExit as end:
-        # click turns a reader that left into exit code 1, which here would mean "difference found".
+        # click turns a closed output into exit code 1, which here would mean "difference found".
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
@@ -122,7 +122,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _explain(error: click.UsageError) -> int:
-    """Nothing was asked for: what could be is shown, as --help shows it."""
+    """Show the help of a group that was called without a command."""
     from rldbg.cli.output import print_note
 
     print_note(error.format_message())
@@ -153,7 +153,7 @@ def _report_bug(error: Exception, wants_json: bool) -> int:
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Declares a verb: a click command with `--json`, whose function returns an exit code (None is 0)."""
+    """Declare a verb: a click command with `--json`, whose function returns an exit code (None is 0)."""
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
         with_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")

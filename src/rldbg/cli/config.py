@@ -1,8 +1,6 @@
-"""`rldbg config show`: every setting with its origin, or a recipe with the blocks we own resolved and checked."""
+"""`rldbg config show`: every setting and its origin, or a recipe with rldbg's blocks resolved and checked."""
 
 import importlib
-import math
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -15,8 +13,6 @@ from rldbg.cli.settings import Setting, project_settings, settings_of
 from rldbg.cli.verbs import VERBS
 from rldbg.core import VARIABLES, Environment, redact
 
-_KEY = re.compile(r"(?P<indent> *)(?P<key>[^\s#:-][^:]*):(?: |$)")
-
 
 @click.group("config")
 def command() -> None:
@@ -26,9 +22,9 @@ def command() -> None:
 @verb("show")
 @click.argument("recipe", required=False, type=click.Path())
 @click.argument("overrides", nargs=-1)
-@click.option("--redact/--no-redact", "hide", default=True, help="Hide secrets (default) or show them.")
+@click.option("--redact/--no-redact", "hide", default=True, help="Hide secrets, or print them.", show_default=True)
 def show(recipe: str | None, overrides: tuple[str, ...], hide: bool, as_json: bool) -> None:
-    """Without RECIPE: all settings. With one: what it means, composed and resolved; OVERRIDES as for `train`."""
+    """Show all settings, or RECIPE composed and resolved with OVERRIDES as for `train`."""
     if recipe is None:
         _show_settings(as_json)
     else:
@@ -52,22 +48,12 @@ def _show_settings(as_json: bool) -> None:
     if as_json:
         print_json({"settings": body})
         return
-    from rich.table import Table
+    from rldbg.reports.configuration import settings_table
 
-    table = Table("setting", "value", "origin", "variable", box=None, header_style="bold")
-    for row in body:
-        style = "" if row["origin"] == "default" else "bold"
-        table.add_row(row["name"], _text(row["value"]), row["origin"], row["variable"], style=style)
-    print_result(table)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None or "UNSET" in str(value).upper() else str(value)
+    print_result(settings_table(body))
 
 
 def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: bool) -> None:
-    import yaml
-
     from rldbg.core.recipe import compose, resolve_block
     from rldbg.recording.configuration import (
         debug_block_from_environment,
@@ -75,6 +61,7 @@ def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: b
         parse_debug_block,
         parse_rollout_worker_block,
     )
+    from rldbg.reports.configuration import recipe_text
 
     config = compose(recipe, overrides)
     resolved: dict[str, Any] = {}
@@ -95,8 +82,7 @@ def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: b
     if as_json:
         print_json({"recipe": shown, "records": kinds, "origins": origins})
         return
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=math.inf)
-    print_line(_with_origins(text.rstrip("\n"), origins))
+    print_line(recipe_text(shown, origins))
     print_note("records: " + (", ".join(kinds) or "nothing") + _why_nothing(debug.enable_data_dump, resolved))
 
 
@@ -104,17 +90,4 @@ def _why_nothing(is_on: bool, recipe: Mapping[str, Any]) -> str:
     if is_on:
         return ""
     near = [] if "debug" in recipe else get_close_matches("debug", recipe, 1, 0.7)
-    return f" (there is no block debug: did you mean it by {near[0]}?)" if near else " (debug.enable_data_dump is off)"
-
-
-def _with_origins(text: str, origins: Mapping[str, str]) -> str:
-    """The YAML with a comment behind every value of ours that the recipe does not say."""
-    lines: list[str] = []
-    path: list[str] = []
-    for line in text.splitlines():
-        found = _KEY.match(line)
-        if found:
-            path = [*path[: len(found["indent"]) // 2], found["key"]]
-        origin = origins.get(".".join(path), "recipe") if found else "recipe"
-        lines.append(line if origin == "recipe" else f"{line}  # {origin}")
-    return "\n".join(lines)
+    return f" (no block `debug`; is {near[0]} a misspelling of it?)" if near else " (debug.enable_data_dump is off)"

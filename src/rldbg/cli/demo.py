@@ -1,4 +1,4 @@
-"""`rldbg demo`: the tour. It runs the commands it prints, one after the other, on one Ray session."""
+"""`rldbg demo`: the tour. It runs the commands it prints, in order, on one Ray session."""
 
 import shlex
 import subprocess
@@ -39,24 +39,24 @@ class Visited(NamedTuple):
 
 
 def _tour(run: Path, recipe: str, steps: int) -> Iterator[Stop]:
-    """The stops in order; each is made when its turn comes, so that later ones can look at what earlier ones wrote."""
+    """The stops in order; each is made when its turn comes, so that later ones can read what earlier ones wrote."""
     first, again = str(run / "first"), str(run / "replayed")
     replay = (f"++rollout_worker.trajectory_load_path={first}", "++rollout_worker.type=mock")
     train = ("train", recipe, "--steps", str(steps), "--run")
-    yield Stop("Train a tiny model, and record what every step knew", (*train, first, *_RECORD), trains=True)
-    yield Stop("What is in the recording, and is it healthy?", ("show", first))
-    yield Stop("One sample, token by token", ("show", first, "--step", "5", "--sample", _some_sample(first, 5)))
-    yield Stop("Is every file whole?", ("verify", first))
-    yield Stop("Does what must hold in any recording hold in this one?", ("check", first))
+    yield Stop("Train a tiny model and record every step", (*train, first, *_RECORD), trains=True)
+    yield Stop("Show the contents and health of the recording", ("show", first))
+    yield Stop("Show one sample, token by token", ("show", first, "--step", "5", "--sample", _some_sample(first, 5)))
+    yield Stop("Find missing, truncated and corrupt files", ("verify", first))
+    yield Stop("Check invariants", ("check", first))
     yield Stop(
         "Train again from the recorded trajectories, without inference",
         (*train, again, *_RECORD, *replay, "++rollout_worker.need_llm_inference=false"),
         trains=True,
     )
-    yield Stop("Did the replay do the same, token by token?", ("compare", first, again))
+    yield Stop("Compare the replay with the original, token by token", ("compare", first, again))
     yield Stop("Run one recorded step again, in one process, without Ray", ("rerun", first, "--step", "5"))
     yield Stop(
-        "What would another entropy coefficient have done to that step?",
+        "Run that step with another entropy coefficient",
         ("rerun", first, "--step", "5", "--set", "algorithm.entropy_coeff=0.01"),
     )
 
@@ -68,20 +68,18 @@ def _some_sample(recording: str, step: int) -> str:
 
 
 @verb("demo")
-@click.option(
-    "--run", "run_folder", type=click.Path(path_type=Path), help="Where the runs go.  [default: a new folder]"
-)
-@click.option("--steps", type=click.IntRange(6, 40), default=16, show_default=True, help="Steps of each training.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Folder for the runs.  [default: a new one]")
+@click.option("--steps", type=click.IntRange(6, 40), default=16, show_default=True, help="Steps per training.")
 @click.option("--recipe", default="arithmetic", show_default=True, help="Recipe to train on.")
 def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> int:
-    """The tour: train, record, verify, check, replay, compare, rerun; prints the command of each stop."""
+    """Take the tour: train, record, verify, check, replay, compare, rerun. Prints the command of each stop."""
     from rldbg.core import Run
     from rldbg.trainer.cluster import Cluster
     from rldbg.trainer.settings import ClusterSettings
 
     run = Run.create(name="demo", path=run_folder)
     if not as_json:
-        print_note("the tour: nine commands, one to two minutes; first a Ray session for them is started")
+        print_note("The tour runs nine commands in one to two minutes. Starting a Ray session for them ...")
     visited = []
     started = time.monotonic()
     with Cluster(ClusterSettings(), name="demo") as cluster:
@@ -92,7 +90,7 @@ def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> 
     if as_json:
         print_json({"run": str(run.path), "seconds": seconds, "stops": [stop._asdict() for stop in visited]})
     else:
-        print_line(f"\nThe tour took {seconds:.0f} s. Its runs are in {run.path}: look around with the commands above.")
+        print_line(f"\nThe tour took {seconds:.0f} s. Its runs are in {run.path}: try the commands above on them.")
     return ExitCode.OK
 
 
@@ -113,5 +111,5 @@ def _visit(stop: Stop, address: str, *, quiet: bool) -> Visited:
     expected = (ExitCode.OK, ExitCode.FINDING) if "--set" in stop.arguments else (ExitCode.OK,)
     if done.returncode not in expected:
         print_note(done.stderr or "")
-        raise RldbgError(f"the tour ended at `{shown}` with exit code {done.returncode}", "run that command by itself")
+        raise RldbgError(f"the tour failed at `{shown}` with exit code {done.returncode}", "run that command by itself")
     return Visited(stop.title, shown, done.returncode, time.monotonic() - started)

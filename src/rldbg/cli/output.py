@@ -1,6 +1,6 @@
 """The only place that prints. Results go to stdout, everything else to stderr.
 
-`--json` output is faithful; text for people has terminal escapes from files removed.
+`--json` output is faithful; in text, control characters that come from files are made visible.
 """
 
 import json
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 SCHEMA_VERSION = 1
-# Stands for an infinity until the text is made; no real text contains it.
+# Represents an infinity until the text is made; no real text contains it.
 _HUGE = "\x00inf\x00"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     _write_line(to_json(body), sys.stdout)
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    """The document that --json prints. NaN, which JSON has not, becomes null; an infinity becomes ±1e999."""
+    """The document that --json prints. JSON has no NaN and no infinity: they become null and ±1e999."""
     text = json.dumps(_finite({"schema_version": SCHEMA_VERSION} | dict(body)))
     return text.replace(json.dumps(_HUGE), "1e999").replace(json.dumps("-" + _HUGE), "-1e999")
 
@@ -54,7 +54,7 @@ def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A rich console for one stream; without any escapes when NO_COLOR is set or the stream is no terminal."""
+    """A rich console for one stream; without any escapes if NO_COLOR is set or the stream is not a terminal."""
     from rich.console import Console
 
     plain = bool(Environment().text("NO_COLOR"))
@@ -65,7 +65,7 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def print_result(renderable: "RenderableType") -> None:
-    """A result for people, on stdout; what a file holds cannot drive the terminal through it."""
+    """Print a result on stdout; control characters in it are made visible."""
     console().print(_Harmless(renderable))
 
 
@@ -83,12 +83,12 @@ class _Harmless:
 
 
 def print_line(text: str) -> None:
-    """One line of result for people, on stdout."""
+    """Print one line of a result on stdout."""
     _write_line(visible(text), sys.stdout)
 
 
 def print_note(text: str) -> None:
-    """Something beside the result (progress, advice), on stderr."""
+    """Print progress or advice on stderr."""
     _write_line(visible(text), sys.stderr)
 
 

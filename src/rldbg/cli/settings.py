@@ -1,6 +1,6 @@
 """Where an option's value comes from: flag, then environment, then the project file, then its default.
 
-The project file is the nearest `rldbg.toml` upwards of the working directory (or RLDBG_CONFIG), one table a verb:
+The project file is the nearest `rldbg.toml` upwards of the working directory (or RLDBG_CONFIG), one table per verb:
 
     [show]
     layout = "slime"
@@ -35,11 +35,11 @@ def project_settings() -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"cannot read the project file {file}: {error.strerror}", "unset RLDBG_CONFIG or make it"
+            f"cannot read the project file {file}: {error.strerror}", "create it, or unset RLDBG_CONFIG"
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"{file} is not valid TOML: {error}", "mend the file, or point RLDBG_CONFIG elsewhere"
+            f"{file} is not valid TOML: {error}", "fix the file, or set RLDBG_CONFIG to another one"
         ) from error
 
 

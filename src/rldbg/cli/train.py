@@ -1,4 +1,4 @@
-"""`rldbg train`: runs the embedded trainer on a recipe."""
+"""`rldbg train`: run the embedded trainer on a recipe."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +13,12 @@ from rldbg.cli.output import console, print_json, print_line, print_note
 @verb("train", context_settings={"ignore_unknown_options": True})
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1)
-@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of the recipe's number.")
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder.  [default: a new one]")
-@click.option("--resume", type=click.Path(path_type=Path), help="Go on from a checkpoint, or from a run's newest one.")
-@click.option("--allow-partial", is_flag=True, help="In a replay, leave out samples that were not recorded.")
+@click.option("--steps", type=click.IntRange(min=1), help="Number of steps, instead of the recipe's.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), help="Resume from a checkpoint, or from the newest one of a run."
+)
+@click.option("--allow-partial", is_flag=True, help="In a replay, skip samples that were not recorded.")
 def command(
     recipe: Path,
     overrides: tuple[str, ...],
@@ -60,7 +62,7 @@ def _with_steps(overrides: tuple[str, ...], steps: int | None) -> list[str]:
 
 @contextmanager
 def _live_line(steps: int) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    """One line that changes on a terminal; elsewhere a line every eighth of the way."""
+    """A line that is updated on a terminal; elsewhere eight lines per run."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield (

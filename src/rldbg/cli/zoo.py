@@ -1,4 +1,4 @@
-"""`rldbg zoo`: bugs built into the trainer on purpose, and how well check and compare name them."""
+"""`rldbg zoo`: bugs built into the trainer on purpose, and how well check and compare explain them."""
 
 import tempfile
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ _ACTIONS = ("list", "run", "score")
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("bugs", nargs=-1)
 @click.option("--recipe", type=click.Path(path_type=Path), default="zoo", show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), help="Where runs are kept.  [default: a temporary folder]")
-@click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs at a time.")
-@click.option("--no-pairs", is_flag=True, help="Leave the pairs of clean runs out of the score.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder for the runs.  [default: a temporary one]")
+@click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs in parallel.")
+@click.option("--no-pairs", is_flag=True, help="Do not score pairs of clean runs.")
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")
 def command(
     action: str,
@@ -32,9 +32,9 @@ def command(
     markdown: bool,
     as_json: bool,
 ) -> int:
-    """LIST the bugs, RUN one beside a clean run and compare them, or SCORE all (or those named).
+    """List the bugs, run one and compare it with a clean run, or score all (or BUGS).
 
-    `rldbg train zoo zoo.bug=NAME` makes a run with a bug by itself.
+    `rldbg train zoo zoo.bug=NAME` makes a run with a bug, without comparing.
     """
     if action == "list":
         return _list(as_json)

@@ -36,14 +36,14 @@ def load_user_object(target: str, *, what: str) -> Any:
 
 @contextmanager
 def user_code(doing: str) -> Iterator[None]:
-    """Around code of the user's that runs before anything else does: what it raises is shown with its traceback."""
+    """Run code of the user; show what it raises with its traceback."""
     try:
         yield
     except RldbgError:
         raise
-    except Exception as error:  # border 3 of 3: the user's code may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            f"{doing} failed\n{user_traceback(error)}", "mend it: the last line says what is wrong"
+            f"{doing} failed\n{user_traceback(error)}", "fix it: the last line says what is wrong"
         ) from error
 
 

@@ -74,4 +74,4 @@ def test_a_recipe_is_shown_as_yaml_with_origins(own_folder, capsys, monkeypatch)
 def test_a_misspelt_block_is_pointed_out(own_folder, capsys):
     (own_folder / "r.yaml").write_text("debgu: {enable_data_dump: true}\n")
     assert run(["config", "show", "r.yaml"]) == 0
-    assert "did you mean it by debgu?" in capsys.readouterr().err
+    assert "is debgu a misspelling of it?" in capsys.readouterr().err
