@@ -100,12 +100,10 @@ class Source:
             return sys.stdin.buffer
         if is_crash_file(self.path):
             return io.BytesIO(crash_text(self.path))
-        raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
-        head = raw.read(2)
-        raw.seek(0)
-        if head == b"\x1f\x8b":
-            return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
-        return raw  # type: ignore[return-value]
+        with open(self.path, "rb", buffering=0) as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        # A GzipFile closes only a file that it opened itself.
+        return gzip.GzipFile(self.path) if packed else open(self.path, "rb", buffering=0)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

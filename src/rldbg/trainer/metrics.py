@@ -55,13 +55,13 @@ def open_trackers(
 ) -> list[Tracker]:
     """metrics.jsonl and every tracker asked for; one that cannot be had is an error before the run starts."""
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
-    trackers: list[Tracker] = [MetricsFile(run_folder / "metrics.jsonl")]
+    trackers: list[Tracker] = []
     for tracker in settings.trackers:
         try:
             trackers.append(makers[tracker](run_folder, settings.project, name, redact(dict(config))))
         except ImportError as error:
             raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
-    return trackers
+    return [MetricsFile(run_folder / "metrics.jsonl"), *trackers]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The rollout's own HTTP client against servers that answer in every way, good and bad."""
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -18,15 +19,15 @@ def asked(answers, count=1):
         async def serve(reader, writer):
             script = answers[len(served)] if len(served) < len(answers) else answers[-1]
             served.append(0)
-            for answer in script:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-                await reader.readexactly(length)
-                for piece in answer if isinstance(answer, list) else [answer]:
-                    writer.write(piece)
-                    await writer.drain()
-                    await asyncio.sleep(0)
-            writer.close()
+            with closing(writer):
+                for answer in script:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                    await reader.readexactly(length)
+                    for piece in answer if isinstance(answer, list) else [answer]:
+                        writer.write(piece)
+                        await writer.drain()
+                        await asyncio.sleep(0)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         client = HttpClient(headers={"X-Test": "1"}, connections=2, connect_s=5)
@@ -87,15 +88,17 @@ def served(method, connections, count):
         got, numbers = [], iter(connections)
 
         async def serve(reader, writer):
-            for left in range(next(numbers), -1, -1):
-                head = await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly(
-                    int((head.lower() + b"content-length: 0").split(b"content-length: ")[1].split()[0])
-                )
-                got.append(head.split()[0].decode())
-                if left:
-                    writer.write(OK + b"Content-Length: 2\r\n\r\n{}")
-            writer.transport.abort()
+            try:
+                for left in range(next(numbers), -1, -1):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    await reader.readexactly(
+                        int((head.lower() + b"content-length: 0").split(b"content-length: ")[1].split()[0])
+                    )
+                    got.append(head.split()[0].decode())
+                    if left:
+                        writer.write(OK + b"Content-Length: 2\r\n\r\n{}")
+            finally:
+                writer.transport.abort()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         client = HttpClient(headers={}, connections=2, connect_s=5)

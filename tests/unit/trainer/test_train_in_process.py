@@ -156,7 +156,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(trained):
     whole = trained("whole", steps=4, algorithm=kl, checkpoint={"every_n_steps": 2})
     assert sorted(folder.name for folder in (whole / "checkpoints").iterdir()) == ["step_000002", "step_000004"]
     rest = trained("rest", steps=4, algorithm=kl, resume=whole / "checkpoints" / "step_000002")
-    assert [row["step"] for row in map(json.loads, (rest / "metrics.jsonl").open())] == [2, 3]
+    assert [row["step"] for row in map(json.loads, (rest / "metrics.jsonl").read_text().splitlines())] == [2, 3]
     assert same_parameters(whole, rest, 3)
     with pytest.raises(IncompleteDataError, match="no checkpoint"):
         trained("none", resume=rest)

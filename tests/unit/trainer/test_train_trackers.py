@@ -25,10 +25,11 @@ def test_metrics_are_lines_and_nan_is_null(tmp_path):
 
 def test_tensorboard_gets_every_metric_of_every_step(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    _, tracker = opened(tmp_path, "tensorboard")
+    file, tracker = opened(tmp_path, "tensorboard")
     for step in range(3):
         tracker.log(step, {"loss": step / 2, "reward/mean": 1.0})
     tracker.close()
+    file.close()
     events = accumulator.EventAccumulator(str(tmp_path / "logs" / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == {"loss", "reward/mean"}
