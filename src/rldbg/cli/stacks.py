@@ -43,10 +43,10 @@ def command(
 
     With --diagnose also why nobody moves, in one sentence: who never entered which collective, and where it is instead.
     """
-    from rldbg.live import diagnose, diagnose_stacks, group_stacks, read_dumps
+    from rldbg.live import diagnose_dumps, diagnose_stacks, group_stacks
 
     if dumps is not None:
-        return _show_diagnosis(diagnose(*read_dumps(dumps)), [], as_json)
+        return _show_diagnosis(diagnose_dumps(dumps), [], as_json)
     with open_target(run_dir, ray_url) as client:
         wanted = {"native": native, "locals": with_locals, "flight_record": diagnosing}
         before = stacks = client.request("stacks", who=who, **wanted)["stacks"]

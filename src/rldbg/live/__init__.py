@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from rldbg.live.client.broker_process import is_alive, start_broker, stop_broker
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.client.target import connect_target, find_run
-    from rldbg.live.diagnosis.flight_recorder import read_dumps
-    from rldbg.live.diagnosis.hang import Diagnosis, Pending, RankView, diagnose
+    from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
+    from rldbg.live.diagnosis.hang import Diagnosis, diagnose
     from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
+    from rldbg.live.diagnosis.waits import Mismatch, Pending, RankView, Waits
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue
     from rldbg.live.prompt.commands import Commands, OtherProcesses, Outcome
     from rldbg.live.prompt.crash_file import CrashFile
@@ -31,7 +32,9 @@ __all__ = [
     "Commands",
     "CrashFile",
     "Diagnosis",
+    "Dumps",
     "EditorPort",
+    "Mismatch",
     "OtherProcesses",
     "Outcome",
     "PdbCommands",
@@ -42,12 +45,14 @@ __all__ = [
     "RankView",
     "Spread",
     "StackGroup",
+    "Waits",
     "break_text",
     "breakpoint_warning",
     "broadcast",
     "compress",
     "connect_target",
     "diagnose",
+    "diagnose_dumps",
     "diagnose_stacks",
     "execute_on",
     "find_run",
@@ -75,10 +80,14 @@ __getattr__, __dir__ = lazy_names(
         "write_launch_configuration": "client.editor_port",
         "connect_target": "client.target",
         "find_run": "client.target",
+        "Dumps": "diagnosis.flight_recorder",
         "read_dumps": "diagnosis.flight_recorder",
+        "diagnose_dumps": "diagnosis.flight_recorder",
         "Diagnosis": "diagnosis.hang",
-        "Pending": "diagnosis.hang",
-        "RankView": "diagnosis.hang",
+        "Pending": "diagnosis.waits",
+        "RankView": "diagnosis.waits",
+        "Mismatch": "diagnosis.waits",
+        "Waits": "diagnosis.waits",
         "diagnose": "diagnosis.hang",
         "StackGroup": "diagnosis.stack_groups",
         "diagnose_stacks": "diagnosis.stack_groups",

@@ -53,7 +53,7 @@ def test_a_rank_held_up_on_the_cpu_is_the_culprit(tmp_path):
     for rank in range(4):
         dump(tmp_path, rank, 4, enqueued=7 if rank == 2 else 8, completed=7)
     report = read_dumps(tmp_path)
-    assert (report.culprits, report.stuck_on_device) == ((2,), ())
+    assert (report.culprits, tuple(report.waits.stuck)) == ((2,), ())
     assert "on the CPU" in findings_of(report)[0].cause
 
 
@@ -61,21 +61,21 @@ def test_a_rank_whose_peers_are_done_is_stuck_on_its_device(tmp_path):
     for rank in range(4):
         dump(tmp_path, rank, 4, enqueued=9, completed=5 if rank == 1 else 9)
     report = read_dumps(tmp_path)
-    assert (report.culprits, report.stuck_on_device) == ((1,), (1,))
+    assert (report.culprits, tuple(report.waits.stuck)) == ((1,), (1,))
 
 
 def test_a_rank_without_a_dump_comes_first(tmp_path):
     for rank in (0, 1, 3):
         dump(tmp_path, rank, 4, enqueued=8, completed=7)
     report = read_dumps(tmp_path)
-    assert (report.culprits, report.without_dump) == ((2,), (2,))
+    assert (report.culprits, report.waits.missing) == ((2,), (2,))
 
 
 def test_different_collectives_at_one_place_are_a_mismatch(tmp_path):
     dump(tmp_path, 0, 2, enqueued=8, completed=7)
     dump(tmp_path, 1, 2, enqueued=8, completed=7, name="nccl:broadcast")
     report = read_dumps(tmp_path)
-    assert [(rank, other) for _one, rank, _two, other in report.mismatches] == [(0, 1)]
+    assert [each["ranks"] for each in report.mismatches] == [[0, 1]]
 
 
 def test_ranks_that_all_finished_blame_nobody(tmp_path):
@@ -95,7 +95,7 @@ def test_a_damaged_and_a_hostile_dump_are_findings_and_run_nothing(tmp_path):
     (tmp_path / "nccl_trace_rank_3").write_bytes(b"\x80\x04 cut")
     report = read_dumps(tmp_path)
     assert not (tmp_path / "owned").exists()
-    assert [finding.id for finding in report.findings] == ["flight-recorder-unreadable"] * 2
+    assert [finding.id for finding in findings_of(report)][:2] == ["flight-recorder-unreadable"] * 2
     assert report.culprits == (2, 3)
 
 

@@ -5,11 +5,16 @@ import pickle
 import pytest
 
 from rldbg.core import IncompleteDataError
-from rldbg.live import Pending, RankView, diagnose, read_dumps
+from rldbg.live import Pending, RankView, Waits, diagnose_dumps
+from rldbg.live import diagnose as diagnose_waits
 from third_party import material, needs
 
 WORLD = {"0": (0, 1, 2, 3)}
 LABELLED = material("knowledge/flight_recorder")
+
+
+def diagnose(views, groups):
+    return diagnose_waits(Waits({view.rank: view for view in views}, groups))
 
 
 def _waiting(rank, sequence, op="all_reduce", group="0", **options):
@@ -91,6 +96,36 @@ def test_ranks_that_are_together_are_not_accused():
     assert diagnose([], {}).kind == "unknown"
 
 
+def test_two_stuck_ranks_of_one_group_are_both_named():
+    # Ranks 2 and 3 still hold what 0 and 1 have finished; nobody is missing from it.
+    done = [RankView(rank, f"p/{rank}", entered={"0": 5}, completed={"0": 5}) for rank in (0, 1)]
+    held = [RankView(r, f"p/{r}", pending=(Pending("0", 5, "all_reduce"),), entered={"0": 5}) for r in (2, 3)]
+    found = diagnose([*done, *held], WORLD)
+    assert (found.kind, found.ranks) == ("stuck_device", (2, 3))
+
+
+def test_a_root_that_has_sent_and_left_does_not_make_the_receivers_stuck():
+    # The root of a broadcast may finish before others have entered; the rank that never came is to blame.
+    views = [
+        RankView(0, "p/0", entered={"0": 5}, completed={"0": 5}),
+        _waiting(1, 5, "broadcast"),
+        _waiting(2, 5, "broadcast"),
+        _elsewhere(3, 4),
+    ]
+    found = diagnose(views, WORLD)
+    assert (found.kind, found.ranks) == ("absent", (3,))
+
+
+def test_operations_that_were_enqueued_in_different_order_are_a_cycle():
+    # Both ranks have enqueued both, and each device stands at the one that the other has behind it.
+    groups, order = {"A": (0, 1), "B": (0, 1)}, {0: ("A", "B"), 1: ("B", "A")}
+    views = [
+        RankView(r, f"p/{r}", pending=tuple(Pending(g, 1, "all_reduce") for g in order[r]), entered={"A": 1, "B": 1})
+        for r in range(2)
+    ]
+    assert (diagnose(views, groups).kind, diagnose(views, groups).ranks) == ("cycle", (0, 1))
+
+
 def _entry(group, sequence, state="completed", op="nccl:all_reduce", pg_id=0):
     return {
         "process_group": (group, "default_pg"),
@@ -117,25 +152,25 @@ def _write_dumps(folder, entries, status):
 def test_dumps_of_a_rank_that_never_entered(tmp_path):
     entries = [[_entry("0", 4), _entry("0", 5, "scheduled")]] * 3 + [[_entry("0", 4)]]
     _write_dumps(tmp_path, entries, [(5, 4)] * 3 + [(4, 4)])
-    found = diagnose(*read_dumps(tmp_path))
+    found = diagnose_dumps(tmp_path)
     assert (found.kind, found.ranks) == ("absent", (3,)) and "all_reduce #5" in found.verdict
 
 
 def test_dumps_of_a_device_that_stopped_finishing(tmp_path):
     entries = [[_entry("0", 4), _entry("0", 5)]] * 3 + [[_entry("0", 4, "started"), _entry("0", 5, "scheduled")]]
     _write_dumps(tmp_path, entries, [(5, 5)] * 3 + [(5, 3)])
-    found = diagnose(*read_dumps(tmp_path))
+    found = diagnose_dumps(tmp_path)
     assert (found.kind, found.ranks) == ("stuck_device", (3,))
 
 
 def test_a_hostile_dump_is_not_executed(tmp_path):
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path).encode() + b"/owned'\ntR.")
     with pytest.raises(IncompleteDataError, match="plain data"):
-        read_dumps(tmp_path)
+        diagnose_dumps(tmp_path)
     assert not (tmp_path / "owned").exists()
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02")
     with pytest.raises(IncompleteDataError):
-        read_dumps(tmp_path)
+        diagnose_dumps(tmp_path)
 
 
 @needs(LABELLED)
@@ -143,5 +178,31 @@ def test_a_hostile_dump_is_not_executed(tmp_path):
     ("name", "kind", "ranks"), [("lock_gil_1st", "absent", (9, 14)), ("gpu_error_1st", "stuck_device", (12, 14))]
 )
 def test_injected_faults_of_real_jobs_are_found(name, kind, ranks):
-    found = diagnose(*read_dumps(LABELLED / name))
+    found = diagnose_dumps(LABELLED / name)
     assert (found.kind, found.ranks) == (kind, ranks)
+
+
+def test_a_transfer_in_a_dump_waits_for_its_other_end(tmp_path):
+    receive = _entry("0", 4, "started", "nccl:recv 0<-1") | {"is_p2p": True}
+    _write_dumps(tmp_path, [[receive], [_entry("0", 4)]], [(4, 4), (4, 4)])
+    found = diagnose_dumps(tmp_path)
+    assert (found.kind, found.ranks) == ("absent", (1,)) and "never answered recv of rank 0" in found.verdict
+
+
+def test_a_dump_that_cannot_be_read_counts_as_a_missing_rank(tmp_path):
+    entries = [[_entry("0", 4), _entry("0", 5, "scheduled")]] * 3
+    _write_dumps(tmp_path, entries, [(5, 4)] * 3)
+    (tmp_path / "nccl_trace_rank_2").write_bytes(b"\x80\x04 cut")
+    found = diagnose_dumps(tmp_path)
+    assert (found.kind, found.ranks) == ("absent", (2,))
+    assert "could not be read" in found.evidence[-1]
+
+
+def test_the_doctor_blames_the_same_ranks(tmp_path):
+    from rldbg.doctor.flight_recorder import findings_of, read_dumps
+
+    entries = [[_entry("0", 4), _entry("0", 5)]] * 2 + [[_entry("0", 4), _entry("0", 5, "started")]] * 2
+    _write_dumps(tmp_path, entries, [(5, 5)] * 2 + [(5, 4)] * 2)
+    found, report = diagnose_dumps(tmp_path), read_dumps(tmp_path)
+    assert found.ranks == report.culprits == (2, 3)
+    assert [each.where for each in findings_of(report)] == ["rank 2", "rank 3"]

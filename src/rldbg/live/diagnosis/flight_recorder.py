@@ -1,98 +1,147 @@
-"""torch's flight recorder: dump files of all ranks, or the records that agents send, as views for the diagnosis.
+"""torch's flight recorder: dump files of all ranks, or the records that agents send, as views of the ranks.
 
-The records are pickles of plain data; they are read without executing anything.
+A dump is a pickle of plain containers (version 2.x: pg_config, pg_status, entries); it is read without running code.
 """
 
-import ast
 import io
 import pickle
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rldbg.core import IncompleteDataError
-from rldbg.live.diagnosis.hang import Pending, RankView
+from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 
+Record = Mapping[str, Any]
 _RANK = re.compile(r"(\d+)$")
+_TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+_MAX_BYTES = 256 << 20
+_DAMAGE = (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a damaged or foreign pickle raises."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    """Reads containers, numbers and strings only."""
+
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"a flight record holds plain data, not {module}.{name}")
 
 
-def read_record(data: bytes) -> dict[str, Any]:
-    """One rank's record. Raises ValueError for anything that is none."""
+@dataclass(frozen=True)
+class Dumps:
+    """The dumps of one job; `unreadable` says why a file could not be read."""
+
+    folder: Path
+    waits: Waits
+    unreadable: Mapping[Path, str]
+
+
+def read_dumps(folder: Path) -> Dumps:
+    """Every dump in a folder; files end with their rank. A rank whose dump cannot be read counts as one without."""
+    records: dict[int, Record] = {}
+    unreadable: dict[Path, str] = {}
+    for file in sorted(folder.iterdir()):
+        match = _RANK.search(file.name)
+        if match is None or not file.is_file() or file.stat().st_size > _MAX_BYTES:
+            continue
+        try:
+            records[int(match[1])] = read_record(file.read_bytes())
+        except (OSError, ValueError) as error:
+            unreadable[file] = str(error)
+    return Dumps(folder, waits_of(records), unreadable)
+
+
+def diagnose_dumps(folder: Path) -> Diagnosis:
+    """What the dumps of a folder say together. Raises IncompleteDataError when none can be read."""
+    found = read_dumps(folder)
+    if found.waits.views:
+        diagnosis = diagnose(found.waits)
+        unread = tuple(f"{file} could not be read: {reason}" for file, reason in found.unreadable.items())
+        return replace(diagnosis, evidence=diagnosis.evidence + unread)
+    if found.unreadable:
+        file, reason = next(iter(found.unreadable.items()))
+        raise IncompleteDataError(f"{file}: {reason}", "give the folder that holds one dump per rank")
+    raise IncompleteDataError(
+        f"no flight recorder dump in {folder}",
+        "they are named like nccl_trace_rank_0; TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 make them",
+    )
+
+
+def read_record(data: bytes) -> Record:
+    """One rank's record, checked so far that a view of it can be made. Raises ValueError."""
     try:
         record = _PlainUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a flight record: {error}") from error
-    if not isinstance(record, dict) or not isinstance(record.get("entries", []), list):
-        raise ValueError("not a flight record")
-    return record
+        _view(0, record, {})
+    except _DAMAGE as error:
+        raise ValueError(f"not a complete flight record: {type(error).__name__}: {error}") from error
+    checked: Record = record
+    return checked
 
 
-def read_dumps(folder: Path) -> tuple[list[RankView], dict[str, tuple[int, ...]]]:
-    """Every dump in a folder; files end with their rank."""
-    records: dict[int, dict[str, Any]] = {}
-    for path in sorted(folder.iterdir()):
-        match = _RANK.search(path.name)
-        if match and path.is_file():
-            try:
-                records[int(match[1])] = read_record(path.read_bytes())
-            except ValueError as error:
-                raise IncompleteDataError(f"{path}: {error}", "give the folder that holds one dump a rank") from error
-    if not records:
-        raise IncompleteDataError(
-            f"no flight recorder dump in {folder}",
-            "they are named like nccl_trace_rank_0; TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 make them",
-        )
+def waits_of(records: Mapping[int, Record]) -> Waits:
+    """The records of all ranks, side by side."""
+    numbers = _group_numbers(records.values())
     groups: dict[str, tuple[int, ...]] = {}
     for record in records.values():
-        groups |= groups_of(record)
-    return [view_of(rank, record) for rank, record in records.items()], groups
+        groups |= _groups(record)
+    return Waits({rank: _view(rank, record, numbers) for rank, record in records.items()}, groups)
 
 
-def groups_of(record: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    groups = {}
-    for name, facts in (record.get("pg_config") or {}).items():
-        ranks = facts.get("ranks") or "[]"
-        members = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
-        if members:
-            groups[str(name)] = tuple(members)
-    return groups
+def _groups(record: Record) -> dict[str, tuple[int, ...]]:
+    return {str(name): _members(config["ranks"]) for name, config in record["pg_config"].items()}
 
 
-def view_of(rank: int, record: dict[str, Any], who: str = "", place: str = "", state: str = "running") -> RankView:
+def _members(ranks: str | Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(item) for item in re.findall(r"\d+", ranks)) if isinstance(ranks, str) else tuple(ranks)
+
+
+def _group_numbers(records: Iterable[Record]) -> dict[str, str]:
+    """The number by which pg_status calls each group; a rank without an entry of a group shares its peers'."""
+    return {str(e["process_group"][0]): str(e["pg_id"]) for record in records for e in record["entries"]}
+
+
+def _view(rank: int, record: Record, numbers: Mapping[str, str]) -> RankView:
+    groups = _groups(record)
+    entries: Sequence[Mapping[str, Any]] = record["entries"]
     entered: dict[str, int] = {}
-    names: dict[str, str] = {}
-    pending = []
-    for entry in record.get("entries") or []:
-        group = str(entry["process_group"][0])
-        names[str(entry.get("pg_id"))] = group
-        if entry.get("is_p2p"):
-            continue
-        sequence = int(entry["collective_seq_id"])
-        entered[group] = max(entered.get(group, 0), sequence)
-        if entry.get("state") != "completed" and not str(entry.get("profiling_name", "")).startswith("gloo:"):
-            pending.append(Pending(group, sequence, _op(entry), _shape(entry)))
-    completed = {
-        names[number]: int(status.get("last_completed_collective", -1))
-        for number, status in (record.get("pg_status") or {}).items()
-        if number in names
-    }
-    for number, status in (record.get("pg_status") or {}).items():
-        if number in names:
-            group = names[number]
-            entered[group] = max(entered.get(group, 0), int(status.get("last_enqueued_collective", -1)))
-    return RankView(rank, who or f"rank {rank}", place, state, tuple(pending), entered, completed)
+    for entry in entries:
+        if not entry.get("is_p2p"):
+            group = str(entry["process_group"][0])
+            entered[group] = max(entered.get(group, 0), int(entry["collective_seq_id"]))
+    own = {name: number for name, number in numbers.items() if name in groups} | _group_numbers([record])
+    status = record.get("pg_status") or {}
+    known = {name: status[number] for name, number in own.items() if number in status}
+    for name, counts in known.items():
+        entered[name] = max(entered.get(name, 0), int(counts["last_enqueued_collective"]))
+    unfinished = [entry for entry in entries if _is_unfinished(entry)]
+    # Entries lie in a ring: the oldest need not come first.
+    unfinished.sort(key=lambda entry: int(entry.get("record_id", 0)))
+    return RankView(
+        rank,
+        f"rank {rank}",
+        pending=tuple(_pending(entry, groups) for entry in unfinished),
+        entered=entered,
+        completed={name: int(counts["last_completed_collective"]) for name, counts in known.items()},
+    )
 
 
-def _op(entry: dict[str, Any]) -> str:
-    name = str(entry.get("profiling_name", "")).partition(":")[2] or str(entry.get("profiling_name", ""))
-    return {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}.get(name, name)
+def _is_unfinished(entry: Mapping[str, Any]) -> bool:
+    # gloo's entries are never marked as completed.
+    gloo = str(entry["profiling_name"]).startswith("gloo:")
+    return entry["state"] != "completed" and not entry.get("retired") and not gloo
 
 
-def _shape(entry: dict[str, Any]) -> str:
+def _pending(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) -> Pending:
+    group, name = str(entry["process_group"][0]), str(entry["profiling_name"]).rpartition(":")[2]
     sizes = entry.get("input_sizes") or []
-    return "x".join(map(str, sizes[0])) if len(sizes) == 1 and sizes[0] else ""
+    shape = "x".join(map(str, sizes[0])) if len(sizes) == 1 and sizes[0] else ""
+    transfer = _TRANSFER.match(name) if entry.get("is_p2p") else None
+    if transfer is None:
+        plain = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}.get(name, name)
+        return Pending(group, int(entry["collective_seq_id"]), plain, shape)
+    # A transfer names ranks of its group.
+    members, peer = groups.get(group, ()), int(transfer[3])
+    return Pending(group, 0, transfer[1], shape, members[peer] if peer < len(members) else peer)

@@ -2,12 +2,13 @@
 
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rldbg.agent import Message
-from rldbg.live.diagnosis.flight_recorder import groups_of, read_record, view_of
-from rldbg.live.diagnosis.hang import Diagnosis, Pending, RankView, diagnose
+from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
+from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 from rldbg.live.prompt.grouping import compress
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
@@ -95,37 +96,33 @@ def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Dia
     ]
     if moved:
         return Diagnosis("collectives are being called: the ranks move", "moving", (), tuple(moved[:8]))
-    groups: dict[str, tuple[int, ...]] = {}
+    ranked = [stack for stack in stacks if stack.get("rank") is not None]
+    groups = {str(g["name"]): tuple(g["ranks"]) for stack in ranked for g in stack.get("groups") or []}
+    records = {int(s["rank"]): read_record(bytes.fromhex(s["flight_record"])) for s in ranked if s.get("flight_record")}
+    recorded = waits_of(records)
     views = []
-    for stack in stacks:
-        if stack.get("rank") is None:
-            continue
-        for group in stack.get("groups") or []:
-            groups[str(group["name"])] = tuple(group["ranks"])
-        view, named = _view(stack)
-        groups |= named
+    for stack in ranked:
+        view = _view(stack)
+        record = recorded.views.get(view.rank)
+        if record is not None and record.pending:
+            # The flight recorder knows of operations that the code has left and the device has not finished.
+            view = replace(record, who=view.who, place=view.place, state=view.state)
         views.append(view)
-    return diagnose(views, groups)
+    return diagnose(Waits({view.rank: view for view in views}, {**groups, **recorded.groups}))
 
 
 def _counters(stack: Message) -> dict[str, Any]:
     return {str(group["name"]): group["sequence"] for group in stack.get("groups") or []}
 
 
-def _view(stack: Message) -> tuple[RankView, dict[str, tuple[int, ...]]]:
+def _view(stack: Message) -> RankView:
     thread = interesting_thread(stack)
     frame = users_frame(thread.get("frames") or [])
     place = f"{frame['file'].rpartition('/')[2]}:{frame['line']} ({frame['function']})" if frame else ""
     if not place and stack.get("file"):
         place = f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}"
     state = "lost" if stack.get("lost") else str(stack["state"])
-    rank, who = int(stack["rank"]), str(stack["who"])
-    if stack.get("flight_record"):
-        record = read_record(bytes.fromhex(stack["flight_record"]))
-        view = view_of(rank, record, who, place, state)
-        if view.pending:
-            return view, groups_of(record)
     call = thread.get("collective")
     pending = (_pending(stack, call),) if call else ()
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
-    return RankView(rank, who, place, state, pending, entered), {}
+    return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered)

@@ -1,0 +1,186 @@
+"""Who waits for whom in which collective, from what is known about each rank: the one judgement of hangs.
+
+Rank a waits for rank b when b, a member of the group of a's oldest unfinished operation, has not come to it. Following
+these waits leads to ranks that wait for nobody: the culprits. A rank that still holds an operation which others have
+finished, while nobody is missing from it, is stuck on its device and waits for nobody either.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_EQUAL_SHAPES = frozenset({"all_reduce", "broadcast", "reduce"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An operation that a rank has entered and not finished. `peer` is the other (global) rank of a send or receive."""
+
+    group: str
+    sequence: int
+    op: str
+    shape: str = ""
+    peer: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.group, self.sequence
+
+    def __str__(self) -> str:
+        number = f" #{self.sequence}" if self.sequence and self.peer is None else ""
+        return f"{self.op}{number}" + (f" with rank {self.peer}" if self.peer is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """What is known about one rank: its unfinished operations (oldest first), how far it got in each group, and where
+    its code is."""
+
+    rank: int
+    who: str
+    place: str = ""
+    state: str = "running"
+    pending: tuple[Pending, ...] = ()
+    entered: Mapping[str, int] = field(default_factory=dict)
+    completed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> Pending | None:
+        return self.pending[0] if self.pending else None
+
+    def holds(self, operation: Pending) -> bool:
+        return any(own.key == operation.key for own in self.pending if own.peer is None)
+
+    def has_finished(self, operation: Pending) -> bool:
+        return not self.holds(operation) and self.completed.get(operation.group, -1) >= operation.sequence
+
+    def has_entered(self, operation: Pending) -> bool:
+        return self.holds(operation) or self.entered.get(operation.group, 0) >= operation.sequence
+
+    def is_at(self, operation: Pending) -> bool:
+        return self.oldest is not None and self.oldest.peer is None and self.oldest.key == operation.key
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Ranks that called different operations at the same place of the same group; `calls` by what was called."""
+
+    group: str
+    sequence: int
+    calls: Mapping[str, tuple[int, ...]]
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """The fewest ranks that agree with each other."""
+        return min(self.calls.values(), key=lambda ranks: (len(ranks), ranks))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """All ranks side by side. `groups` names the members of each process group."""
+
+    views: Mapping[int, RankView]
+    groups: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def world(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for ranks in self.groups.values() for rank in ranks} | set(self.views)))
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that nothing is known about."""
+        return tuple(rank for rank in self.world if rank not in self.views)
+
+    @cached_property
+    def stuck(self) -> Mapping[int, Pending]:
+        """Ranks whose device has not finished what the devices of others have, and the operation."""
+        found = {}
+        for rank, view in sorted(self.views.items()):
+            if view.oldest is not None and self._is_stuck(rank, view.oldest):
+                found[rank] = view.oldest
+        return found
+
+    @cached_property
+    def edges(self) -> Mapping[int, Mapping[int, Pending]]:
+        """For each rank that waits: whom it waits for, and in what."""
+        found = {}
+        for rank, view in sorted(self.views.items()):
+            if rank in self.stuck:
+                continue
+            for operation in view.pending:
+                if awaited := sorted(self._awaited(rank, operation)):
+                    found[rank] = dict.fromkeys(awaited, operation)
+                    break
+        return found
+
+    @cached_property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that others wait for and that wait for nobody, and are not stuck."""
+        awaited = {other for others in self.edges.values() for other in others}
+        return tuple(sorted(awaited - set(self.edges) - set(self.stuck)))
+
+    @cached_property
+    def culprits(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.absent, *self.stuck}))
+
+    @cached_property
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        met: dict[tuple[str, int], dict[str, list[int]]] = {}
+        for rank, view in sorted(self.views.items()):
+            for pending in view.pending:
+                if pending.peer is None and pending.sequence:
+                    what = f"{pending.op} {pending.shape}".strip()
+                    met.setdefault(pending.key, {}).setdefault(what, []).append(rank)
+        return tuple(
+            Mismatch(group, sequence, {what: tuple(ranks) for what, ranks in calls.items()})
+            for (group, sequence), calls in sorted(met.items())
+            if _disagree(calls)
+        )
+
+    @cached_property
+    def cycle(self) -> tuple[int, ...]:
+        """Ranks that wait for each other, in the order of waiting; empty when there is no such ring."""
+        for start in self.edges:
+            path, seen = [start], {start}
+            while onward := sorted(self.edges.get(path[-1], {})):
+                following = next((rank for rank in onward if rank in seen), onward[0])
+                if following in seen:
+                    return tuple(path[path.index(following) :])
+                seen.add(following)
+                path.append(following)
+        return ()
+
+    def _is_stuck(self, rank: int, operation: Pending) -> bool:
+        if operation.peer is not None:
+            return False
+        peers = [self.views.get(other) for other in self.groups.get(operation.group, ()) if other != rank]
+        done = [peer is not None and peer.has_finished(operation) for peer in peers]
+        return any(done) and all(
+            finished or (peer is not None and peer.is_at(operation)) for peer, finished in zip(peers, done, strict=True)
+        )
+
+    def _awaited(self, rank: int, operation: Pending) -> set[int]:
+        if operation.peer is not None:
+            return set() if self._answers(operation.peer, rank, operation) else {operation.peer}
+        peers = (other for other in self.groups.get(operation.group, ()) if other != rank)
+        return {other for other in peers if self._holds_up(other, operation)}
+
+    def _holds_up(self, rank: int, operation: Pending) -> bool:
+        view = self.views.get(rank)
+        if view is None:
+            return True
+        if view.has_finished(operation):
+            return False
+        # One that has enqueued the operation but stands at an older one has not come to it either.
+        return not view.has_entered(operation) or (view.oldest is not None and not view.is_at(operation))
+
+    def _answers(self, peer: int, rank: int, operation: Pending) -> bool:
+        """Whether the other side of a transfer stands at its own end of it."""
+        view = self.views.get(peer)
+        return view is not None and any(own.peer == rank and own.op != operation.op for own in view.pending)
+
+
+def _disagree(calls: Mapping[str, Iterable[int]]) -> bool:
+    # Sizes may differ by design in all_to_all and gathers; an all_reduce or broadcast must agree.
+    names = {what.split(" ")[0] for what in calls}
+    return len(calls) > 1 and (len(names) > 1 or names <= _EQUAL_SHAPES)
