@@ -1,0 +1,123 @@
+"""The shape of src/rldbg: no import circles, and nobody reaches below another package's public list.
+
+Every import counts, also those under TYPE_CHECKING and inside functions: whoever reads one module of a circle has to
+read them all.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import rldbg
+
+ROOT = Path(rldbg.__file__).parent
+# Packages with circles that are still to be undone. Remove a name when they are; never add one.
+WITH_CIRCLES = frozenset({"recording", "trainer", "profiling", "training_service"})
+# Packages whose imports of certain others are still to be cleaned. Remove a name when they are; never add one.
+REACHING_BELOW = {
+    "analysis": {"core"},
+    "cli": {"analysis", "core", "doctor", "inference", "launch", "profiling", "recording", "trainer"},
+    "doctor": {"core"},
+    "frameworks": {"core", "recording"},
+    "inference": {"core"},
+    "launch": {"agent", "core"},
+    "launcher": {"cli"},
+    "live": {"core"},
+    "replay": {"core"},
+    "reports": {"core", "recording"},
+    "trainer": {"core"},
+}
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    found = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        parts = ["rldbg", *file.relative_to(ROOT).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+@cache
+def _imports(module: str) -> frozenset[str]:
+    """The modules of rldbg that a module imports."""
+    file = _modules()[module]
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    return frozenset(
+        target
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for target in _targets(node, package)
+        if target != module
+    )
+
+
+def _targets(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in _modules())
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, *base.split(".")] if base else above)
+        for alias in node.names:
+            inner = f"{base}.{alias.name}"
+            if inner in _modules():
+                yield inner
+            elif base in _modules():
+                yield base
+
+
+def _circles() -> list[list[str]]:
+    """The strongly connected parts of the import graph that hold more than one module."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in sorted(_imports(module)):
+            if target not in index:
+                visit(target)
+            if target in stack:
+                low[module] = min(low[module], low[target])
+        if low[module] == index[module]:
+            part = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for module in _modules():
+        if module not in index:
+            visit(module)
+    return found
+
+
+def _package(module: str) -> str:
+    """The part of rldbg that a module belongs to; empty for modules beside the packages, which are entry points."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (ROOT / parts[1]).is_dir() else ""
+
+
+def _reaches_below(module: str, target: str) -> bool:
+    home, other = _package(module), _package(target)
+    # A package within a package has a public list of its own; a report is a module, and named by it.
+    is_public = target.count(".") == 1 or _modules()[target].name == "__init__.py" or other == "reports"
+    return bool(home) and home != other and not is_public and other not in REACHING_BELOW.get(home, ())
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    circles = [circle for circle in _circles() if not WITH_CIRCLES.intersection(map(_package, circle))]
+    assert not circles
+
+
+def test_nobody_imports_below_another_packages_public_list():
+    reaching = [
+        f"{module} imports {target}"
+        for module in _modules()
+        for target in sorted(_imports(module))
+        if _reaches_below(module, target)
+    ]
+    assert not reaching
