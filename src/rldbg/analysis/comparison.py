@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
@@ -12,6 +13,7 @@ from rldbg.analysis.results import Comparison
 from rldbg.analysis.run_metrics import metrics_findings
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
+from rldbg.analysis.step_numbers import other_numbering
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import UnitResult, units_of
 from rldbg.core import Finding, IncompleteDataError, Severity
@@ -27,18 +29,21 @@ def compare(
     tolerances: Tolerances | None = None,
     num_ranks: int | None = None,
     num_micros: int | None = None,
-    shift: int = 0,
+    shift: int | None = None,
     jobs: int | None = 1,
     on_ray: str | None = None,
 ) -> Comparison:
     """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare.
 
-    `shift` is added to the steps of B. `jobs` processes share the work, None for as many as it is worth: they start
-    the caller's program anew, so more than one needs a main module that is guarded. `on_ray` names a Ray cluster that
-    does it instead ("auto" for this machine's).
+    `shift` is added to the steps of B; without one, recordings that number the same steps differently are refused.
+    `jobs` processes share the work, None for a number chosen by size: they start the caller's program anew, so more
+    than one needs a main module that is guarded. `on_ray` names a Ray cluster that does it instead ("auto" for this
+    machine's).
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
-    right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift)
+    right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0)
+    if shift is None:
+        _refuse_other_numbering(left, right)
     chosen = _steps_to_compare(left, right, steps)
     total = UnitResult(findings=[*_missing_kinds(left, right, kinds)])
     if steps is None:
@@ -49,7 +54,7 @@ def compare(
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
     total.findings.extend(diagnose(list(total.fields.values()), unaligned))
     titles = (left.title, right.title)
-    comparison = Comparison(list(total.fields.values()), total.findings, chosen, titles, shift)
+    comparison = Comparison(list(total.fields.values()), _said_once(total.findings), chosen, titles, shift or 0)
     comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)
@@ -106,6 +111,29 @@ def _nothing_compared(a: Side, b: Side, comparison: Comparison) -> IncompleteDat
         f"nothing to compare between {a.title} and {b.title}",
         f"A has {_kinds_text(a)}; B has {_kinds_text(b)}: record the same kinds on both sides",
     )
+
+
+def _refuse_other_numbering(a: Side, b: Side) -> None:
+    shift = other_numbering(a, b)
+    if shift is not None:
+        first = min(a.steps("trajectory"))
+        raise IncompleteDataError(
+            "the recordings number their steps differently: "
+            f"step {first} of A holds the samples of step {first - shift} of B",
+            f"add --shift {shift}; --shift 0 compares equal numbers all the same",
+        )
+
+
+def _said_once(findings: Sequence[Finding]) -> list[Finding]:
+    """What was found at many kinds and steps, once, with its first place and evidence."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        side = finding.evidence[0].rpartition(" ")[2] if finding.id == "unaligned" else finding.evidence
+        groups.setdefault((finding.id, finding.severity, finding.cause, side), []).append(finding)
+    return [
+        group[0] if len(group) == 1 else replace(group[0], where=f"{group[0].where}, and {len(group) - 1} more places")
+        for group in groups.values()
+    ]
 
 
 def _steps_to_compare(a: Side, b: Side, steps: Iterable[int] | None) -> list[int]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rldbg.analysis.unpadding import SEQUENCE_KINDS, Lengths, sequence_lengths, unpad_responses, unpad_sequences
+from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, unpad_responses, unpad_sequences
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
@@ -53,7 +53,7 @@ class Side:
         self._narrowed = (num_ranks, num_micros, shift)
         self._entries = defaultdict(list)
         self._kept: dict[str, tuple[int, list[Record]]] = {}
-        self._lengths: tuple[int | None, Lengths] = (None, {})
+        self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
             if entry.kind in _FOR_RERUN:
                 continue
@@ -100,10 +100,11 @@ class Side:
     def _unpadded(self, record: Record, step: int) -> Record:
         if record.key.kind in SEQUENCE_KINDS:
             return unpad_sequences(record)
-        return unpad_responses(record, lambda: self._sequence_lengths(step))
+        return unpad_responses(record, lambda: self._step_extents(step))
 
-    def _sequence_lengths(self, step: int) -> Lengths:
-        if self._lengths[0] != step:
-            known = [sequence_lengths(record) for kind in SEQUENCE_KINDS for record in self.records(kind, step)]
-            self._lengths = (step, {sample: size for sizes in known for sample, size in sizes.items()})
-        return self._lengths[1]
+    def _step_extents(self, step: int) -> Extents:
+        if self._extents[0] != step:
+            entries = [entry for kind in SEQUENCE_KINDS for entry in self._entries.get((kind, step), ())]
+            known = [extents(self.recording.read_entry(entry)) for entry in entries]
+            self._extents = (step, {sample: extent for found in known for sample, extent in found.items()})
+        return self._extents[1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,18 @@ _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_
 _ON_PROMPT = {"policy_versions": -1}
 _MASK = "attention_mask"
 
-# Length of each sample's sequence, and of its prompt.
-Lengths = Mapping[SampleId, tuple[int, int]]
+
+class Extent(NamedTuple):
+    """How long a sample's sequence and its prompt are; where its response began in the padded record, and how wide that
+    was (0 for ragged rows)."""
+
+    length: int
+    prompt: int
+    column: int = 0
+    width: int = 0
+
+
+Extents = Mapping[SampleId, Extent]
 
 
 def unpad_sequences(record: Record) -> Record:
@@ -49,44 +59,55 @@ def unpad_sequences(record: Record) -> Record:
     return replace(record, fields=fields)
 
 
-def sequence_lengths(record: Record) -> dict[SampleId, tuple[int, int]]:
-    """How long each sample and its prompt are, in an unpadded trajectory record."""
-    tokens, loss_mask = record.fields.get("tokens"), record.fields.get("loss_mask")
+def extents(record: Record) -> dict[SampleId, Extent]:
+    """How far each sample of a trajectory record reaches."""
+    ragged = unpad_sequences(record)
+    tokens, loss_mask = ragged.fields.get("tokens"), ragged.fields.get("loss_mask")
     if not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
         return {}
     prompts = _prompt_lengths(loss_mask)
-    return dict(zip(record.samples, zip(tokens.lengths.tolist(), prompts.tolist(), strict=True), strict=False))
+    columns, width = prompts, 0
+    if _is_padded(record.fields["tokens"]):
+        dense = np.asarray(record.fields["tokens"])
+        columns, width = prompts + _real_tokens(record, dense)[0], dense.shape[1]
+    rows = zip(tokens.lengths.tolist(), prompts.tolist(), columns.tolist(), strict=True)
+    return {sample: Extent(*row, width) for sample, row in zip(record.samples, rows, strict=False)}
 
 
-def unpad_responses(record: Record, lengths: Callable[[], Lengths]) -> Record:
-    """A record of response values that begin with the response.
+def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
+    """A record of response values that begin with the response and, without a mask of their own, end with it.
 
     Many loops keep a value for every position of the padded sequence and let the mask say which of them are the
-    response's. Such columns are recognised by their mask, which begins behind the prompt in every row.
+    response's. Such columns are recognised by their mask, which begins behind the prompt in every row, or without a
+    mask by their number.
     """
-    mask = record.fields.get(_RESPONSE_MASKS.get(record.key.kind, ""))
-    if not _is_padded(mask) or not record.samples:
+    kind = record.key.kind
+    declared = {field.name for field in KINDS[kind].fields if field.shape is Shape.RESPONSE} if kind in KINDS else set()
+    padded = {name: value for name, value in record.fields.items() if name in declared and _is_padded(value)}
+    mask = padded.get(_RESPONSE_MASKS.get(kind, ""))
+    if not padded or not record.samples or (kind in _RESPONSE_MASKS and mask is None):
         return record
-    assert mask is not None
-    trained = np.asarray(mask) != 0
-    if trained[:, :1].any():  # the response begins in column 0, as declared
+    trained = None if mask is None else np.asarray(mask) != 0
+    if trained is not None and trained[:, :1].any():  # the response begins in column 0, as declared
         return record
-    known = lengths()
-    if not all(sample in known for sample in record.samples):
+    reach = known()
+    if not all(sample in reach for sample in record.samples):
         return record
-    length, prompt = (np.array(column) for column in zip(*(known[sample] for sample in record.samples), strict=True))
-    used = trained.any(axis=1) & (prompt > 1)
-    if not used.any() or (np.argmax(trained, axis=1)[used] < prompt[used] - 1).any():
-        return record
-    starts = _response_starts(trained, prompt, used)
-    ends = np.minimum(starts + length - prompt, mask.shape[1])
-    declared = {field.name for field in KINDS[record.key.kind].fields if field.shape is Shape.RESPONSE}
-    fields = {
-        name: _cut(value, starts, ends)
-        if name in declared and _is_padded(value) and value.shape == mask.shape
-        else value
-        for name, value in record.fields.items()
-    }
+    length, prompt, column, width = (
+        np.array(values) for values in zip(*(reach[sample] for sample in record.samples), strict=True)
+    )
+    responses, fields = length - prompt, dict(record.fields)
+    for name, value in padded.items():
+        columns = value.shape[1]
+        starts = np.zeros(len(value), np.int64)
+        if columns > responses.max() and ((width == columns) | (width == columns + 1)).all():
+            starts = column - (width - columns)
+        elif trained is not None:
+            used = trained.any(axis=1) & (prompt > 1)
+            if not used.any() or (np.argmax(trained, axis=1)[used] < prompt[used] - 1).any():
+                return record
+            starts = _response_starts(trained, prompt, used)
+        fields[name] = _cut(value, starts, np.minimum(starts + responses, columns))
     return replace(record, fields=fields)
 
 

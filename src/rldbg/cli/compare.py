@@ -21,7 +21,7 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 @verb("compare")
 @click.argument("recordings", nargs=-1, metavar="A B [C]...")
 @click.option("--step", "steps", help="One step N, a range N:M (M not included), or all. Default: all both have.")
-@click.option("--shift", type=int, default=0, help="Added to the steps of all but A, where counting starts elsewhere.")
+@click.option("--shift", type=int, help="Added to the steps of all but A, where counting starts elsewhere.")
 @click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given more than once.")
 @click.option("--layout", help="Layout of all recordings instead of the detected ones.")
 @click.option("--atol", type=float, help="Absolute tolerance for every floating-point field.")
@@ -48,7 +48,7 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 def command(
     recordings: tuple[str, ...],
     steps: str | None,
-    shift: int,
+    shift: int | None,
     kinds: tuple[str, ...],
     layout: str | None,
     atol: float | None,

@@ -7,6 +7,7 @@ import pytest
 
 import rldbg
 from rldbg.analysis import check, compare
+from rldbg.core import IncompleteDataError
 from rldbg.recording import Ragged
 
 PAD = 0
@@ -101,6 +102,7 @@ def write(root, rows, shape):
         prompt_width = max(len(item["prompt"]) for item in rows)
         forward = {name: padded(values, 0) for name, values in response.items()}
         old = padded(old, 0.0)
+        old = padded(response["log_probs"], np.float32(-9.0))  # loops leave what they computed on padding
         if shape == "whole_sequence":  # column j holds the value of token j + 1
             ahead = np.zeros((len(rows), prompt_width - 1))
             forward = {name: np.concatenate([ahead.astype(value.dtype), value], 1) for name, value in forward.items()}
@@ -181,3 +183,25 @@ def test_prompts_that_begin_with_the_same_digits_are_not_padding(tmp_path):
                 "trajectory", step=0, samples=samples, tokens=form(tokens), loss_mask=form(mask), reward=np.zeros(3)
             )
     assert compare(rldbg.open(tmp_path / "dense"), rldbg.open(tmp_path / "lists")).verdict == "equal"
+
+
+@pytest.mark.parametrize("first", [(1, 0), (0, 1), (7, 0)])
+def test_steps_that_count_from_another_number_are_named(tmp_path, first):
+    for name, start in zip("ab", first, strict=True):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            for step in range(3):
+                rows = batch(step)
+                recorder.record(
+                    "trajectory",
+                    step=start + step,
+                    samples=[item["sample"] for item in rows],
+                    tokens=[np.concatenate([item["prompt"], item["response"]]) for item in rows],
+                    loss_mask=[sequence(item, "mask", 0) for item in rows],
+                    reward=[item["reward"] for item in rows],
+                )
+    a, b = rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")
+    with pytest.raises(IncompleteDataError) as refused:
+        compare(a, b)
+    shift = first[0] - first[1]
+    assert f"--shift {shift}" in refused.value.hint
+    assert compare(a, b, shift=shift).verdict == "equal"
