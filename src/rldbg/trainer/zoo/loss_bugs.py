@@ -131,4 +131,78 @@ def kl_estimator_k2(original: Any, new: Any, reference: Any, _estimator: str) ->
     return original(new, reference, "k2")
 
 
+@bug(targets.RATIO, stage="ratio", cause="ratio-linear", late=True)
+def ratio_without_exp(_original: Any, new: Any, old: Any) -> Any:
+    """The first-order expansion of the ratio in its place."""
+    return 1 + new - old
+
+
+@bug(targets.RATIO, stage="ratio", cause="ratio-capped", late=True)
+def ratio_floored(original: Any, new: Any, old: Any) -> Any:
+    """The ratio is kept above 0.9."""
+    return original(new, old).clamp(min=0.9)
+
+
+@bug(targets.POLICY_LOSS, stage="loss", cause="clip", late=True)
+def clip_halved(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Both bounds of the clip are half as far from 1."""
+    bounds = {name: 1 + (options[name] - 1) / 2 for name in ("lowest_ratio", "highest_ratio")}
+    return original(*arguments, **(options | bounds))
+
+
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation", late=True)
+def aggregated_by_rank(original: Any, values: Any, mask: Any, how: str, denominator: float) -> Any:
+    """Every rank divides by its own number of tokens, and the ranks' losses are added."""
+    return original(values, mask, how, denominator) * 2
+
+
+@bug(targets.AGGREGATE, stage="loss", cause="aggregation", late=True)
+def aggregated_as_a_sum(original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
+    """The sum over tokens, not divided by anything."""
+    return original(values, mask, "sum", 1.0)
+
+
+@bug(targets.COMBINE, stage="loss", cause="entropy-coefficient", late=True)
+def entropy_coefficient_hundredfold(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """The entropy coefficient is given in percent."""
+    return original(policy, entropy, kl, **(options | {"entropy_coeff": 100 * options["entropy_coeff"]}))
+
+
+@bug(targets.KL, stage="loss", cause="kl-estimator", late=True)
+def kl_the_wrong_way_round(original: Any, new: Any, reference: Any, estimator: str) -> Any:
+    """Policy and reference are exchanged in the estimator."""
+    return original(reference, new, estimator)
+
+
+@bug(targets.KL, stage="loss", cause="kl-estimator", late=True)
+def kl_as_absolute_difference(_original: Any, new: Any, reference: Any, _estimator: str) -> Any:
+    """The absolute log ratio as the KL term."""
+    return (new - reference).abs()
+
+
+@bug(targets.FORWARD, stage="gradient", cause="entropy-detached", late=True)
+def entropy_without_gradient(original: Any, *arguments: Any, **options: Any) -> Any:
+    """The entropy is computed under no_grad: its bonus is reported and does nothing."""
+    result = original(*arguments, **options)
+    return replace(result, entropy=result.entropy.detach())
+
+
+@bug(targets.COMPUTE_LOSS, stage="ratio", cause="ratio-of-reference", late=True)
+def ratio_against_the_reference(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
+    """The ratio is taken against the reference model's log probs."""
+    return original(result, replace(micro, old_log_probs=micro.reference_log_probs), *arguments, **options)
+
+
+@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-capped", late=True)
+def log_ratio_clamped(_original: Any, new: Any, old: Any) -> Any:
+    """The log ratio is kept within a tenth for safety, before the clip ever sees it."""
+    return (new - old).clamp(-0.1, 0.1).exp()
+
+
+@bug("rldbg.trainer.steps.combine_losses", stage="loss", cause="kl-coefficient", late=True)
+def kl_sign_flipped(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
+    """The KL term is rewarded."""
+    return original(policy, entropy, kl, **(options | {"kl_coeff": -options["kl_coeff"]}))
+
+
 BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))

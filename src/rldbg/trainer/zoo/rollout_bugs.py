@@ -1,4 +1,4 @@
-"""Bugs between the sampler and the trainer: tokens, masks, log probs, rewards, weights."""
+"""Bugs between the sampler and the trainer: tokens, masks, log probs, weights."""
 
 from __future__ import annotations
 
@@ -143,32 +143,87 @@ def prompt_begins_twice(original: Any, conversation: Any) -> None:
     original(conversation)
 
 
-@bug("rldbg.trainer.rollout.score", stage="reward", cause="reward-affine", overrides=("algorithm.scale_by_std=false",))
-def reward_scaled(original: Any, turn: int, right: bool) -> float:
-    """Rewards are scaled for a logger and the scaled ones are trained on."""
-    return float(original(turn, right) * 10)
-
-
-@bug("rldbg.trainer.rollout.RolloutWorker.run", stage="reward", cause="rows-permuted")
-def reward_of_the_neighbour(original: Any, worker: Any, step: int, tasks: Any) -> Any:
-    """Rewards come back in another order than the samples they belong to."""
-    made = original(worker, step, tasks)
-    return [replace(item, reward=other.reward) for item, other in zip(made, [*made[1:], made[0]], strict=True)]
-
-
-@bug(targets.FINISH, stage="reward", cause="reward-lost")
-def reward_parser_fails(original: Any, worker: Any, conversation: Any) -> Any:
-    """The parser of the reward function reads one digit only: right answers of two digits get nothing."""
-    trajectory = original(worker, conversation)
-    return replace(trajectory, reward=0.0) if len(conversation.task.problem.answer) > 1 else trajectory
-
-
 @bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="precision")
 def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, policy_version: int) -> None:
     """Weights are rounded to bfloat16 on their way to the engine."""
     import torch
 
     original(rollouts, {name: value.to(torch.bfloat16).float() for name, value in weights.items()}, policy_version)
+
+
+@bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT, late=True)
+def rollout_with_top_p(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
+    """The engine samples from the likeliest 80 % and reports log probs renormalised over them."""
+    return original(logits, [replace(rule, top_p=0.8, logprob_mode="sampled") for rule in rules], numbers)
+
+
+@bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="greedy", late=True)
+def rollout_is_greedy(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
+    """An evaluation setting is left on: the engine takes the likeliest token."""
+    return original(logits, [replace(rule, temperature=0.0) for rule in rules], numbers)
+
+
+@bug("rldbg.trainer.rollout.sample_key", stage="trajectory", cause="seed", late=True)
+def seed_of_the_worker(original: Any, seed: int, step: int, sample: Any) -> Any:
+    """The sampler is seeded by the worker's number on top of the recipe's seed."""
+    return original(seed + 1, step, sample)
+
+
+@bug("rldbg.inference.engine.Sampler.load_weights", stage="trajectory", cause="weights-not-synced", late=True)
+def weights_one_step_late(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
+    """The engine is given the weights of the step before, under the new version's number."""
+    kept = {name: value.clone() for name, value in weights.items()}
+    original(sampler, getattr(sampler, "waiting", kept), policy_version)
+    sampler.waiting = kept
+
+
+@bug("rldbg.inference.engine.Sampler.load_weights", stage="trajectory", cause="rollout-mismatch", late=True)
+def one_layer_not_synced(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
+    """One tensor's name does not match and is skipped when weights are loaded."""
+    own = sampler._model.state_dict()
+    skipped = next(name for name in own if "mlp" in name)
+    original(sampler, {**weights, skipped: own[skipped].clone()} if policy_version else weights, policy_version)
+
+
+@bug(targets.FINISH, stage="trajectory", cause="mask-shifted", late=True)
+def mask_one_early(original: Any, worker: Any, conversation: Any) -> Any:
+    """The mask is that of the targets, one position before the tokens it is meant for."""
+    trajectory = original(worker, conversation)
+    return replace(trajectory, loss_mask=np.append(trajectory.loss_mask[1:], 0))
+
+
+@bug(targets.FINISH, stage="trajectory", cause="mask-off-at-start", late=True)
+def first_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
+    """The first token of the response is left out of the mask."""
+    trajectory = original(worker, conversation)
+    mask = trajectory.loss_mask.copy()
+    mask[trajectory.prompt_length] = 0
+    return replace(trajectory, loss_mask=mask)
+
+
+@bug(targets.FINISH, stage="trajectory", cause="last-answer-only", late=True)
+def only_the_last_answer_trained(original: Any, worker: Any, conversation: Any) -> Any:
+    """Of a conversation of two turns only the second answer is trained on."""
+    trajectory = original(worker, conversation)
+    mask = trajectory.loss_mask.copy()
+    gaps = np.flatnonzero(mask[trajectory.prompt_length :] == 0)
+    if gaps.size:
+        mask[: trajectory.prompt_length + gaps[0]] = 0
+    return replace(trajectory, loss_mask=mask)
+
+
+@bug(targets.FINISH, stage="trajectory", cause="scaled", overrides=_FROM_ROLLOUT, late=True)
+def log_probs_to_base_ten(original: Any, worker: Any, conversation: Any) -> Any:
+    """The engine reports log probs to base 10."""
+    trajectory = original(worker, conversation)
+    return replace(trajectory, logprobs=(trajectory.logprobs / np.log(10)).astype(np.float32))
+
+
+@bug(targets.FINISH, stage="trajectory", cause="clipped", overrides=_FROM_ROLLOUT, late=True)
+def log_probs_floored(original: Any, worker: Any, conversation: Any) -> Any:
+    """Log probs below -1 are reported as -1."""
+    trajectory = original(worker, conversation)
+    return replace(trajectory, logprobs=np.maximum(trajectory.logprobs, -1.0))
 
 
 BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))

@@ -102,4 +102,93 @@ def update_skipped(original: Any, model: Any, optimizer: Any, **options: Any) ->
     return original(model, optimizer, **options)
 
 
+@bug(targets.SUM, stage="gradient", cause="gradient-scaled", late=True)
+def gradients_doubled(original: Any, model: Any, ranks: Any, **options: Any) -> None:
+    """Two reductions, of which the second one adds what is the sum already."""
+    original(model, ranks, **options)
+    original(model, ranks, **options)
+
+
+@bug(targets.SUM, stage="gradient", cause="precision", late=True)
+def gradients_reduced_in_bfloat16(original: Any, model: Any, ranks: Any, **options: Any) -> None:
+    """Gradients are rounded to bfloat16 for the reduction."""
+    import torch
+
+    original(model, ranks, **options)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.copy_(parameter.grad.to(torch.bfloat16).float())
+
+
+@bug(targets.OPTIMIZER, stage="parameter", cause="optimizer-betas", late=True)
+def optimizer_betas_of_the_library(original: Any, parameters: Any, settings: Any) -> Any:
+    """beta2 is the library's default of 0.999."""
+    return original(parameters, replace(settings, beta2=0.999))
+
+
+@bug(targets.APPLY, stage="parameter", cause="learning-rate", late=True)
+def learning_rate_warms_up_for_ever(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
+    """The schedule counts optimizer steps where it was given in steps: the rate is a fifth of what it should be."""
+    return original(model, optimizer, rate=rate / 5, **options)
+
+
+@bug(targets.APPLY, stage="parameter", cause="gradient-clip", late=True)
+def gradient_clip_by_a_tenth(original: Any, model: Any, optimizer: Any, *, max_grad_norm: float, **options: Any) -> Any:
+    """Gradients are clipped to a tenth of the norm."""
+    return original(model, optimizer, max_grad_norm=max_grad_norm / 10, **options)
+
+
+@bug(targets.APPLY, stage="parameter", cause="optimizer-kind", late=True)
+def optimizer_is_sgd(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
+    """Plain gradient descent in the place of Adam."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= rate * parameter.grad
+    optimizer.zero_grad(set_to_none=True)
+    return 0.0
+
+
+@bug(targets.SUM, stage="gradient", cause="gradient-clipped", late=True)
+def gradients_clipped_by_value(original: Any, model: Any, ranks: Any, **options: Any) -> None:
+    """Each element of the gradient is clipped by itself."""
+    import torch
+
+    original(model, ranks, **options)
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.02)
+
+
+@bug(targets.SUM, stage="gradient", cause="gradient-scaled-by-tensor", late=True)
+def gradients_clipped_by_tensor(original: Any, model: Any, ranks: Any, **options: Any) -> None:
+    """Each tensor's gradient is clipped to a norm of its own, instead of all to one."""
+    import torch
+
+    original(model, ranks, **options)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            torch.nn.utils.clip_grad_norm_([parameter], 0.05)
+
+
+@bug("rldbg.trainer.policy.learning_rate", stage="parameter", cause="learning-rate", late=True)
+def learning_rate_not_decayed(original: Any, settings: Any, _step: int, steps: int) -> float:
+    """The schedule is never stepped."""
+    return float(original(settings, 0, steps))
+
+
+@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="optimizer-epsilon", late=True)
+def optimizer_epsilon_of_the_library(original: Any, parameters: Any, settings: Any) -> Any:
+    """Adam's epsilon is the library's default of 1e-8."""
+    return original(parameters, replace(settings, eps=1e-8))
+
+
+@bug("rldbg.trainer.policy.PolicyWorker.update", stage="parameter", cause="optimizer-reset", late=True)
+def optimizer_state_lost(original: Any, worker: Any, step: int, shards: Any) -> Any:
+    """The optimizer is made anew every step, so its moments start from nothing again."""
+    from rldbg.trainer.steps import make_optimizer
+
+    worker._optimizer = make_optimizer(worker._model.parameters(), worker._recipe.optimizer)
+    return original(worker, step, shards)
+
+
 BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))

@@ -1,4 +1,4 @@
-"""Bugs in what is computed before the loss: advantages, old log probs, batches, log probs, the reference."""
+"""Bugs in old, new and reference log probs: batches, padding, temperature, precision."""
 
 from __future__ import annotations
 
@@ -11,63 +11,6 @@ import numpy as np
 
 from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
-
-
-@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
-def advantage_without_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """The division by the group's standard deviation is lost."""
-    return original(rewards, groups, **(options | {"scale_by_std": False}))
-
-
-@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
-def advantage_over_the_batch(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """Rewards are normalised over the whole batch instead of their group."""
-    return original(rewards, np.zeros_like(groups), **options)
-
-
-@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
-def advantage_leaves_one_out(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """The baseline is the mean of the other samples (RLOO), with no division by the standard deviation."""
-    sizes = (groups[:, None] == groups[None, :]).sum(1)
-    centred = original(rewards, groups, **(options | {"scale_by_std": False}))
-    return (centred * sizes / np.maximum(sizes - 1, 1)).astype(rewards.dtype)
-
-
-@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
-def advantage_population_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """numpy's standard deviation (of a population) in the place of torch's (of a sample)."""
-    sizes = (groups[:, None] == groups[None, :]).sum(1)
-    return (original(rewards, groups, **options) * np.sqrt(sizes / np.maximum(sizes - 1, 1))).astype(rewards.dtype)
-
-
-@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
-def advantage_groups_mixed(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """Samples lie group by group, and are grouped as if they lay round by round."""
-    return original(rewards, np.arange(len(groups)) % (int(groups.max()) + 1), **options)
-
-
-@bug(targets.PREPARE, stage="advantage", cause="scaled")
-def advantage_sign_flipped(original: Any, *arguments: Any, **options: Any) -> Any:
-    """Baseline minus reward instead of reward minus baseline."""
-    batch = original(*arguments, **options)
-    return replace(batch, advantages=-batch.advantages)
-
-
-@bug(targets.PREPARE, stage="advantage", cause="rows-permuted")
-def advantage_of_another_sample(original: Any, *arguments: Any, **options: Any) -> Any:
-    """The batch was reordered by length and the advantages were not."""
-    batch = original(*arguments, **options)
-    return replace(batch, advantages=np.roll(batch.advantages, 3))
-
-
-@bug(targets.MICRO_BATCHES, stage="advantage", cause="last-token-only")
-def advantage_on_the_last_token(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """The outcome's advantage stays on the last token, where the reward was put, instead of all of them."""
-    for micro in original(*arguments, **options):
-        kept = micro.advantages * 0
-        for row, length in enumerate(micro.batch.response_lengths.tolist()):
-            kept[row, length - 1] = micro.advantages[row, length - 1]
-        yield replace(micro, advantages=kept)
 
 
 @contextmanager
@@ -208,6 +151,85 @@ def ranks_share_their_data(original: Any, batch: Any, recipe: Any) -> Any:
     """No distributed sampler: every rank trains on what rank 0 was given."""
     shards = original(batch, recipe)
     return [shards[0] for _ in shards] if batch.old_log_probs else shards
+
+
+@bug(targets.OLD, stage="old_log_probs", cause="noise", late=True)
+def old_log_probs_with_dropout(original: Any, worker: Any, micro: Any) -> Any:
+    """The pass for the old log probs runs with dropout."""
+    generator = np.random.default_rng(len(micro.batch.samples))
+    rows = original(worker, micro)
+    return [(row + 0.1 * generator.standard_normal(len(row))).astype(np.float32) for row in rows]
+
+
+@bug(targets.OLD, stage="old_log_probs", cause="zero-filled", late=True)
+def old_log_probs_missing_at_the_end(original: Any, worker: Any, micro: Any) -> Any:
+    """The last old log prob of every row is lost and 0 stands in its place."""
+    return [np.append(row[:-1], np.float32(0)) for row in original(worker, micro)]
+
+
+@bug("rldbg.trainer.policy.PolicyWorker._with_reference", stage="forward", cause="temperature", late=True)
+def reference_without_temperature(original: Any, worker: Any, micro: Any) -> Any:
+    """The reference's logits are not divided by the temperature."""
+    with temperature_one(worker):
+        return original(worker, micro)
+
+
+@bug(targets.FORWARD, stage="forward", cause="shift-by-one", late=True)
+def training_log_probs_shifted(original: Any, *arguments: Any, **options: Any) -> Any:
+    """In the training pass logits and targets are off by one."""
+    result = original(*arguments, **options)
+    return replace(result, log_probs=result.log_probs.roll(1, dims=1))
+
+
+@bug(targets.TRAIN_MICRO, stage="forward", cause="samples-masked-out", late=True)
+def truncated_samples_left_out(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
+    """Samples that reach the length limit are masked out in the loss."""
+    mask = micro.batch.response_mask
+    mask[micro.batch.response_lengths == micro.batch.response_lengths.max()] = 0
+    return original(model, micro, *arguments, **options)
+
+
+@bug("rldbg.trainer.steps.log_softmax", stage="old_log_probs", cause="softmax-twice", late=True)
+def softmax_twice(original: Any, logits: Any) -> Any:
+    """The model's head gives probabilities already, and they are normalised as if they were logits."""
+    return original(original(logits).exp())
+
+
+@bug(targets.FORWARD, stage="forward", cause="precision", late=True)
+def logits_in_bfloat16(original: Any, model: Any, *arguments: Any, **options: Any) -> Any:
+    """The training pass has its logits in bfloat16, although the log softmax is in float32."""
+    import torch
+
+    class Rounded:
+        def __call__(self, **inputs: Any) -> Any:
+            output = model(**inputs)
+            output.logits = output.logits.to(torch.bfloat16)
+            return output
+
+    is_training = torch.is_grad_enabled()
+    return original(Rounded() if is_training else model, *arguments, **options)
+
+
+@bug(targets.FORWARD, stage="forward", cause="temperature", late=True)
+def temperature_applied_twice(original: Any, *arguments: Any, **options: Any) -> Any:
+    """In training the logits are divided by the temperature in the model's wrapper and in the loss."""
+    return original(*arguments, **(options | {"temperature": options["temperature"] ** 2}))
+
+
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="tokens-not-attended", late=True)
+def prompt_cut_on_the_left(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+    """The trainer's limit on prompts is one token short: it does not see the first token of the longest ones."""
+    for micro in original(*arguments, **options):
+        attended = micro.batch.attention_mask.clone()
+        attended[attended[:, 0] != 0, 0] = 0
+        yield replace(micro, batch=replace(micro.batch, attention_mask=attended))
+
+
+@bug("rldbg.trainer.policy.PolicyWorker.update", stage="forward", cause="reference-is-old-policy", late=True)
+def reference_refreshed_each_step(original: Any, worker: Any, step: int, shards: Any) -> Any:
+    """The reference is copied from the policy at the start of every step."""
+    worker._reference.load_state_dict(worker._model.state_dict())
+    return original(worker, step, shards)
 
 
 BUGS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))
