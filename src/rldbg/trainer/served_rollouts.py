@@ -1,4 +1,4 @@
-"""Rollouts that ask inference servers of the user's (`inference.addresses`) instead of servers of the run's own.
+"""Rollouts that ask the user's inference servers (`inference.addresses`) instead of those of the run.
 
 New weights are sent to every server over HTTP before anything is generated with them.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rldbg.inference import HttpSampling
 from rldbg.replay import Trajectory
+from rldbg.trainer.actors import RolloutPool
 from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tokenizer import load_tokenizer
@@ -25,9 +26,20 @@ def served_rollouts(recipe: Recipe, cluster: Cluster | None, on_loss: Callable[[
         server.check()
     if cluster is None:
         return InProcessServedRollouts(recipe)
-    from rldbg.trainer.served_pool import ServedRolloutPool
-
     return ServedRolloutPool(cluster, recipe, on_loss=on_loss)
+
+
+class ServedRolloutPool(RolloutPool):
+    """Rollout workers of a cluster. Their samplers are the servers, which stay; only the weights change."""
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        import ray
+
+        servers = samplers(self._recipe)
+        held = ray.get(weights)
+        for server in servers:
+            server.load_weights(held, policy_version)
+        self._samplers = list(servers)
 
 
 class InProcessServedRollouts:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rldbg.training_service.batches import Batch
     from rldbg.training_service.losses import LossSettings
-    from rldbg.training_service.models import PassTerms
+    from rldbg.training_service.passes import PassTerms
 
 _DATUM_COLUMNS = ("target_tokens", "logprobs", "advantages", "loss_mask", "mask", "weights", "ref_logprobs")
 _INTEGERS = frozenset({"target_tokens"})

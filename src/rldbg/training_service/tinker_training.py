@@ -14,8 +14,9 @@ from rldbg.training_service import tinker_messages
 from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.losses import LossSettings
-from rldbg.training_service.models import AdamSettings, PassResult
+from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
+from rldbg.training_service.passes import PassResult
 from rldbg.training_service.routing import Table
 from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.service import ModelEntry, TrainingService, digest_of, sequence_number

@@ -9,8 +9,8 @@ import numpy as np
 
 from rldbg.training_service.datums import Datum, make_datum, tensor_from_json, tokens_from_json
 from rldbg.training_service.errors import RequestError
-from rldbg.training_service.models import PassResult
 from rldbg.training_service.operations import Operation
+from rldbg.training_service.passes import PassResult
 from rldbg.training_service.sampling import Samples
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import Snapshot
