@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.inference.allocation import Allocation, parse_allocation
-    from rldbg.inference.areal_configuration import ArealConfiguration, read_areal_configuration
+    from rldbg.inference.allocation import (
+        Allocation,
+        ArealConfiguration,
+        parse_allocation,
+        read_areal_configuration,
+    )
+    from rldbg.inference.batch_sampler import Generation, GenerationRequest, Sampler
     from rldbg.inference.deployment import (
         PROXY_HEALTH,
         Listening,
@@ -19,7 +24,6 @@ if TYPE_CHECKING:
         replica_count,
         require,
     )
-    from rldbg.inference.engine import Generation, GenerationRequest, Sampler
     from rldbg.inference.engine_commands import EngineCommand, announce_engine
     from rldbg.inference.http_sampling import HttpSampling
     from rldbg.inference.json_body import BodyError, parse_object
@@ -28,11 +32,10 @@ if TYPE_CHECKING:
     from rldbg.inference.replica_process import ServerProcess
 
 _MODULES = {
-    "allocation": ("Allocation", "parse_allocation"),
+    "allocation": ("Allocation", "ArealConfiguration", "parse_allocation", "read_areal_configuration"),
     "deployment": ("PROXY_HEALTH", "Listening", "devices_of", "replica_command", "replica_count", "require"),
-    "areal_configuration": ("ArealConfiguration", "read_areal_configuration"),
     "engine_commands": ("EngineCommand", "announce_engine"),
-    "engine": ("Generation", "GenerationRequest", "Sampler"),
+    "batch_sampler": ("Generation", "GenerationRequest", "Sampler"),
     "http_sampling": ("HttpSampling",),
     "json_body": ("BodyError", "parse_object"),
     "keyed_random": ("sample_key", "uniform"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rldbg.inference.generation import Answer, Job, RequestError, Text
+from rldbg.inference.generation import GenerationJob, PendingGeneration, RequestError, Text
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
@@ -74,7 +74,7 @@ class Backend(Protocol):
     @property
     def card(self) -> ModelCard: ...
 
-    def submit(self, job: Job, *, streams: bool = False) -> Answer:
+    def submit(self, job: GenerationJob, *, streams: bool = False) -> PendingGeneration:
         """Starts a continuation; with `streams` its deltas come as they are made."""
 
     def abort(self, job_id: str | None, *, with_samples: bool = False) -> None:

@@ -41,7 +41,7 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class GenerationJob:
     """One prompt to continue once. `seed` keys the random numbers, `position` counts those drawn in earlier turns.
 
     `prompt_from` asks for the log probs of the prompt's tokens from that place on; None asks for none.
@@ -94,10 +94,10 @@ class Outcome:
     prompt: tuple[int, ...] = ()
 
 
-class Answer:
+class PendingGeneration:
     """A continuation under way. Belongs to the event loop it was made in; the backend fills it from there."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: GenerationJob) -> None:
         self.job = job
         self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

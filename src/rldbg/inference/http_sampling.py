@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import IncompleteDataError, UnreachableError, http
-from rldbg.inference.engine import Generation, GenerationRequest
+from rldbg.inference.batch_sampler import Generation, GenerationRequest
 
 _CHECK_S = 30.0
 

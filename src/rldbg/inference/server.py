@@ -82,14 +82,14 @@ def _application(options: argparse.Namespace) -> "Starlette":
     token = options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None
     if options.backend == "proxy":
         from rldbg.inference.proxy.application import build_proxy
-        from rldbg.inference.proxy.notebook import Notebook
+        from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 
-        notebook = Notebook(options.recording)
+        recorder = GenerationRecorder(options.recording)
         return build_proxy(
             options.upstream,
-            notebook,
+            recorder,
             guard=token_guard(token),
-            at_end=lambda: leave_report(options.announce, notebook.report()),
+            at_end=lambda: leave_report(options.announce, recorder.report()),
         )
     service = Service(
         logprob_mode=options.logprobs,

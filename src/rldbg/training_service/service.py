@@ -19,9 +19,9 @@ from rldbg.training_service.errors import ConflictError, NotFoundError, RequestE
 from rldbg.training_service.losses import LossSettings, check_inputs
 from rldbg.training_service.models import AdamSettings, TrainedModel
 from rldbg.training_service.operations import Operation, Operations
+from rldbg.training_service.request_order import GAP_TIMEOUT_S, RequestOrder
 from rldbg.training_service.samplers import Samplers
 from rldbg.training_service.sampling_sessions import SamplingSessions
-from rldbg.training_service.sequence import GAP_TIMEOUT_S, Sequence
 from rldbg.training_service.snapshots import Purpose, Snapshot, Snapshots
 from rldbg.training_service.step_recorder import StepRecorder
 from rldbg.training_service.worker import Worker
@@ -36,7 +36,7 @@ class ModelEntry:
     base: BaseModel
     digest: bytes
     creation: Operation
-    sequence: Sequence
+    order: RequestOrder
     trained: TrainedModel | None = None
 
     @property
@@ -134,7 +134,7 @@ class TrainingService:
             base=self.bases.describe(base_model),
             digest=digest,
             creation=self.operations.add(Operation("create_model")),
-            sequence=Sequence(gap_timeout_s=self._gap_timeout_s),
+            order=RequestOrder(gap_timeout_s=self._gap_timeout_s),
         )
         recorder = self._recorder_for(model_id, next(self._created))
         self._models[model_id] = entry
@@ -200,10 +200,10 @@ class TrainingService:
 
     def refuse(self, entry: ModelEntry, number: Any, digest: bytes, error: RequestError) -> None:
         """A malformed request uses its sequence number all the same: its client goes on with the next."""
-        if isinstance(number, int) and not isinstance(number, bool) and number >= entry.sequence.next:
+        if isinstance(number, int) and not isinstance(number, bool) and number >= entry.order.next:
             operation = self.operations.add(Operation("refused"))
             operation.fail(error)
-            entry.sequence.submit(number, digest, operation, None)
+            entry.order.submit(number, digest, operation, None)
 
     # Snapshots
 
@@ -296,7 +296,7 @@ class TrainingService:
         if number is None:
             return self._run(kind, job)
         operation = Operation(kind)
-        accepted = entry.sequence.submit(number, digest, operation, lambda: self._worker.submit(operation, job))
+        accepted = entry.order.submit(number, digest, operation, lambda: self._worker.submit(operation, job))
         return self.operations.add(operation) if accepted is operation else accepted
 
 

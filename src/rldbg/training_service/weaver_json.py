@@ -92,7 +92,7 @@ def model_json(entry: ModelEntry) -> dict[str, Any]:
         "max_sequence_length": entry.base.max_length,
         "parameters": 0 if trained is None else sum(tensor.numel() for tensor in trained.weights.values()),
         "step": 0 if trained is None else trained.step,
-        "next_seq_id": entry.sequence.next,
+        "next_seq_id": entry.order.next,
     }
 
 

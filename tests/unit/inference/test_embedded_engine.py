@@ -14,7 +14,7 @@ from rldbg.inference import uniform
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.scheduler import Limits
 from rldbg.inference.embedded.text import GrowingText, NoText
-from rldbg.inference.generation import Job, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 from rounding import decided, near
 
@@ -52,7 +52,7 @@ def engine(scene, *, model=None, limits=None, text=None):
 
 
 async def ask(backend, prompt, settings=GREEDY, seed=0, **more):
-    return await backend.submit(Job(more.pop("id", str(seed)), prompt, settings, seed=seed, **more)).outcome()
+    return await backend.submit(GenerationJob(more.pop("id", str(seed)), prompt, settings, seed=seed, **more)).outcome()
 
 
 def teacher_forced(model, prompt, tokens, temperature=1.0):
@@ -146,14 +146,14 @@ def test_pause_keeps_or_ends_what_is_under_way_and_new_weights_count_from_their_
     long = replace(GREEDY, max_new_tokens=3000)
 
     async def scene(backend):
-        ended = backend.submit(Job("a", (5, 6), long, seed=0), streams=True)
+        ended = backend.submit(GenerationJob("a", (5, 6), long, seed=0), streams=True)
         await anext(ended.deltas())
         await backend.pause("abort")
         cut = await ended.outcome()
-        waiting = backend.submit(Job("b", (5, 6), GREEDY, seed=0))
+        waiting = backend.submit(GenerationJob("b", (5, 6), GREEDY, seed=0))
         await backend.resume()
         whole = await waiting.outcome()
-        kept = backend.submit(Job("c", (5, 6), replace(GREEDY, max_new_tokens=60), seed=0), streams=True)
+        kept = backend.submit(GenerationJob("c", (5, 6), replace(GREEDY, max_new_tokens=60), seed=0), streams=True)
         await anext(kept.deltas())
         await backend.pause("retract")
         await backend.load_file(tmp_path / "w.safetensors", "7")
@@ -200,7 +200,7 @@ def test_a_prompt_that_cannot_be_answered_is_refused_and_others_go_on():
     async def scene(backend):
         for prompt in ((), (49,), (-1,), (5,) * 129):
             with pytest.raises(RequestError):
-                backend.submit(Job("x", prompt, GREEDY, seed=0))
+                backend.submit(GenerationJob("x", prompt, GREEDY, seed=0))
         return await ask(backend, (5, 6))
 
     assert len(engine(scene).tokens) == 24

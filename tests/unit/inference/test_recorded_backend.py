@@ -11,7 +11,7 @@ from rldbg.inference import sample_key
 from rldbg.inference.application import Service, build_application
 from rldbg.inference.backend import ModelCard
 from rldbg.inference.embedded.text import NoText
-from rldbg.inference.generation import Job, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
 from rldbg.inference.recorded.backend import RecordedBackend
 from rldbg.inference.recorded.generations import Generations
 from rldbg.recording import Recorder
@@ -61,7 +61,7 @@ def play(path, scene, **settings):
 
 
 async def ask(backend, prompt, limit=3, seed=123, **more):
-    return await backend.submit(Job("x", tuple(prompt), SamplingSettings(limit, **more), seed=seed)).outcome()
+    return await backend.submit(GenerationJob("x", tuple(prompt), SamplingSettings(limit, **more), seed=seed)).outcome()
 
 
 def test_samples_of_a_prompt_come_in_recorded_order_with_their_logprobs(recording):
@@ -101,7 +101,7 @@ def test_an_unknown_prompt_is_a_404_with_the_nearest_and_a_finding_at_the_end(re
         ) as caught:
             await ask(backend, [5, 6, 6, 3])
         with pytest.raises(RequestError, match=r"no generation for the text 'what' .*\(serve with --model"):
-            backend.submit(Job("x", (), SamplingSettings(3), seed=0, prompt_text="what"))
+            backend.submit(GenerationJob("x", (), SamplingSettings(3), seed=0, prompt_text="what"))
         with pytest.raises(RequestError, match="the prompt is empty"):
             await ask(backend, [])
         await ask(backend, [5, 6])
@@ -157,7 +157,9 @@ def test_a_trainers_own_seed_finds_its_own_sample(tmp_path):
 def test_what_waits_while_paused_is_answered_afterwards_or_aborted(recording):
     async def scene(backend):
         await backend.pause("in_place")
-        kept, dropped = (backend.submit(Job(name, (5, 6), SamplingSettings(3), seed=0)) for name in ("a", "b"))
+        kept, dropped = (
+            backend.submit(GenerationJob(name, (5, 6), SamplingSettings(3), seed=0)) for name in ("a", "b")
+        )
         backend.abort("b")
         await backend.resume()
         return await kept.outcome(), await dropped.outcome()

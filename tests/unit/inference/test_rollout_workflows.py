@@ -9,7 +9,7 @@ import pytest
 import rldbg
 from rldbg.core import IncompleteDataError, RldbgError, Run, SampleId, UnreachableError, UsageError
 from rldbg.inference.workflows import GenerationSettings, RolloutRequest, rollout
-from rldbg.inference.workflows.exchange import Answer, rows_of_answers
+from rldbg.inference.workflows.completions import Completion, rows_of_answers
 from rldbg.inference.workflows.overrides import parse_overrides
 from rldbg.replay import ReplayRollout
 from small_server import rows, small_server
@@ -203,7 +203,7 @@ def test_a_rejected_episode_is_counted_and_said(make):
 
 def test_rows_of_a_conversation_are_put_together():
     def answer(prompt, tokens, id=""):
-        return Answer(tuple(prompt), tuple(tokens), (-1.0,) * len(tokens), (3,) * len(tokens), "", "stop", id)
+        return Completion(tuple(prompt), tuple(tokens), (-1.0,) * len(tokens), (3,) * len(tokens), "", "stop", id)
 
     turns = [answer([1], [2, 3], "a"), answer([1, 2, 3, 9], [4], "b"), answer([5], [6], "c")]
     first, second = rows_of_answers(turns, 0.5)
@@ -230,7 +230,7 @@ def test_an_aborted_generation_is_taken_up_again(make, server):
 
 TROUBLE = {
     "?500": ("ServerRefusal", 'HTTP 500: {"error":"the model fell over"}'),
-    "?html": ("UnexpectedAnswer", "answered no JSON"),
+    "?html": ("UnexpectedResponse", "answered no JSON"),
     "?drop": ("ServerRefusal", "HTTP 500"),
     "?hang": ("UnreachableError", "did not answer within 0.6 s"),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from rldbg.training_service.errors import ConflictError, RequestError, SequenceGapError
 from rldbg.training_service.operations import Operation, Operations
-from rldbg.training_service.sequence import Sequence
+from rldbg.training_service.request_order import RequestOrder
 
 
 def submit(sequence, number, ran, digest=None):
@@ -18,7 +18,7 @@ def submit(sequence, number, ran, digest=None):
 def test_whatever_the_arrival_requests_run_by_number():
     async def scenario():
         for seed in range(20):
-            sequence, ran = Sequence(), []
+            sequence, ran = RequestOrder(), []
             numbers = list(range(1, 30))
             random.Random(seed).shuffle(numbers)
             for number in numbers:
@@ -31,7 +31,7 @@ def test_whatever_the_arrival_requests_run_by_number():
 
 def test_a_request_that_is_early_waits_and_runs_when_the_gap_closes():
     async def scenario():
-        sequence, ran = Sequence(), []
+        sequence, ran = RequestOrder(), []
         submit(sequence, 2, ran)
         assert ran == []
         submit(sequence, 1, ran)
@@ -42,7 +42,7 @@ def test_a_request_that_is_early_waits_and_runs_when_the_gap_closes():
 
 def test_a_repetition_gives_the_same_operation_and_another_request_under_its_number_is_refused():
     async def scenario():
-        sequence, ran = Sequence(), []
+        sequence, ran = RequestOrder(), []
         first = submit(sequence, 1, ran)
         assert submit(sequence, 1, ran) is first
         assert ran == [1]
@@ -57,14 +57,14 @@ def test_a_repetition_gives_the_same_operation_and_another_request_under_its_num
 def test_numbers_start_at_one():
     async def scenario():
         with pytest.raises(RequestError, match="numbered from 1"):
-            submit(Sequence(), 0, [])
+            submit(RequestOrder(), 0, [])
 
     asyncio.run(scenario())
 
 
 def test_a_refused_request_uses_its_number():
     async def scenario():
-        sequence, ran = Sequence(), []
+        sequence, ran = RequestOrder(), []
         refused = Operation("refused")
         refused.fail(RequestError("malformed"))
         sequence.submit(1, b"1", refused, None)
@@ -76,7 +76,7 @@ def test_a_refused_request_uses_its_number():
 
 def test_a_gap_that_never_closes_fails_the_waiting_and_names_the_missing():
     async def scenario():
-        sequence, ran = Sequence(gap_timeout_s=0.01), []
+        sequence, ran = RequestOrder(gap_timeout_s=0.01), []
         waiting = submit(sequence, 3, ran)
         assert await waiting.wait(5)
         assert isinstance(waiting.error, SequenceGapError)

@@ -17,7 +17,7 @@ from rldbg.inference.embedded.forward import ForwardPasses
 from rldbg.inference.embedded.scheduler import Limits, Scheduler
 from rldbg.inference.embedded.sequence import Sequence
 from rldbg.inference.embedded.weights import WeightFiles, load_weights
-from rldbg.inference.generation import Answer, Delta, Job, Outcome, RequestError
+from rldbg.inference.generation import Delta, GenerationJob, Outcome, PendingGeneration, RequestError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -42,7 +42,7 @@ class EmbeddedBackend:
     def card(self) -> ModelCard:
         return self._card
 
-    def submit(self, job: Job, *, streams: bool = False) -> Answer:
+    def submit(self, job: GenerationJob, *, streams: bool = False) -> PendingGeneration:
         room = self._card.max_length - len(job.prompt)
         if not job.prompt:
             raise RequestError("the prompt is empty")
@@ -52,7 +52,7 @@ class EmbeddedBackend:
             )
         self._card.check_tokens(job.prompt)
         ends = frozenset() if job.settings.ignore_eos else self._card.end_ids
-        answer = Answer(job)
+        answer = PendingGeneration(job)
         stop_ids = job.settings.stop_token_ids | ends
         item = Sequence(job, answer, streams, stop_ids, min(room, job.settings.max_new_tokens))
         self._calls.put(lambda: self._scheduler.waiting.append(item))
@@ -133,7 +133,7 @@ class EmbeddedBackend:
         self._tell(touched)
 
     def _tell(self, touched: list[Sequence]) -> None:
-        news: list[tuple[Answer, Delta | Outcome | RequestError]] = []
+        news: list[tuple[PendingGeneration, Delta | Outcome | RequestError]] = []
         for item in touched:
             if item.streams and item.sent < len(item.tokens):
                 news.append((item.answer, item.delta()))
@@ -142,7 +142,7 @@ class EmbeddedBackend:
                 news.append((item.answer, item.outcome(self._scheduler.version.label)))
         self._post(news)
 
-    def _post(self, news: list[tuple[Answer, Delta | Outcome | RequestError]]) -> None:
+    def _post(self, news: list[tuple[PendingGeneration, Delta | Outcome | RequestError]]) -> None:
         if not news:
             return
         try:
@@ -205,7 +205,7 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None)
         future.set_result(result)
 
 
-def _deliver(news: list[tuple[Answer, Delta | Outcome | RequestError]]) -> None:
+def _deliver(news: list[tuple[PendingGeneration, Delta | Outcome | RequestError]]) -> None:
     for answer, item in news:
         if isinstance(item, Delta):
             answer.push(item)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from rldbg.algorithms import LogprobMode, TopTokens
-from rldbg.inference.generation import Answer, Delta, Finish, Job, Outcome, Text
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, Text
 
 # A stop text is looked for in the last tokens only: as many as it has characters, and some that print nothing.
 _SILENT_TOKENS = 8
@@ -13,8 +13,8 @@ _SILENT_TOKENS = 8
 class Sequence:
     """Used by the engine's thread alone, except for its answer."""
 
-    job: Job
-    answer: Answer
+    job: GenerationJob
+    answer: PendingGeneration
     streams: bool
     stop_ids: frozenset[int]
     limit: int

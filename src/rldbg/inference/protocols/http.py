@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Answer, Job, Outcome, RequestError
+from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration, RequestError
 from rldbg.inference.json_body import BodyError, parse_object
 
 _log = logging.getLogger(__name__)
@@ -88,9 +88,9 @@ async def file_of(request: Request) -> AsyncIterator[Path]:
         yield file
 
 
-def submit_all(backend: Backend, jobs: Sequence[Job], *, streams: bool = False) -> list[Answer]:
+def submit_all(backend: Backend, jobs: Sequence[GenerationJob], *, streams: bool = False) -> list[PendingGeneration]:
     """Starts all jobs of a request, or none: what was started before one is refused is aborted."""
-    answers: list[Answer] = []
+    answers: list[PendingGeneration] = []
     try:
         for job in jobs:
             answers.append(backend.submit(job, streams=streams))
@@ -101,7 +101,7 @@ def submit_all(backend: Backend, jobs: Sequence[Job], *, streams: bool = False) 
     return answers
 
 
-async def outcomes(request: Request, backend: Backend, answers: Sequence[Answer]) -> list[Outcome]:
+async def outcomes(request: Request, backend: Backend, answers: Sequence[PendingGeneration]) -> list[Outcome]:
     """What became of each; when the client leaves first, they are aborted."""
     finished = asyncio.gather(*(answer.outcome() for answer in answers))
     left = asyncio.ensure_future(_left(request))
@@ -117,7 +117,7 @@ async def outcomes(request: Request, backend: Backend, answers: Sequence[Answer]
 
 
 @contextmanager
-def aborted_if_left(backend: Backend, answers: Sequence[Answer]) -> Iterator[None]:
+def aborted_if_left(backend: Backend, answers: Sequence[PendingGeneration]) -> Iterator[None]:
     """Whatever is not finished when the context ends is not computed any further."""
     try:
         yield

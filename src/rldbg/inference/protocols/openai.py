@@ -1,22 +1,24 @@
 """OpenAI's completions and chat completions as vLLM extends them: token ids in and out, log probs, streaming."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Answer, Job, RequestError
+from rldbg.inference.generation import GenerationJob, PendingGeneration, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
+from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
-from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.merging import merged
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
-from rldbg.inference.proxy.exchange import conversation_text
+from rldbg.inference.proxy.protocol_readers import conversation_text
+
+_T = TypeVar("_T")
 
 _DEFAULT_TOKENS = 16
 _UNSUPPORTED = (
@@ -103,7 +105,7 @@ class OpenAi:
         self._backend.card.check_tokens(tokens)
         return Json({"prompt": self._backend.card.text.decode(tokens, skip_special=False)})
 
-    async def _answer(self, request: Request, fields: Fields, jobs: list[Job], form: Form) -> Response:
+    async def _answer(self, request: Request, fields: Fields, jobs: list[GenerationJob], form: Form) -> Response:
         streams = fields.flag("stream")
         answers = submit_all(self._backend, jobs, streams=streams)
         if streams:
@@ -134,7 +136,7 @@ class OpenAi:
                 return [(tuple(item), None) for item in prompt]
         raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
 
-    def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[Job]:
+    def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[GenerationJob]:
         fields.unsupported(*_UNSUPPORTED)
         if fields.inner("response_format").text("type", "text") != "text":
             raise RequestError("response_format is not supported by this server: every answer is free text")
@@ -143,7 +145,7 @@ class OpenAi:
         if count * len(prompts) > MAX_SAMPLES:
             raise RequestError(f"{count * len(prompts)} samples in one request; at most {MAX_SAMPLES}")
         scores = fields.has("prompt_logprobs") or (fields.flag("echo") and fields.has("logprobs"))
-        base = Job(
+        base = GenerationJob(
             id=fields.optional_text("request_id") or new_id(prefix),
             prompt=(),
             settings=settings,
@@ -175,7 +177,7 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _stream(
-    backend: Backend, answers: Sequence[Answer], form: Form, counted: Sequence[Job]
+    backend: Backend, answers: Sequence[PendingGeneration], form: Form, counted: Sequence[GenerationJob]
 ) -> AsyncIterator[Mapping[str, Any]]:
     """One chunk for each part of each choice, as they come; then the usage of the jobs to be counted, if any."""
     envelope = form.envelope(answers[0].job, chunk=True)
@@ -185,10 +187,45 @@ async def _stream(
                 yield envelope | {"choices": [first]}
         parts = [form.parts(index, answer) for index, answer in enumerate(answers)]
         seen: set[int] = set()
-        async for part in merged(parts):
+        async for part in _merged(parts):
             extra = {} if part["index"] in seen else form.first_chunk(answers[part["index"]].job)
             seen.add(part["index"])
             yield envelope | {"choices": [part | extra]}
         if counted:
             tokens = [(await answer.outcome()).tokens for answer in answers]
             yield envelope | {"choices": [], "usage": usage(counted, tokens)}
+
+
+async def _merged(streams: Sequence[AsyncIterator[_T]]) -> AsyncIterator[_T]:
+    """Several streams as one, in the order in which their items come.
+
+    It ends when all have ended, or with the first error; when nobody listens any more, the rest is ended.
+    """
+    if len(streams) == 1:
+        async for item in streams[0]:
+            yield item
+        return
+    queue: asyncio.Queue[tuple[bool, _T | BaseException | None]] = asyncio.Queue()
+
+    async def feed(stream: AsyncIterator[_T]) -> None:
+        try:
+            async for item in stream:
+                queue.put_nowait((True, item))
+            queue.put_nowait((False, None))
+        except Exception as error:  # noqa: BLE001 - it is raised again where the request is answered
+            queue.put_nowait((False, error))
+
+    tasks = [asyncio.create_task(feed(stream)) for stream in streams]
+    open_streams = len(tasks)
+    try:
+        while open_streams:
+            is_item, value = await queue.get()
+            if is_item:
+                yield value  # type: ignore[misc]
+            elif value is not None:
+                raise value  # type: ignore[misc]
+            else:
+                open_streams -= 1
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
 from rldbg.inference.embedded.text import GrowingText
-from rldbg.inference.generation import Answer, Finish, Job, Outcome
+from rldbg.inference.generation import Finish, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.fields import Fields
 
 
@@ -42,14 +42,14 @@ class Form:
         self._model = fields.optional_text("model") or backend.card.name
         self._prompt_top = fields.integer("prompt_logprobs", 0, most=100) if fields.has("prompt_logprobs") else None
 
-    def envelope(self, job: Job, *, chunk: bool = False) -> dict[str, Any]:
+    def envelope(self, job: GenerationJob, *, chunk: bool = False) -> dict[str, Any]:
         name = self.chunk_object if chunk else self.object
         return {"id": job.id, "object": name, "created": int(time.time()), "model": self._model}
 
-    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         raise NotImplementedError
 
-    def extra(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def extra(self, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         """Fields beside the choices."""
         return {"weight_version": outcome.weight_version, "logprobs_mode": outcome.logprob_mode}
 
@@ -57,11 +57,11 @@ class Form:
         """The chunk before any text."""
         return None
 
-    def first_chunk(self, job: Job) -> dict[str, Any]:
+    def first_chunk(self, job: GenerationJob) -> dict[str, Any]:
         """What the first chunk of a choice has beside the text."""
         return {"prompt_token_ids": list(job.prompt)} if self._with_ids else {}
 
-    async def parts(self, index: int, answer: Answer) -> AsyncIterator[dict[str, Any]]:
+    async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:
         """A choice in chunks; the last one says why it ended."""
         growing = GrowingText(self._text, skip_special=self._skip_special)
         held, sent = "", 0
@@ -94,7 +94,7 @@ class Form:
     def _token(self, token: int) -> str:
         return f"token_id:{token}" if self._ids_as_tokens else self._text.decode([token], skip_special=False)
 
-    def _prompt_logprobs(self, job: Job, outcome: Outcome) -> list[dict[str, Any] | None] | None:
+    def _prompt_logprobs(self, job: GenerationJob, outcome: Outcome) -> list[dict[str, Any] | None] | None:
         """vLLM's form: for each prompt token its own log prob and the likeliest ones'; none for the first."""
         if self._prompt_top is None or not outcome.prompt_logprobs:
             return None
@@ -116,7 +116,7 @@ class Form:
 class CompletionForm(Form):
     object = chunk_object = "text_completion"
 
-    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         text = self._whole_text(outcome)
         if self._echo:
             text = self._text.decode(job.prompt, skip_special=self._skip_special) + text
@@ -162,7 +162,7 @@ class ChatForm(Form):
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def choice(self, index: int, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         message: dict[str, Any] = {
             "role": "assistant",
             "content": self._whole_text(outcome),
@@ -175,7 +175,7 @@ class ChatForm(Form):
             choice["token_ids"] = outcome.tokens
         return choice
 
-    def extra(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def extra(self, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         fields = super().extra(job, outcome) | {"prompt_logprobs": self._prompt_logprobs(job, outcome)}
         return fields | ({"prompt_token_ids": list(outcome.prompt or job.prompt)} if self._with_ids else {})
 
@@ -212,7 +212,7 @@ def finish_fields(finish: Finish | None) -> dict[str, Any]:
     return {"finish_reason": finish.kind, "stop_reason": finish.matched}
 
 
-def usage(jobs: Sequence[Job], tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
+def usage(jobs: Sequence[GenerationJob], tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
     """`jobs` has each prompt once, however often it was continued."""
     prompts = sum(len(job.prompt) for job in jobs)
     completions = sum(len(row) for row in tokens)

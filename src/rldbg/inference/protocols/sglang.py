@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from rldbg.algorithms import LogprobMode, TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Answer, Delta, Finish, Job, Outcome, RequestError
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
+from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
-from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 
 _DEFAULT_TOKENS = 128
 # Fields that ask for something this server has not; silently ignoring them would be a wrong answer.
@@ -69,7 +69,7 @@ class SglangGeneration:
             raise RequestError("text must be a text or a list of texts")
         return [(tuple(self._backend.card.text.encode(item)), item) for item in texts]
 
-    def _jobs(self, fields: Fields, prompt: tuple[tuple[int, ...], str | None], number: int) -> list[Job]:
+    def _jobs(self, fields: Fields, prompt: tuple[tuple[int, ...], str | None], number: int) -> list[GenerationJob]:
         sampling = _sampling(fields, number)
         sampling.unsupported(*_UNSUPPORTED_SAMPLING)
         settings = settings_of(
@@ -83,7 +83,7 @@ class SglangGeneration:
         if rid is not None and not isinstance(rid, str):
             raise RequestError("rid must be a text")
         start = fields.integer("logprob_start_len", -1, least=-1) if self._backend.card.scores_prompts else -1
-        job = Job(
+        job = GenerationJob(
             id=rid or new_id(""),
             prompt=prompt[0],
             settings=settings,
@@ -96,7 +96,9 @@ class SglangGeneration:
         count = sampling.integer("n", 1, least=1, most=MAX_SAMPLES)
         return samples(job, count, seed_of(sampling, "sampling_seed"))
 
-    async def _stream(self, answer: Answer, form: "_Form", started: float) -> AsyncIterator[Mapping[str, Any]]:
+    async def _stream(
+        self, answer: PendingGeneration, form: "_Form", started: float
+    ) -> AsyncIterator[Mapping[str, Any]]:
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[TopTokens] = []
@@ -142,7 +144,7 @@ class _Form:
         self._keep_stop = sampling.flag("no_stop_trim")
         self._prompt_from = fields.integer("logprob_start_len", -1, least=-1)
 
-    def body(self, job: Job, outcome: Outcome, started: float) -> dict[str, Any]:
+    def body(self, job: GenerationJob, outcome: Outcome, started: float) -> dict[str, Any]:
         body = self._common(job, outcome.tokens, outcome.logprobs, outcome.top)
         body["text"] = self._trimmed(body["text"] if outcome.text is None else outcome.text, outcome.finish)
         body["meta_info"] |= {
@@ -156,14 +158,16 @@ class _Form:
             body["meta_info"] |= self._prompt_logprobs(job, outcome)
         return body
 
-    def partial(self, job: Job, tokens: list[int], logprobs: list[float], top: list[TopTokens]) -> dict[str, Any]:
+    def partial(
+        self, job: GenerationJob, tokens: list[int], logprobs: list[float], top: list[TopTokens]
+    ) -> dict[str, Any]:
         body = self._common(job, list(tokens), logprobs, top)
         body["meta_info"]["finish_reason"] = None
         body["meta_info"]["weight_version"] = self._backend.status().version.label
         return body
 
     def _common(
-        self, job: Job, tokens: list[int], logprobs: Sequence[float], top: Sequence[TopTokens]
+        self, job: GenerationJob, tokens: list[int], logprobs: Sequence[float], top: Sequence[TopTokens]
     ) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": job.id,
@@ -183,7 +187,7 @@ class _Form:
         text = self._text.decode(tokens, skip_special=self._skip_special)
         return {"text": text, "output_ids": tokens, "meta_info": meta}
 
-    def _prompt_logprobs(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+    def _prompt_logprobs(self, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         """The prompt's tokens with their log probs; null where those are not known, for clients want the tokens too."""
         start = self._prompt_from
         if start < 0:

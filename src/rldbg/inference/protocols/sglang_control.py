@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from rldbg.inference.backend import Backend, WeightVersion
-from rldbg.inference.generation import Job, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
 from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import Fields
+from rldbg.inference.protocols.generation_jobs import new_id
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
-from rldbg.inference.protocols.jobs import new_id
 from rldbg.version import __version__
 
 _NO_GROUP = {"success": True, "message": "there is no process group"}
@@ -55,7 +55,7 @@ class SglangControl:
         """Healthy is who makes a token; while paused nothing may be made, and that is told."""
         if self._backend.status().paused:
             raise RequestError("generation is paused", 503)
-        job = Job(new_id("health-"), (0,), SamplingSettings(max_new_tokens=1, temperature=0), seed=0)
+        job = GenerationJob(new_id("health-"), (0,), SamplingSettings(max_new_tokens=1, temperature=0), seed=0)
         await outcomes(request, self._backend, [self._backend.submit(job)])
         return Response()
 

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Job, Outcome, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, Outcome, RequestError, SamplingSettings
 from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
+from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
-from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 
 _DEFAULT_TOKENS = 16
 _UNSUPPORTED = ("images", "structured_outputs_regex", "guided_decoding_regex", "chat_template")
@@ -77,7 +77,7 @@ class Trl:
         if len(sequences) != len(lengths) or not sequences:
             raise RequestError(f"{len(sequences)} sequences and {len(lengths)} prompt_lengths")
         settings = SamplingSettings(max_new_tokens=0, temperature=0)
-        jobs = [Job(new_id("score-"), tuple(row), settings, seed=0, prompt_from=0) for row in sequences]
+        jobs = [GenerationJob(new_id("score-"), tuple(row), settings, seed=0, prompt_from=0) for row in sequences]
         done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         scored = list(zip(done, jobs, lengths, strict=True))
         return Json(
@@ -103,7 +103,7 @@ class Trl:
         jobs = [
             job
             for row in rows
-            for job in samples(Job(new_id("trl-"), row, settings, seed=0, top_logprobs=top), count, seed)
+            for job in samples(GenerationJob(new_id("trl-"), row, settings, seed=0, top_logprobs=top), count, seed)
         ]
         done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         places = [[_place(item, index) for index in range(len(item.tokens))] for item in done]

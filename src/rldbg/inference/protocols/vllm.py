@@ -5,11 +5,11 @@ from starlette.responses import PlainTextResponse, Response
 
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Job, RequestError
+from rldbg.inference.generation import GenerationJob, RequestError
 from rldbg.inference.protocols.control import Control, nothing_to_do
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
+from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
-from rldbg.inference.protocols.jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.version import __version__
 
 _PAUSE_MODES = {"abort": "abort", "wait": "retract", "keep": "in_place"}
@@ -121,7 +121,7 @@ class Vllm:
         )
         name = fields.optional_text("request_id") or new_id("generate-tokens-")
         top = top_count(sampling, "logprobs")
-        base = Job(name, fields.tokens("token_ids"), settings, seed=0, top_logprobs=top)
+        base = GenerationJob(name, fields.tokens("token_ids"), settings, seed=0, top_logprobs=top)
         count = sampling.integer("n", 1, least=1, most=MAX_SAMPLES)
         jobs = samples(base, count, seed_of(sampling, "seed"))
         done = await outcomes(request, self._backend, submit_all(self._backend, jobs))

@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from rldbg.core.http import async_client
 from rldbg.inference.deployment import PROXY_HEALTH
-from rldbg.inference.proxy.exchange import READERS, UPDATES, Reader
-from rldbg.inference.proxy.notebook import Notebook
+from rldbg.inference.proxy.generation_recorder import GenerationRecorder
+from rldbg.inference.proxy.protocol_readers import READERS, UPDATES, Reader
 
 if TYPE_CHECKING:
     import httpx
@@ -40,19 +40,21 @@ _CONNECTIONS = 4096
 _WRITE_S = 2.0
 
 
-def build_proxy(upstream: str, notebook: Notebook, *, guard: list[Middleware], at_end: Callable[[], None]) -> Starlette:
+def build_proxy(
+    upstream: str, recorder: GenerationRecorder, *, guard: list[Middleware], at_end: Callable[[], None]
+) -> Starlette:
     client = async_client(upstream, connections=_CONNECTIONS)
 
     @asynccontextmanager
     async def lifespan(_application: Starlette) -> AsyncIterator[None]:
-        writing = asyncio.create_task(_write_regularly(notebook))
+        writing = asyncio.create_task(_write_regularly(recorder))
         yield
         writing.cancel()
         await client.aclose()
-        notebook.close()
+        recorder.close()
         at_end()
 
-    proxy = Proxy(client, upstream, notebook)
+    proxy = Proxy(client, upstream, recorder)
     return Starlette(
         routes=[
             Route(PROXY_HEALTH, _health, methods=["GET"]),
@@ -68,17 +70,17 @@ async def _health(_request: Request) -> Response:
     return Response()
 
 
-async def _write_regularly(notebook: Notebook) -> None:
+async def _write_regularly(recorder: GenerationRecorder) -> None:
     while True:
         await asyncio.sleep(_WRITE_S)
-        notebook.write()
+        recorder.write()
 
 
 class Proxy:
-    def __init__(self, client: "httpx.AsyncClient", upstream: str, notebook: Notebook) -> None:
+    def __init__(self, client: "httpx.AsyncClient", upstream: str, recorder: GenerationRecorder) -> None:
         self._client = client
         self._upstream = upstream
-        self._notebook = notebook
+        self._recorder = recorder
 
     async def pass_on(self, request: Request) -> Response:
         import httpx
@@ -109,8 +111,8 @@ class Proxy:
         else:
             answer = await self._send(request, content)
         if answer.is_success:
-            self._notebook.write()
-            self._notebook.weights_changed(label)
+            self._recorder.write()
+            self._recorder.weights_changed(label)
         return _streamed(answer, answer.aiter_raw())
 
     async def _generation(self, request: Request, reader: Reader) -> Response:
@@ -152,9 +154,9 @@ class Proxy:
     def _record(self, content: bytes, request: Mapping[str, Any], reader: Reader, *, streamed: bool) -> None:
         try:
             whole = reader.join(_events(content)) if streamed else json.loads(content)
-            self._notebook.add(list(reader.read(request, whole)))
+            self._recorder.add(list(reader.read(request, whole)))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            self._notebook.unreadable += 1
+            self._recorder.unreadable += 1
             _log.warning("an answer is in no form that can be recorded: %s: %s", type(error).__name__, error)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rldbg.core import Finding, Severity
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
-from rldbg.inference.generation import Answer, Delta, Finish, Job, Outcome, RequestError
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, RequestError
 from rldbg.inference.recorded.generations import Generation, Generations, first_difference, prompt_key
 
 _SHOWN_TOKENS = 16
@@ -30,7 +30,7 @@ class RecordedBackend:
         self._takes_nearest = nearest
         self._version = WeightVersion()
         self._told = False
-        self._paused: list[tuple[Job, Answer]] | None = None
+        self._paused: list[tuple[GenerationJob, PendingGeneration]] | None = None
         self._asked = 0
         self._unknown = 0
         self._first_unknown: list[str] = []
@@ -41,19 +41,19 @@ class RecordedBackend:
     def card(self) -> ModelCard:
         return self._card
 
-    def submit(self, job: Job, *, streams: bool = False) -> Answer:
+    def submit(self, job: GenerationJob, *, streams: bool = False) -> PendingGeneration:
         if job.prompt_from is not None:
             raise RequestError("a recording has no log probs of prompts")
         if not job.prompt and not job.prompt_text:
             raise RequestError("the prompt is empty")
-        answer = Answer(job)
+        answer = PendingGeneration(job)
         if self._paused is not None:
             self._paused.append((job, answer))
         else:
             self._give(job, answer)
         return answer
 
-    def _give(self, job: Job, answer: Answer) -> None:
+    def _give(self, job: GenerationJob, answer: PendingGeneration) -> None:
         self._asked += 1
         item = self._find(job)
         item.given += 1
@@ -61,7 +61,7 @@ class RecordedBackend:
         answer.push(Delta(outcome.tokens, outcome.logprobs))
         answer.finish(outcome)
 
-    def _find(self, job: Job) -> Generation:
+    def _find(self, job: GenerationJob) -> Generation:
         known = self._generations.by_prompt.get(prompt_key(job.prompt)) if job.prompt else None
         if job.prompt_text is not None and known is None:
             known = self._generations.by_text.get(job.prompt_text)
@@ -74,7 +74,7 @@ class RecordedBackend:
         fresh = next((item for item in of_version if not item.given), None)
         return fresh or self._used_up(job, known, of_version)
 
-    def _unknown_prompt(self, job: Job) -> Generation:
+    def _unknown_prompt(self, job: GenerationJob) -> Generation:
         near = self._generations.nearest(job.prompt)
         if not job.prompt:
             message = (
@@ -89,7 +89,7 @@ class RecordedBackend:
         )
         return self._missed(message, near)
 
-    def _used_up(self, job: Job, known: Sequence[Generation], of_version: Sequence[Generation]) -> Generation:
+    def _used_up(self, job: GenerationJob, known: Sequence[Generation], of_version: Sequence[Generation]) -> Generation:
         if of_version:
             message = f"this prompt was recorded {_times(len(of_version))}" + (
                 f" with policy version {self._version.number}" if self._told else ""
@@ -109,7 +109,7 @@ class RecordedBackend:
         self._made_do += 1
         return substitute
 
-    def _outcome(self, job: Job, item: Generation) -> Outcome:
+    def _outcome(self, job: GenerationJob, item: Generation) -> Outcome:
         limit = job.settings.max_new_tokens
         cut = len(item.tokens) > limit
         self._cut += cut
@@ -236,7 +236,7 @@ class RecordedBackend:
         self.abort(None)
 
 
-def _aborted(job: Job, version: WeightVersion) -> Outcome:
+def _aborted(job: GenerationJob, version: WeightVersion) -> Outcome:
     return Outcome([], [], [], Finish("abort", message="Abort before prefill: aborted"), version.label)
 
 

@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from rldbg.inference.workflows.addresses import find_servers
     from rldbg.inference.workflows.episode import span
     from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
+    from rldbg.inference.workflows.rollout_run import RolloutRequest, rollout
     from rldbg.inference.workflows.runner import Observer
     from rldbg.inference.workflows.sampling import GenerationSettings
-    from rldbg.inference.workflows.session import RolloutRequest, rollout
     from rldbg.inference.workflows.shapes import SHAPES
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(("Failure", "Outcome", "RolloutReport"), "outcome"),
-        **dict.fromkeys(("RolloutRequest", "rollout"), "session"),
+        **dict.fromkeys(("RolloutRequest", "rollout"), "rollout_run"),
         "GenerationSettings": "sampling",
         "Observer": "runner",
         "SHAPES": "shapes",

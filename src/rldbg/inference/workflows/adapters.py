@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rldbg.core import UsageError
-from rldbg.inference.workflows.agent_gate import AgentGate
+from rldbg.inference.workflows.completions import Completion, Trained
 from rldbg.inference.workflows.episode import Episode
-from rldbg.inference.workflows.exchange import Answer, Trained
+from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.results import BadResult, number, rows_of_completions, rows_of_tensors
 from rldbg.inference.workflows.sampling import GenerationSettings
 
@@ -103,7 +103,7 @@ class EpisodeEngine:
         return max((version for answer in self._episode.answers for version in answer.versions), default=0)
 
 
-def _response(answer: Answer, tokenizer: Any) -> ModelResponse:
+def _response(answer: Completion, tokenizer: Any) -> ModelResponse:
     return ModelResponse(
         input_tokens=list(answer.prompt_tokens),
         output_tokens=list(answer.tokens),
@@ -119,9 +119,9 @@ def _response(answer: Answer, tokenizer: Any) -> ModelResponse:
 class AgentAdapter(Adapter):
     """`run(data, base_url=..., api_key=..., http_client=...)`: a reward, or rewards by completion id."""
 
-    def __init__(self, run: Callable[..., Any], gate: AgentGate) -> None:
+    def __init__(self, run: Callable[..., Any], proxy: RecordingProxy) -> None:
         self._run = run
-        self._gate = gate
+        self._proxy = proxy
         self.is_blocking = not inspect.iscoroutinefunction(run)
         if not accepted(run, {"base_url": ""}):
             raise UsageError(
@@ -130,9 +130,9 @@ class AgentAdapter(Adapter):
             )
 
     def call(self, episode: Episode) -> Any:
-        given = accepted(self._run, {"base_url": self._gate.open(episode), "api_key": "rldbg", "http_client": None})
+        given = accepted(self._run, {"base_url": self._proxy.open(episode), "api_key": "rldbg", "http_client": None})
         if "http_client" in given and not self.is_blocking:
-            given["http_client"] = self._gate.http_client(episode)
+            given["http_client"] = self._proxy.http_client(episode)
         return self._run(dict(episode.row.data), **given)
 
     def rows(self, episode: Episode, result: Any) -> list[Trained]:
@@ -148,7 +148,7 @@ class AgentAdapter(Adapter):
         return episode.rows(rewards)
 
     def close(self, episode: Episode) -> None:
-        self._gate.close(episode)
+        self._proxy.close(episode)
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class FunctionAdapter(Adapter):
     def rows(self, episode: Episode, result: Any) -> list[Trained]:
         if isinstance(result, list) and result and all(isinstance(item, Mapping) for item in result):
             return [row for item in result for row in self.rows(episode, item)]
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Answer):
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Completion):
             return episode.rows(number(result[1]))
         if not isinstance(result, Mapping):
             return episode.rows(number(result, "result"))
@@ -200,19 +200,19 @@ class _AsyncGenerate:
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
 
-    async def __call__(self, prompt: Any, **sampling: Any) -> Answer:
+    async def __call__(self, prompt: Any, **sampling: Any) -> Completion:
         return await self._episode.generate(prompt, changed(self._episode.settings, sampling))
 
 
 class _BlockingGenerate:
-    """`generate(prompt, **sampling)`; the request runs on the wire while this thread waits."""
+    """`generate(prompt, **sampling)`; the request runs on the network thread while this thread waits."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
 
-    def __call__(self, prompt: Any, **sampling: Any) -> Answer:
+    def __call__(self, prompt: Any, **sampling: Any) -> Completion:
         settings = changed(self._episode.settings, sampling)
-        return self._episode.servers.wire.wait(self._episode.generate(prompt, settings))
+        return self._episode.servers.network.wait(self._episode.generate(prompt, settings))
 
 
 def changed(settings: GenerationSettings, sampling: Mapping[str, Any]) -> GenerationSettings:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId
-from rldbg.inference.workflows.exchange import Trained
+from rldbg.inference.workflows.completions import Trained
 from rldbg.inference.workflows.outcome import Outcome
 
 
@@ -16,7 +16,7 @@ def samples_of(outcomes: Sequence[Outcome]) -> list[tuple[SampleId, Trained]]:
     """Each row with its id. Where episodes give several rows, run ids are spread: run * most rows + row."""
     width = max((len(outcome.rows) for outcome in outcomes), default=1) or 1
     return [
-        (SampleId(outcome.job.row.group_id, outcome.job.run * width + place), row)
+        (SampleId(outcome.spec.row.group_id, outcome.spec.run * width + place), row)
         for outcome in outcomes
         for place, row in enumerate(outcome.rows)
     ]

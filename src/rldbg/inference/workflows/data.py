@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EpisodeSpec:
     """One episode to run: a row, and which of its `n` runs this is."""
 
     row: Row
@@ -61,14 +61,14 @@ def load_rows(source: str, *, limit: int | None = None) -> list[Row]:
     return rows
 
 
-def jobs_of(rows: Sequence[Row], *, n: int, only: str | None = None) -> list[Job]:
+def specs_of(rows: Sequence[Row], *, n: int, only: str | None = None) -> list[EpisodeSpec]:
     """Every row `n` times, runs of a row together; `only` is a sample `GROUP/RUN`, or a group."""
-    jobs = [Job(row, run) for row in rows for run in range(n)]
+    specs = [EpisodeSpec(row, run) for row in rows for run in range(n)]
     if only is None:
-        return jobs
-    chosen = [job for job in jobs if only in (str(job.sample), job.row.group_id)]
+        return specs
+    chosen = [spec for spec in specs if only in (str(spec.sample), spec.row.group_id)]
     if not chosen:
-        first, last = jobs[0].sample, jobs[-1].sample
+        first, last = specs[0].sample, specs[-1].sample
         raise UsageError(f"no sample {only!r}; they are {first} to {last}", "raise --limit or --n, or leave --sample")
     return chosen
 

@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from rldbg.core import SampleId, UsageError
-from rldbg.inference.workflows.data import Job, Row
-from rldbg.inference.workflows.exchange import Answer, Trained, rows_of_answers
+from rldbg.inference.workflows.completions import Completion, Trained, rows_of_answers
+from rldbg.inference.workflows.data import EpisodeSpec, Row
+from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.sampling import GenerationSettings, request_seed
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.timeline import Span, Timeline
-from rldbg.inference.workflows.wire_formats import TOKEN_IDS, openai_answers
 
 _current: ContextVar[Episode] = ContextVar("episode")
 
@@ -22,24 +22,30 @@ class Episode:
     """What an adapter works with. Requests are numbered, seeded, traced and kept, in the order they were made."""
 
     def __init__(
-        self, job: Job, *, servers: Servers, settings: GenerationSettings, seed: int | None, tokenizer: Any = None
+        self,
+        spec: EpisodeSpec,
+        *,
+        servers: Servers,
+        settings: GenerationSettings,
+        seed: int | None,
+        tokenizer: Any = None,
     ) -> None:
-        self.job = job
+        self.spec = spec
         self.settings = settings
-        self.timeline = Timeline(str(job.sample))
+        self.timeline = Timeline(str(spec.sample))
         self.servers = servers
-        self._answers: dict[int, list[Answer]] = {}
+        self._answers: dict[int, list[Completion]] = {}
         self._seed = seed
         self._tokenizer = tokenizer
         self._requests = 0
 
     @property
     def row(self) -> Row:
-        return self.job.row
+        return self.spec.row
 
     @property
     def sample(self) -> SampleId:
-        return self.job.sample
+        return self.spec.sample
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -51,7 +57,7 @@ class Episode:
             _current.reset(token)
 
     @property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Completion]:
         """Every answer, in the order of the requests."""
         return [answer for number in sorted(self._answers) for answer in self._answers[number]]
 
@@ -64,7 +70,7 @@ class Episode:
             )
         return rows_of_answers(self.answers, reward)
 
-    async def generate(self, prompt: Any, settings: GenerationSettings | None = None, *, rid: str = "") -> Answer:
+    async def generate(self, prompt: Any, settings: GenerationSettings | None = None, *, rid: str = "") -> Completion:
         """One request: a text, token ids, or chat messages."""
         number, seed = self.next_request()
         chosen = settings or self.settings
@@ -81,7 +87,7 @@ class Episode:
         number, self._requests = self._requests, self._requests + 1
         return number, request_seed(self._seed, str(self.sample), number)
 
-    def keep(self, number: int, answers: Sequence[Answer], span: Span) -> None:
+    def keep(self, number: int, answers: Sequence[Completion], span: Span) -> None:
         self._answers[number] = list(answers)
         span.details |= {
             "prompt_tokens": len(answers[0].prompt_tokens) if answers else 0,
@@ -90,7 +96,7 @@ class Episode:
             "text": answers[0].text[:500] if answers else "",
         }
 
-    async def _chat(self, messages: Any, settings: GenerationSettings, seed: int | None) -> Answer:
+    async def _chat(self, messages: Any, settings: GenerationSettings, seed: int | None) -> Completion:
         if self._tokenizer is not None:
             tokens = self._tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
             return await self.servers.generate(as_tokens(tokens), settings, seed=seed)

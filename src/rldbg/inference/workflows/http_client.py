@@ -29,7 +29,7 @@ class BrokenOff(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     status: int
     body: bytes
 
@@ -65,10 +65,10 @@ class HttpClient:
         self._idle: dict[str, list[_Connection]] = defaultdict(list)
         self._connect_s = connect_s
 
-    async def get(self, url: str) -> HttpAnswer:
+    async def get(self, url: str) -> HttpResponse:
         return await self._exchange("GET", url, b"")
 
-    async def post(self, url: str, body: Any) -> HttpAnswer:
+    async def post(self, url: str, body: Any) -> HttpResponse:
         return await self._exchange("POST", url, json.dumps(body).encode())
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class HttpClient:
                 connection.writer.close()
         self._idle.clear()
 
-    async def _exchange(self, method: str, url: str, body: bytes) -> HttpAnswer:
+    async def _exchange(self, method: str, url: str, body: bytes) -> HttpResponse:
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\n{self._headers}"
@@ -95,7 +95,7 @@ class HttpClient:
                     if not reused or method != "GET":
                         raise
 
-    async def _on(self, connection: _Connection, place: str, message: bytes) -> HttpAnswer:
+    async def _on(self, connection: _Connection, place: str, message: bytes) -> HttpResponse:
         keep = False
         try:
             connection.writer.write(message)
@@ -143,7 +143,7 @@ class _NothingCame(BrokenOff):
         super().__init__("it closed the connection without an answer")
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpResponse, bool]:
     """The answer, and whether the connection may be used again."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -165,7 +165,7 @@ async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
         return await _read_answer(reader)
     body, framed = await _read_body(reader, headers)
     keep = framed and headers.get("connection", "").lower() != "close" and version == "HTTP/1.1"
-    return HttpAnswer(status, body), keep
+    return HttpResponse(status, body), keep
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> tuple[bytes, bool]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from rldbg.inference.workflows.data import Job
-from rldbg.inference.workflows.exchange import Trained
+from rldbg.inference.workflows.completions import Trained
+from rldbg.inference.workflows.data import EpisodeSpec
 from rldbg.inference.workflows.timeline import Timeline
 
 _MOST_ALIKE_NAMED = 8
@@ -53,7 +53,7 @@ class Failure:
 class Outcome:
     """One episode: its rows, or its failure, or neither when the workflow rejected it or it never ran."""
 
-    job: Job
+    spec: EpisodeSpec
     rows: tuple[Trained, ...] = ()
     failure: Failure | None = None
     rejected: bool = False

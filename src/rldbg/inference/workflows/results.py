@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import UsageError
-from rldbg.inference.workflows.exchange import Trained
+from rldbg.inference.workflows.completions import Trained
 
 _TOKENS, _MASK, _REWARDS = ("input_ids", "tokens"), ("loss_mask",), ("rewards", "reward")
 _VERSIONS = ("versions", "policy_versions")

@@ -1,7 +1,7 @@
 """Runs episodes, many at once, and brings every one of them to an outcome: rows, a rejection, or a failure.
 
-Invariants: outcomes are in the order of the jobs; an exception in the user's code never ends another episode; nothing
-waits longer than its limit.
+Invariants: outcomes are in the order of the episodes; an exception in the user's code never ends another episode;
+nothing waits longer than its limit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rldbg.core import RldbgError, redact
 from rldbg.core.user_object import user_traceback
 from rldbg.inference.workflows.adapters import Adapter
 from rldbg.inference.workflows.breakpoints import one_prompt, post_mortem
-from rldbg.inference.workflows.data import Job
+from rldbg.inference.workflows.completions import Trained
+from rldbg.inference.workflows.data import EpisodeSpec
 from rldbg.inference.workflows.deadlines import in_debugger, within
 from rldbg.inference.workflows.episode import Episode
-from rldbg.inference.workflows.exchange import Trained
 from rldbg.inference.workflows.outcome import Failure, Outcome
 from rldbg.inference.workflows.results import BadResult
 from rldbg.inference.workflows.watchdog import EpisodeBlocked, Watchdog
@@ -47,8 +47,8 @@ class Runner:
         self,
         adapter: Adapter,
         *,
-        make_episode: Callable[[Job], Episode],
-        command_of: Callable[[Job], str],
+        make_episode: Callable[[EpisodeSpec], Episode],
+        command_of: Callable[[EpisodeSpec], str],
         concurrency: int,
         timeout_s: float,
         debugger: bool = False,
@@ -66,37 +66,39 @@ class Runner:
         self.interrupted = False
         self.hung = False
 
-    def run(self, jobs: Sequence[Job], finish: Callable[[], Coroutine[Any, Any, None]] | None = None) -> list[Outcome]:
-        """Every job's outcome, in order; jobs that never ran after an interruption have neither rows nor failure."""
-        self._observer.on_start(len(jobs))
+    def run(
+        self, specs: Sequence[EpisodeSpec], finish: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> list[Outcome]:
+        """Each episode's outcome, in order; one that never ran, after an interruption, has neither rows nor failure."""
+        self._observer.on_start(len(specs))
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
             with one_prompt(self._observer.on_pause):
-                loop.run_until_complete(self._all(jobs))
+                loop.run_until_complete(self._all(specs))
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
             _leave(loop, finish)
             asyncio.set_event_loop(None)
-        return [self._outcomes.get(place, Outcome(job)) for place, job in enumerate(jobs)]
+        return [self._outcomes.get(place, Outcome(spec)) for place, spec in enumerate(specs)]
 
-    async def _all(self, jobs: Sequence[Job]) -> None:
-        todo = iter(enumerate(jobs))
+    async def _all(self, specs: Sequence[EpisodeSpec]) -> None:
+        todo = iter(enumerate(specs))
         async with Watchdog(self._timeout_s):
-            await asyncio.gather(*(self._work(todo) for _ in range(min(self._concurrency, len(jobs)))))
+            await asyncio.gather(*(self._work(todo) for _ in range(min(self._concurrency, len(specs)))))
         self.interrupted = self._left_by_user
 
-    async def _work(self, todo: Iterator[tuple[int, Job]]) -> None:
-        for place, job in todo:
+    async def _work(self, todo: Iterator[tuple[int, EpisodeSpec]]) -> None:
+        for place, spec in todo:
             if self._left_by_user:
                 return
-            outcome = await self._episode(job)
+            outcome = await self._episode(spec)
             self._outcomes[place] = outcome
             self._observer.on_outcome(outcome)
 
-    async def _episode(self, job: Job) -> Outcome:
-        episode = self._make_episode(job)
+    async def _episode(self, spec: EpisodeSpec) -> Outcome:
+        episode = self._make_episode(spec)
         attempt = _Attempt(self._adapter, episode, on_error=self._on_error, in_line=self._concurrency == 1)
         try:
             await within(self._timeout_s, attempt.run(), is_paused=attempt.is_paused)
@@ -107,9 +109,9 @@ class Runner:
         failed = attempt.error is not None
         episode.timeline.finish({"reward": rewards[0] if len(set(rewards)) == 1 else rewards, "failed": failed})
         return Outcome(
-            job,
+            spec,
             tuple(attempt.rows or ()),
-            self._failure(job, attempt) if failed else None,
+            self._failure(spec, attempt) if failed else None,
             rejected=not failed and attempt.rows is None,
             timeline=episode.timeline,
         )
@@ -120,20 +122,20 @@ class Runner:
         elif self._debugger and not isinstance(error, BadResult):
             post_mortem(error, self._observer.on_pause)
 
-    def _failure(self, job: Job, attempt: _Attempt) -> Failure:
+    def _failure(self, spec: EpisodeSpec, attempt: _Attempt) -> Failure:
         error = attempt.error
         assert error is not None
         timed_out = isinstance(error, EpisodeTimeout | EpisodeBlocked)
         ours = isinstance(error, RldbgError)
-        text = json.dumps(redact(dict(job.row.data)), default=repr, ensure_ascii=False)
+        text = json.dumps(redact(dict(spec.row.data)), default=repr, ensure_ascii=False)
         return Failure(
-            sample=str(job.sample),
+            sample=str(spec.sample),
             kind="timeout" if timed_out else "result" if isinstance(error, BadResult) else "exception",
             error=type(error).__name__,
             message=str(error),
             traceback="" if isinstance(error, BadResult) else attempt.where or user_traceback(error),
             data=text if len(text) <= _MOST_DATA else f"{text[:_MOST_DATA]} ... ({len(text)} characters)",
-            command=self._command_of(job),
+            command=self._command_of(spec),
             hint=error.hint if ours and isinstance(error, RldbgError) else "",
         )
 

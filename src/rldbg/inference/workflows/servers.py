@@ -9,19 +9,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rldbg.core import RldbgError, UnreachableError, UsageError
+from rldbg.inference.workflows.completions import Completion
 from rldbg.inference.workflows.deadlines import within
-from rldbg.inference.workflows.exchange import Answer
-from rldbg.inference.workflows.http_client import BrokenOff, HttpAnswer, HttpClient
-from rldbg.inference.workflows.sampling import GenerationSettings
-from rldbg.inference.workflows.wire import Wire
-from rldbg.inference.workflows.wire_formats import (
+from rldbg.inference.workflows.http_client import BrokenOff, HttpClient, HttpResponse
+from rldbg.inference.workflows.network_thread import NetworkThread
+from rldbg.inference.workflows.request_formats import (
     Protocol,
-    UnexpectedAnswer,
+    UnexpectedResponse,
     completions_body,
     openai_answers,
     sglang_answer,
     sglang_body,
 )
+from rldbg.inference.workflows.sampling import GenerationSettings
 
 _CONNECT_S = 10.0
 _HEALTH_S = 5.0
@@ -56,20 +56,20 @@ def base_address(text: str) -> str:
 
 
 class Servers:
-    """Replicas of one model. All requests run on the wire; `generate` may be called from any thread or loop."""
+    """Replicas of one model. Requests run on the network thread; `generate` may be called from any thread or loop."""
 
     def __init__(
         self,
         addresses: Sequence[str],
         *,
-        wire: Wire,
+        network: NetworkThread,
         api_key: str = "",
         request_timeout_s: float = 300.0,
         connections: int = 64,
         protocol: Protocol | None = None,
     ) -> None:
         self.addresses = [base_address(address) for address in addresses]
-        self.wire = wire
+        self.network = network
         self.model = ""
         self._busy = dict.fromkeys(self.addresses, 0)
         self._timeout_s = request_timeout_s
@@ -79,22 +79,22 @@ class Servers:
 
     def check(self) -> list[str]:
         """Asks every server once; returns what is wrong with some of them. None that answers is an error."""
-        return self.wire.wait(self._check())
+        return self.network.wait(self._check())
 
     def close(self) -> None:
-        self.wire.wait(self._client.close())
+        self.network.wait(self._client.close())
 
     async def generate(
         self, prompt: str | Sequence[int], settings: GenerationSettings, *, seed: int | None = None, rid: str = ""
-    ) -> Answer:
+    ) -> Completion:
         """Tokens that continue the prompt. A generation that was aborted for new weights is taken up again."""
-        return await self.wire.call(self._generate(prompt, settings, seed, rid))
+        return await self.network.call(self._generate(prompt, settings, seed, rid))
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return await self.wire.call(self.post("/v1/chat/completions", {"model": self.model, **body}))
+        return await self.network.call(self.post("/v1/chat/completions", {"model": self.model, **body}))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """On the wire's loop: one request to the least busy server that can be reached, as JSON."""
+        """On the network thread: one request to the least busy server that can be reached, as JSON."""
         refused: list[str] = []
         for address in sorted(self.addresses, key=self._busy.__getitem__):
             self._busy[address] += 1
@@ -119,7 +119,7 @@ class Servers:
 
     async def _generate(
         self, prompt: str | Sequence[int], settings: GenerationSettings, seed: int | None, rid: str
-    ) -> Answer:
+    ) -> Completion:
         started = time.monotonic()
         answer = await self._once(prompt, settings, seed, rid)
         parts = [answer]
@@ -130,7 +130,7 @@ class Servers:
                 break
             await asyncio.sleep(0.05)
             parts.append(await self._once(tokens, settings.new(max_new_tokens=left), seed, rid))
-        return Answer(
+        return Completion(
             prompt_tokens=answer.prompt_tokens,
             tokens=tuple(token for part in parts for token in part.tokens),
             logprobs=tuple(value for part in parts for value in part.logprobs),
@@ -143,7 +143,7 @@ class Servers:
 
     async def _once(
         self, prompt: str | Sequence[int], settings: GenerationSettings, seed: int | None, rid: str
-    ) -> Answer:
+    ) -> Completion:
         if self._protocol != "openai":
             try:
                 body = await self.post("/generate", sglang_body(prompt, settings, seed=seed, rid=rid))
@@ -184,7 +184,7 @@ class Servers:
             return "default"
 
 
-def _content(response: HttpAnswer, place: str) -> dict[str, Any]:
+def _content(response: HttpResponse, place: str) -> dict[str, Any]:
     if response.status in (401, 403):
         raise ServerRefusal(
             f"{place} refuses this client: HTTP {response.status}: {response.text[:300]}",
@@ -200,11 +200,11 @@ def _content(response: HttpAnswer, place: str) -> dict[str, Any]:
     try:
         body = response.json()
     except ValueError:
-        raise UnexpectedAnswer(
+        raise UnexpectedResponse(
             f"{place} answered no JSON: {response.text[:300]!r}", "is this an inference server?"
         ) from None
     if not isinstance(body, dict):
-        raise UnexpectedAnswer(f"{place} answered {body!r:.300}", "is this an inference server?")
+        raise UnexpectedResponse(f"{place} answered {body!r:.300}", "is this an inference server?")
     return body
 
 

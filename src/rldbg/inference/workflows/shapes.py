@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from rldbg.core import UsageError
 from rldbg.core.user_object import load_user_object, user_code
 from rldbg.inference.workflows.adapters import Adapter, AgentAdapter, ArealAdapter, FunctionAdapter
-from rldbg.inference.workflows.agent_gate import AgentGate
+from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.trl import TrlAdapter
 
@@ -110,7 +110,7 @@ def adapter_of(
     target: Any,
     *,
     n: int,
-    gate: Callable[[], AgentGate],
+    proxy: Callable[[], RecordingProxy],
     reward: Callable[..., Any] | None = None,
     tokenizer: Callable[[], Any],
 ) -> Adapter:
@@ -119,7 +119,7 @@ def adapter_of(
             raise UsageError("arun_episode is not async", "write `async def arun_episode(self, engine, data)`")
         return ArealAdapter(target)
     if shape == "agent":
-        return AgentAdapter(target if inspect.isroutine(target) else target.run, gate())
+        return AgentAdapter(target if inspect.isroutine(target) else target.run, proxy())
     if shape == "trl":
         return TrlAdapter(target, n=n, reward=reward, tokenizer=tokenizer())
     return FunctionAdapter(target)

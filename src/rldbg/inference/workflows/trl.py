@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rldbg.inference.workflows.adapters import Adapter, accepted, changed
+from rldbg.inference.workflows.completions import Completion, Trained
 from rldbg.inference.workflows.episode import Episode
-from rldbg.inference.workflows.exchange import Answer, Trained
 from rldbg.inference.workflows.results import BadResult, number, rows_of_completions
 from rldbg.inference.workflows.sampling import GenerationSettings
 
@@ -119,7 +119,7 @@ class ClientStandIn:
     def _answered(self, prompts: Sequence[Any], sampling: Mapping[str, Any]) -> dict[str, list[Any]]:
         known = {"max_tokens", *GenerationSettings.__slots__}
         settings = changed(self._episode.settings, {k: v for k, v in sampling.items() if k in known and v is not None})
-        answers = self._episode.servers.wire.wait(self._all(prompts, settings))
+        answers = self._episode.servers.network.wait(self._all(prompts, settings))
         return {
             "prompt_ids": [list(answer.prompt_tokens) for answer in answers],
             "completion_ids": [list(answer.tokens) for answer in answers],
@@ -127,7 +127,7 @@ class ClientStandIn:
             "logprob_token_ids": [[[token] for token in answer.tokens] for answer in answers],
         }
 
-    async def _all(self, prompts: Sequence[Any], settings: GenerationSettings) -> list[Answer]:
+    async def _all(self, prompts: Sequence[Any], settings: GenerationSettings) -> list[Completion]:
         return list(await asyncio.gather(*(self._episode.generate(prompt, settings) for prompt in prompts)))
 
 

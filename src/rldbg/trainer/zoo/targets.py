@@ -1,7 +1,7 @@
 """Where bugs are put: functions and methods of the trainer and of what it stands on, by their full names."""
 
 RATIO = "rldbg.algorithms.losses.importance_ratio"
-SAMPLE_TOKENS = "rldbg.inference.engine.sample_tokens"
+SAMPLE_TOKENS = "rldbg.inference.batch_sampler.sample_tokens"
 SUM = "rldbg.trainer.distributed.sum_gradients"
 PREPARE = "rldbg.trainer.learner.prepare"
 ACCUMULATE = "rldbg.trainer.policy.PolicyWorker._accumulate"

@@ -14,12 +14,12 @@ T = TypeVar("T")
 _JOIN_S = 5.0
 
 
-class Wire:
+class NetworkThread:
     """Runs coroutines for other threads. `close` ends the loop; what is still under way is cancelled."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="rldbg-wire", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="rldbg-network", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":

@@ -23,7 +23,7 @@ class _Entry:
     start: Callable[[], None] | None
 
 
-class Sequence:
+class RequestOrder:
     """The requests of one model, numbered from 1."""
 
     def __init__(self, *, gap_timeout_s: float = GAP_TIMEOUT_S) -> None:

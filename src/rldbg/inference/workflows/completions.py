@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """What a server answered: the tokens of the prompt, and each token that was drawn with its log prob and version."""
 
     prompt_tokens: tuple[int, ...]
@@ -55,10 +55,10 @@ class _Conversation:
     def empty(cls) -> _Conversation:
         return cls([], [], [], [], [])
 
-    def continues_in(self, answer: Answer) -> bool:
+    def continues_in(self, answer: Completion) -> bool:
         return list(answer.prompt_tokens[: len(self.tokens)]) == self.tokens
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Completion) -> None:
         """The rest of the prompt, which the policy did not choose, then what it did."""
         heard = answer.prompt_tokens[len(self.tokens) :]
         self.tokens += [*heard, *answer.tokens]
@@ -77,7 +77,7 @@ class _Conversation:
         )
 
 
-def rows_of_answers(answers: Sequence[Answer], reward: float | Mapping[str, float]) -> list[Trained]:
+def rows_of_answers(answers: Sequence[Completion], reward: float | Mapping[str, float]) -> list[Trained]:
     """Rows in the order of their first request.
 
     An answer whose prompt begins with all the tokens of an earlier row continues that row. With rewards by

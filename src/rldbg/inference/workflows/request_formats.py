@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rldbg.core import RldbgError
-from rldbg.inference.workflows.exchange import Answer
+from rldbg.inference.workflows.completions import Completion
 from rldbg.inference.workflows.sampling import GenerationSettings
 
 Protocol = Literal["sglang", "openai"]
 _TOKEN_PREFIX = "token_id:"
 
 
-class UnexpectedAnswer(RldbgError):
+class UnexpectedResponse(RldbgError):
     """A server answered, but not with what the protocol promises."""
 
     kind = "protocol"
@@ -31,7 +31,7 @@ def sglang_body(
     return body | {"input_ids": list(prompt)}
 
 
-def sglang_answer(body: Any, prompt: str | Sequence[int]) -> Answer:
+def sglang_answer(body: Any, prompt: str | Sequence[int]) -> Completion:
     meta = body.get("meta_info") if isinstance(body, Mapping) else None
     if not isinstance(meta, Mapping) or not isinstance(meta.get("output_token_logprobs"), list):
         raise _unexpected(
@@ -43,7 +43,7 @@ def sglang_answer(body: Any, prompt: str | Sequence[int]) -> Answer:
         if not prompt:
             raise _unexpected(body, "meta_info.input_token_logprobs", "give --tokenizer, so that prompts go as tokens")
     reason = meta.get("finish_reason") or {}
-    return Answer(
+    return Completion(
         prompt_tokens=tuple(prompt),
         tokens=tuple(int(item[1]) for item in drawn),
         logprobs=tuple(float(item[0]) for item in drawn),
@@ -65,7 +65,7 @@ def completions_body(
 TOKEN_IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "stream": False}
 
 
-def openai_answers(body: Any, prompt: Sequence[int] = ()) -> list[Answer]:
+def openai_answers(body: Any, prompt: Sequence[int] = ()) -> list[Completion]:
     """Every choice of a completion or chat completion; the server must have named the tokens."""
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list) or not choices:
@@ -73,7 +73,7 @@ def openai_answers(body: Any, prompt: Sequence[int] = ()) -> list[Answer]:
     return [_choice(body, choice, prompt) for choice in choices]
 
 
-def _choice(body: Mapping[str, Any], choice: Mapping[str, Any], prompt: Sequence[int]) -> Answer:
+def _choice(body: Mapping[str, Any], choice: Mapping[str, Any], prompt: Sequence[int]) -> Completion:
     message = choice.get("message") or {}
     logprobs = choice.get("logprobs") or {}
     content = logprobs.get("content") or []
@@ -89,7 +89,7 @@ def _choice(body: Mapping[str, Any], choice: Mapping[str, Any], prompt: Sequence
         )
     if not asked:
         raise _unexpected(body, "prompt_token_ids", "use a server that knows return_token_ids (vLLM, rldbg serve)")
-    return Answer(
+    return Completion(
         prompt_tokens=tuple(int(token) for token in asked),
         tokens=tuple(int(token) for token in tokens),
         logprobs=tuple(float(value) for value in values),
@@ -106,5 +106,5 @@ def version_number(value: Any) -> int:
     return int(text) if text.lstrip("-").isdigit() else 0
 
 
-def _unexpected(body: Any, missing: str, hint: str) -> UnexpectedAnswer:
-    return UnexpectedAnswer(f"the server's answer has no {missing}: {body!r:.300}", hint)
+def _unexpected(body: Any, missing: str, hint: str) -> UnexpectedResponse:
+    return UnexpectedResponse(f"the server's answer has no {missing}: {body!r:.300}", hint)

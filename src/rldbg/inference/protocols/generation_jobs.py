@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from rldbg.algorithms import LOGPROB_MODES, LogprobMode
-from rldbg.inference.generation import Job, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
 from rldbg.inference.protocols.fields import Fields
 
 _SEED_BITS = (1 << 64) - 1
@@ -65,7 +65,7 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(16)}"
 
 
-def samples(job: Job, count: int, seed: int | None) -> list[Job]:
+def samples(job: GenerationJob, count: int, seed: int | None) -> list[GenerationJob]:
     """The same job several times, each with an identity and a seed of its own."""
     from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""A recorder before the real servers, in this process: each episode has an OpenAI base_url of its own.
+"""A recording proxy in this process, in front of the inference servers: each episode has its own OpenAI base_url.
 
-Requests pass through it on the wire's loop, so an agent that stands at a breakpoint does not stop the others' answers.
-A stream is made of the whole answer: the tokens must be known before anything is passed on.
+Requests pass on the network thread, so an agent that is stopped at a breakpoint does not delay the others' answers. A
+stream is made of the whole answer: the tokens must be known before anything is passed on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import PrerequisiteError, RldbgError
 from rldbg.core.http import async_client
 from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.timeline import now_us
-from rldbg.inference.workflows.wire_formats import TOKEN_IDS, openai_answers
 
 if TYPE_CHECKING:
     import httpx
@@ -30,7 +30,7 @@ _BACKLOG = 4096
 _STOP_S = 5.0
 
 
-class _Session:
+class _ProxiedEpisode:
     """One episode behind its key, and the tool calls the model asked for last."""
 
     def __init__(self, episode: Episode) -> None:
@@ -57,12 +57,12 @@ class _Session:
                 self.tools[str(call.get("id"))] = (str(function.get("name")), str(function.get("arguments")))
 
 
-class AgentGate:
+class RecordingProxy:
     """Listens on loopback while it is open; requests for an episode that is over are refused."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._sessions: dict[str, _Session] = {}
+        self._episodes: dict[str, _ProxiedEpisode] = {}
         self._keys: dict[int, str] = {}
         # asyncio switches delayed sending off only where the protocol is named: 40 ms an answer otherwise.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -75,13 +75,13 @@ class AgentGate:
     def open(self, episode: Episode) -> str:
         """The base_url of an episode."""
         key = secrets.token_urlsafe(12)
-        self._sessions[key] = _Session(episode)
+        self._episodes[key] = _ProxiedEpisode(episode)
         self._keys[id(episode)] = key
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{key}/v1"
 
     def close(self, episode: Episode) -> None:
         """On the agents' loop, when an episode has come to its end."""
-        self._sessions.pop(self._keys.pop(id(episode), ""), None)
+        self._episodes.pop(self._keys.pop(id(episode), ""), None)
         client = self._clients.pop(id(episode), None)
         if client is not None:
             task = asyncio.get_running_loop().create_task(client.aclose())
@@ -126,7 +126,7 @@ class AgentGate:
                 application, log_level="error", lifespan="off", backlog=_BACKLOG, timeout_graceful_shutdown=1
             )
         )
-        return server, self._servers.wire.submit(server.serve(sockets=[self._socket]))
+        return server, self._servers.network.submit(server.serve(sockets=[self._socket]))
 
     async def _models(self, _request: Request) -> Response:
         from starlette.responses import JSONResponse
@@ -136,18 +136,18 @@ class AgentGate:
     async def _complete(self, request: Request) -> Response:
         from starlette.responses import JSONResponse, StreamingResponse
 
-        session = self._sessions.get(request.path_params["key"])
-        if session is None:
-            return _refused(404, "this episode is over, or never was")
+        proxied = self._episodes.get(request.path_params["key"])
+        if proxied is None:
+            return _refused(404, "no such episode, or it has ended")
         try:
             body = await request.json()
         except ValueError as error:
             return _refused(400, f"the request is not JSON: {error}")
         if not isinstance(body, dict):
-            return _refused(400, "the request is no JSON object")
+            return _refused(400, "the request is not a JSON object")
         path = "/v1/" + request.url.path.partition("/v1/")[2]
         try:
-            answered = await self._exchange(session, path, body)
+            answered = await self._exchange(proxied, path, body)
         except RldbgError as error:
             status = getattr(error, "status", 0) or 502
             return _refused(status, f"{error.message} (try: {error.hint})")
@@ -155,9 +155,9 @@ class AgentGate:
             return StreamingResponse(_stream(answered, path), media_type="text/event-stream")
         return JSONResponse(answered)
 
-    async def _exchange(self, session: _Session, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        episode = session.episode
-        session.hear(body.get("messages"))
+    async def _exchange(self, proxied: _ProxiedEpisode, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        episode = proxied.episode
+        proxied.hear(body.get("messages"))
         number, seed = episode.next_request()
         chat = path.endswith("chat/completions")
         defaults = {"temperature": episode.settings.temperature, "max_tokens": episode.settings.max_new_tokens}
@@ -170,7 +170,7 @@ class AgentGate:
         with episode.timeline.span("request", f"request {number}") as span:
             answered = await self._servers.post(path, asked)
             episode.keep(number, openai_answers(answered), span)
-        session.answer(answered)
+        proxied.answer(answered)
         return answered
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,21 +18,23 @@ import numpy as np
 
 from rldbg.core import PrerequisiteError, Run
 from rldbg.core.user_object import load_user_object
-from rldbg.inference.workflows.agent_gate import AgentGate
 from rldbg.inference.workflows.batch import padded_batch, samples_of
-from rldbg.inference.workflows.data import Job, jobs_of, load_rows
-from rldbg.inference.workflows.descriptors import room_for
+from rldbg.inference.workflows.data import EpisodeSpec, load_rows, specs_of
 from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.network_thread import NetworkThread
 from rldbg.inference.workflows.outcome import Outcome, RolloutReport
 from rldbg.inference.workflows.parts import rewards_here, trace_parts
+from rldbg.inference.workflows.recording_proxy import RecordingProxy
+from rldbg.inference.workflows.request_formats import Protocol
 from rldbg.inference.workflows.runner import Observer, Runner
 from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow
 from rldbg.inference.workflows.timeline import write_trace
-from rldbg.inference.workflows.wire import Wire
-from rldbg.inference.workflows.wire_formats import Protocol
 from rldbg.recording import write_batch
+
+_FILES_PER_EPISODE = 4  # connections of the agent, the proxy and the server, and one to spare
+_OWN_FILES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +82,17 @@ def rollout(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        session = _Session(request, load_tokenizer, stack)
-        runner = session.runner(observer)
+        opened = _OpenRollout(request, load_tokenizer, stack)
+        runner = opened.runner(observer)
         if request.out is not None:
             _check_place(request.out)
         run = make_run()
-        outcomes = runner.run(session.jobs, finish=session.finish)
+        outcomes = runner.run(opened.specs, finish=opened.finish)
     batch, notes = _save(request, run, outcomes)
     report = RolloutReport(
         workflow=request.workflow,
-        shape=session.shape,
-        addresses=tuple(session.servers.addresses),
+        shape=opened.shape,
+        addresses=tuple(opened.servers.addresses),
         run=str(run.path),
         batch=str(batch) if batch else None,
         episodes=len(outcomes),
@@ -97,10 +100,10 @@ def rollout(
         tokens=int(sum(row.loss_mask.sum() for outcome in outcomes for row in outcome.rows)),
         seconds=time.monotonic() - started,
         mean_reward=_mean_reward(outcomes),
-        rejected=tuple(str(outcome.job.sample) for outcome in outcomes if outcome.rejected),
-        not_run=tuple(str(item.job.sample) for item in outcomes if item.timeline is None),
+        rejected=tuple(str(outcome.spec.sample) for outcome in outcomes if outcome.rejected),
+        not_run=tuple(str(item.spec.sample) for item in outcomes if item.timeline is None),
         failures=tuple(outcome.failure for outcome in outcomes if outcome.failure is not None),
-        notes=(*session.notes, *notes),
+        notes=(*opened.notes, *notes),
         traces=_write_traces(run, outcomes) if request.trace else None,
         interrupted=runner.interrupted,
         hung=runner.hung,
@@ -109,14 +112,14 @@ def rollout(
     return report
 
 
-class _Session:
+class _OpenRollout:
     """Everything that is open while episodes run; closed by the stack in the opposite order."""
 
     def __init__(self, request: RolloutRequest, load_tokenizer: TokenizerLoader, stack: ExitStack) -> None:
         self._request = request
         self._stack = stack
         self._load_tokenizer = load_tokenizer
-        self._gate: AgentGate | None = None
+        self._proxy: RecordingProxy | None = None
         self.tokenizer = cache(self._tokenizer)
         rows = load_rows(request.data, limit=request.limit)
         arguments = {name: _argument(value) for name, value in request.arguments.items()}
@@ -125,12 +128,12 @@ class _Session:
         rewards_here(self._workflow)
         if request.trace:
             trace_parts(self._workflow)
-        wire = Wire()
-        stack.callback(wire.close)
-        connections = room_for(request.concurrency)
+        network = NetworkThread()
+        stack.callback(network.close)
+        connections = _room_for(request.concurrency)
         self.servers = Servers(
             request.addresses,
-            wire=wire,
+            network=network,
             api_key=request.api_key,
             request_timeout_s=request.request_timeout_s,
             connections=connections,
@@ -139,7 +142,7 @@ class _Session:
         stack.callback(self.servers.close)
         self.notes = self.servers.check()
         # TRL's functions take all samples of a prompt in one call.
-        self.jobs: list[Job] = jobs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
+        self.specs: list[EpisodeSpec] = specs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
 
     def runner(self, observer: Observer | None) -> Runner:
         request = self._request
@@ -147,14 +150,14 @@ class _Session:
             self.shape,
             self._workflow,
             n=request.n,
-            gate=self._open_gate,
+            proxy=self._open_proxy,
             reward=load_user_object(request.reward, what="reward function") if request.reward else None,
             tokenizer=self.tokenizer,
         )
         return Runner(
             adapter,
             make_episode=self._episode,
-            command_of=lambda job: request.command_of(job.row.group_id if self.shape == "trl" else str(job.sample)),
+            command_of=lambda spec: request.command_of(spec.row.group_id if self.shape == "trl" else str(spec.sample)),
             concurrency=request.concurrency,
             timeout_s=request.timeout_s,
             debugger=request.pdb,
@@ -162,22 +165,37 @@ class _Session:
         )
 
     async def finish(self) -> None:
-        if self._gate is not None:
-            await self._gate.finish()
+        if self._proxy is not None:
+            await self._proxy.finish()
 
-    def _episode(self, job: Job) -> Episode:
+    def _episode(self, spec: EpisodeSpec) -> Episode:
         tokenizer = self.tokenizer() if self._request.tokenizer else None
         return Episode(
-            job, servers=self.servers, settings=self._request.settings, seed=self._request.seed, tokenizer=tokenizer
+            spec, servers=self.servers, settings=self._request.settings, seed=self._request.seed, tokenizer=tokenizer
         )
 
-    def _open_gate(self) -> AgentGate:
-        self._gate = AgentGate(self.servers)
-        self._stack.callback(self._gate.stop)
-        return self._gate
+    def _open_proxy(self) -> RecordingProxy:
+        self._proxy = RecordingProxy(self.servers)
+        self._stack.callback(self._proxy.stop)
+        return self._proxy
 
     def _tokenizer(self) -> Any:
         return self._load_tokenizer(self._request.tokenizer) if self._request.tokenizer else None
+
+
+def _room_for(concurrency: int) -> int:
+    """How many connections may be open at once for that many episodes; further requests wait for their turn.
+
+    The limit of open files is raised as far as this user may.
+    """
+    wanted = _FILES_PER_EPISODE * concurrency + _OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    available = wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)
+    return max((available - _OWN_FILES) // _FILES_PER_EPISODE, 8)
 
 
 def _argument(value: Any) -> Any:
@@ -228,8 +246,8 @@ def _write_traces(run: Run, outcomes: Sequence[Outcome]) -> str:
     folder.mkdir(exist_ok=True)
     timelines = {place: item.timeline for place, item in enumerate(outcomes) if item.timeline is not None}
     for place, timeline in timelines.items():
-        job = outcomes[place].job
-        name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", job.row.group_id)[:100]
-        write_trace(folder / f"{name}_{job.run}.json", {place: timeline})
+        spec = outcomes[place].spec
+        name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", spec.row.group_id)[:100]
+        write_trace(folder / f"{name}_{spec.run}.json", {place: timeline})
     write_trace(folder / "all.json", timelines)
     return str(folder)

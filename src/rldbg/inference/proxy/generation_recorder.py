@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from rldbg.core import Finding, Identity, Severity
-from rldbg.inference.proxy.exchange import Captured
+from rldbg.inference.proxy.protocol_readers import Captured
 from rldbg.recording import Recorder
 
 _ROWS = 256
 
 
-class Notebook:
+class GenerationRecorder:
     """Used by the event loop alone."""
 
     def __init__(self, folder: Path) -> None:
