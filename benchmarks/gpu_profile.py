@@ -59,14 +59,13 @@ def child(arguments):
 def run_child(arguments, folder, tool):
     """Runs the steps armed for a tool, or not armed at all; their times and the files that were written."""
     from rldbg.core import Environment
-    from rldbg.integrations import profile_hooks
     from rldbg.profiling import ProfileRequest, make_plan
 
     environment = dict(os.environ) | {"PYTHONPATH": f"{SOURCE}{os.pathsep}{Path(__file__).parent}"}
     if tool:
         folder.mkdir(parents=True)
         request = ProfileRequest(workers="*", steps="3:5", tool=tool)
-        plan = make_plan(request, folder=folder / "out", run=folder, hooks=profile_hooks(), environment=Environment({}))
+        plan = make_plan(request, folder=folder / "out", run=folder, environment=Environment({}))
         Path(plan.folder).mkdir()
         Path(plan.books).mkdir()
         plan.write(folder / "plan.json")

@@ -14,7 +14,7 @@ from client_environments import environment_with
 from profile_jobs import LOOP, RLDBG, environment, manifest, profile, short_folder, started
 
 from rldbg.agent.profiling import HookedFunction
-from rldbg.integrations import profile_hooks
+from rldbg.frameworks import all_hooks
 
 TORCH_LOOP = """\
 import os, sys, time
@@ -271,7 +271,7 @@ def test_the_report_names_the_slow_rank(tmp_path):
 def test_a_hugging_face_trainer_says_its_steps(monkeypatch):
     """TRL's trainers are transformers' trainers: their callback handler is where a step begins."""
     callbacks = pytest.importorskip("transformers.trainer_callback")
-    (hook,) = [hook for hook in profile_hooks() if hook.module == "transformers.trainer_callback"]
+    (hook,) = [hook for hook in all_hooks() if hook.module == "transformers.trainer_callback"]
     handler = callbacks.CallbackHandler
     monkeypatch.setattr(handler, "on_step_begin", handler.on_step_begin)
     seen: list[int] = []

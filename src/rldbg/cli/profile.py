@@ -131,7 +131,6 @@ def _launch(
     as_json: bool,
 ) -> int:
     from rldbg.cli.run import announce
-    from rldbg.integrations import profile_hooks
     from rldbg.launch import Request, resolve_command
     from rldbg.profiling import run_profiled
 
@@ -150,7 +149,6 @@ def _launch(
         wanted,
         run_folder=run_folder,
         output=output,
-        hooks=profile_hooks(),
         wait_s=wait_s,
         say=lambda text: print_note(f"rldbg: {text}"),
         announce=announce,
@@ -218,7 +216,7 @@ def _attach(
     with connect_target(run_folder, None) as client:
         folder = output if output is not None else client.run / "profiles"
         request = type(wanted)(workers="*", tool=wanted.tool or "pyspy", options=wanted.options)
-        plan = make_plan(request, folder=folder, run=client.run, hooks=())
+        plan = make_plan(request, folder=folder, run=client.run)
         attached = profile_running(
             client, who, plan=plan, seconds=seconds, say=lambda text: print_note(f"rldbg: {text}")
         )

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from rldbg.core.errors import UsageError
 from rldbg.frameworks.base import Framework
 
-__all__ = ["ENTRY_POINTS", "GENERIC", "Framework", "find_framework", "frameworks", "lineage"]
+__all__ = ["ENTRY_POINTS", "GENERIC", "Framework", "all_hooks", "find_framework", "frameworks", "lineage"]
 
 ENTRY_POINTS = "rldbg.frameworks"
 GENERIC = "generic"
@@ -73,6 +74,11 @@ def lineage(framework: Framework) -> Iterator[Framework]:
     while framework.based_on:
         framework = find_framework(framework.based_on)
         yield framework
+
+
+def all_hooks() -> tuple[Any, ...]:
+    """The hooks of every framework (rldbg.agent.profiling.Hook): a module that no process imports costs nothing."""
+    return tuple(hook for framework in frameworks() for hook in framework.part("hooks") or ())
 
 
 def _built_in(name: str) -> Framework:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan
+from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Plan
 from rldbg.core import Finding, RldbgError, Run
 from rldbg.launch import Explanation, Request, run_armed
 from rldbg.live import BrokerClient
@@ -36,7 +36,6 @@ def run_profiled(
     *,
     run_folder: Path | None,
     output: Path | None,
-    hooks: Sequence[Hook],
     wait_s: float,
     say: Callable[[str], None],
     announce: Callable[[Explanation, tuple[Finding, ...], Run], None],
@@ -45,11 +44,11 @@ def run_profiled(
 ) -> Profiled:
     """Runs the command with the workers that are meant under the tool; `planned` is told before it starts."""
     # Nothing is made on disk for a request that is wrong or a tool that is not there.
-    check_tool(make_plan(wanted, folder=Path(), run=Path(), hooks=()).tool)
+    check_tool(make_plan(wanted, folder=Path(), run=Path()).tool)
     run = Run.create(name=f"profile-{launch.name}", path=run_folder)
     folder = output if output is not None else run.folder("profiles")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = make_plan(wanted, folder=folder, run=run.path, hooks=hooks)
+    plan = make_plan(wanted, folder=folder, run=run.path)
     plan_file = Path(plan.books) / PLAN_FILE
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     plan_file.write_text(plan.to_text() + "\n", encoding="utf-8")

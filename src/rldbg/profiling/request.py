@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rldbg.agent.profiling import OPEN_END, Hook, Plan
+from rldbg.agent.profiling import OPEN_END, Plan
 from rldbg.core import Environment, UsageError
+from rldbg.frameworks import all_hooks
 
 PATTERNS = "NRL_NSYS_WORKER_PATTERNS"
 STEP_RANGE = "NRL_NSYS_PROFILE_STEP_RANGE"
@@ -30,9 +31,7 @@ class ProfileRequest:
     delay_s: float = 0.0
 
 
-def make_plan(
-    request: ProfileRequest, *, folder: Path, run: Path, hooks: Sequence[Hook], environment: Environment | None = None
-) -> Plan:
+def make_plan(request: ProfileRequest, *, folder: Path, run: Path, environment: Environment | None = None) -> Plan:
     """A flag wins over the documented variable; the variables alone mean nsys."""
     environment = environment or Environment()
     named = [request.workers, environment.text(PATTERNS)]
@@ -42,7 +41,7 @@ def make_plan(
         given = next((text for text in named if text), "")
         raise UsageError(
             f"no worker is named: {given!r} holds no pattern" if given else "no worker is named",
-            "name them: --workers '*policy*,*vllm*', or '*' for all; --tool phases needs none",
+            "name them: --workers '*policy*,*rollout*', or '*' for all; --tool phases needs none",
         )
     by_variable = tool == "nsys" and not request.steps
     steps = read_steps(request.steps, "--steps") or (
@@ -63,7 +62,7 @@ def make_plan(
         delay_s=request.delay_s,
         sync_s=sync_s,
         sync_to=str(synchronised_logs(environment, run)) if sync_s else "",
-        hooks=tuple(hooks),
+        hooks=all_hooks(),
     )
 
 

@@ -3,12 +3,13 @@
 import json
 import sys
 import types
+from contextlib import nullcontext
 
 import pytest
 
 import rldbg
 from rldbg.agent.profiling import Hook, HookedFunction, Phases
-from rldbg.integrations import profile_hooks
+from rldbg.frameworks import all_hooks
 
 
 class Framework:
@@ -24,8 +25,13 @@ def hooked(hook: Hook, tmp_path):
     phases = Phases(str(tmp_path), about=lambda: {"worker": "w"}, step=lambda: 3, clock=lambda: (5, 7))
     module = types.ModuleType("framework")
     module.Framework = type("Framework", (Framework,), {"train": Framework.train, "sample": Framework.sample})
-    HookedFunction(hook, span=phases.span, enter_step=seen.append, own=lambda: seen.append("own")).install(module)
+    problem = wrapped(hook, seen, phases.span).install(module)
+    assert problem == ""
     return module.Framework(), seen
+
+
+def wrapped(hook: Hook, seen: list, span) -> HookedFunction:
+    return HookedFunction(hook, span=span, enter_step=seen.append, own=lambda: seen.append("own"))
 
 
 def written(tmp_path) -> list:
@@ -63,13 +69,35 @@ def test_coroutines_and_attributes_of_arguments(tmp_path):
     assert written(tmp_path)[2][0] == "rollout"
 
 
-def test_a_function_that_raises_is_a_phase_too_and_a_missing_one_is_none(tmp_path):
+def test_a_function_that_raises_is_a_phase_too(tmp_path):
     framework, _ = hooked(Hook("framework", "Framework.train", phase="update"), tmp_path)
     with pytest.raises(TypeError):
         framework.train("text", 1)
     assert written(tmp_path)[2][0] == "update"
-    hooked(Hook("framework", "Framework.gone", phase="update"), tmp_path / "other")
-    hooked(Hook("framework", "Gone.train", phase="update"), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("Framework.gone", "there is no function Framework.gone"),
+        ("Gone.train", "framework has no Gone"),
+        ("Actor.train", "Actor is a Ray actor class, whose workers do not see the hook; name its base class instead"),
+    ],
+)
+def test_a_function_that_cannot_be_hooked_is_said_with_the_reason(function, problem):
+    module = types.ModuleType("framework")
+    module.Framework = Framework
+    module.Actor = type("Actor", (Framework,), {"__ray_metadata__": object()})
+
+    assert wrapped(Hook("framework", function, phase="update"), [], nullcontext).install(module) == problem
+
+
+def test_a_static_method_stays_one():
+    module = types.ModuleType("framework")
+    module.Framework = type("Framework", (), {"load": staticmethod(lambda name: name)})
+    wrapped(Hook("framework", "Framework.load", phase="sync"), [], nullcontext).install(module)
+
+    assert module.Framework().load("weights") == "weights"
 
 
 def test_without_a_profile_step_and_phase_do_nothing():
@@ -82,7 +110,7 @@ def test_without_a_profile_step_and_phase_do_nothing():
 def test_hooks_of_our_own_trainer_exist():
     import importlib
 
-    for hook in profile_hooks():
+    for hook in all_hooks():
         if hook.module.startswith("rldbg."):
             owner = importlib.import_module(hook.module)
             for name in hook.function.split("."):

@@ -8,12 +8,12 @@ import pytest
 from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Plan, fresh_path, nsys_options
 from rldbg.cli.profile import command
 from rldbg.core import Environment, UsageError
-from rldbg.profiling import Hook, ProfileRequest, make_plan
+from rldbg.profiling import ProfileRequest, make_plan
 from rldbg.profiling.request import read_patterns, read_steps
 
 
 def plan(request: ProfileRequest, folder: Path, **variables: str) -> Plan:
-    return make_plan(request, folder=folder, run=folder, hooks=(), environment=Environment(variables))
+    return make_plan(request, folder=folder, run=folder, environment=Environment(variables))
 
 
 def test_patterns_as_documented():
@@ -77,9 +77,9 @@ def test_a_plan_is_read_from_its_file_or_where_that_is_not_seen_from_its_text(tm
         ProfileRequest(workers="a,b", steps="2:", ranks="0:8:2", delay_s=1.5),
         folder=tmp_path,
         run=tmp_path,
-        hooks=(Hook("m", "C.f", phase="loss", step="state.global_step", offset=1),),
         environment=Environment({}),
     )
+    assert any(hook.step == "state.global_step" and hook.offset == 1 for hook in made.hooks)
     monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.json"))
     with pytest.raises(FileNotFoundError):
         Plan.from_environment()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .actors import CLUSTER, WORKERS
+    from .framework_hooks import UNRESOLVED, file_of, installed_version, is_expected
     from .nsys import INSTALL, find_nsys, nsys_options
     from .phases import PHASES, HookedFunction, Phases
     from .plan import OPEN_END, PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan, fresh_path
@@ -25,6 +26,7 @@ __all__ = [
     "PLAN_VARIABLE",
     "TEXT_VARIABLE",
     "TICKETS",
+    "UNRESOLVED",
     "WORKERS",
     "Hook",
     "HookedFunction",
@@ -32,8 +34,11 @@ __all__ = [
     "Plan",
     "answer",
     "begin",
+    "file_of",
     "find_nsys",
     "fresh_path",
+    "installed_version",
+    "is_expected",
     "join",
     "never_began",
     "nsys_options",
@@ -42,6 +47,7 @@ __all__ = [
 
 _MODULES = {
     "actors": ("CLUSTER", "WORKERS"),
+    "framework_hooks": ("UNRESOLVED", "file_of", "installed_version", "is_expected"),
     "nsys": ("INSTALL", "find_nsys", "nsys_options"),
     "phases": ("PHASES", "HookedFunction", "Phases"),
     "plan": ("OPEN_END", "PLAN_VARIABLE", "TEXT_VARIABLE", "Hook", "Plan", "fresh_path"),

@@ -140,18 +140,27 @@ class HookedFunction:
         self._enter_step = enter_step
         self._own = own
 
-    def install(self, module: ModuleType) -> None:
+    def install(self, module: ModuleType) -> str:
+        """Wraps the function, and says why it could not: another version of the framework may lack it."""
         owner: Any = module
         *parents, name = self._hook.function.split(".")
         for parent in parents:
             owner = getattr(owner, parent, None)
-        original = inspect.getattr_static(owner, name, None) if owner is not None else None
+            if owner is None:
+                return f"{module.__name__} has no {parent}"
+            if hasattr(owner, "__ray_metadata__"):
+                # Ray sends the class to its workers as it was when it was decorated; what is set here stays here.
+                return f"{parent} is a Ray actor class, whose workers do not see the hook; name its base class instead"
+        original = inspect.getattr_static(owner, name, None)
         if not callable(original):
-            # Another version of the framework: without this hook there is one phase less, and nothing is broken.
-            return
-        setattr(owner, name, self._wrapped(original))
+            return f"there is no function {self._hook.function}"
+        if isinstance(original, staticmethod):
+            setattr(owner, name, staticmethod(self._wrapped(original.__func__)))
+        else:
+            setattr(owner, name, self._wrapped(original))
         if self._hook.owns_steps:
             self._own()
+        return ""
 
     def _wrapped(self, original: Any) -> Any:
         step_of = self._step_of(original)

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ class Hook:
 
     `function` is its name inside `module`, dotted for methods. `step` is an argument, dotted for an attribute of it,
     or a number; `offset` makes it 1-based. With `ends` the next step begins when the function returns. Where a function
-    that `owns_steps` is imported, optimizer steps are never counted.
+    that `owns_steps` is imported, optimizer steps are never counted. `since` is the version that brought the function,
+    `gone` the one that no longer has it, and `seen` the last in which it was looked up.
     """
 
     module: str
@@ -41,6 +42,9 @@ class Hook:
     offset: int = 0
     ends: bool = False
     owns_steps: bool = False
+    since: str = ""
+    gone: str = ""
+    seen: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ class Plan:
         return cls(**data)
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self))
+        """JSON; of a hook only what is not the default, because the text travels in the environment of each process."""
+        hooks = [{name: value for name, value in asdict(hook).items() if value} for hook in self.hooks]
+        return json.dumps(asdict(replace(self, hooks=())) | {"hooks": hooks})
 
     def choose(self, names: Iterable[str]) -> Choice | None:
         """The first of a worker's names that a pattern matches."""

@@ -24,6 +24,7 @@ from ..settings import Settings, say
 from ..stacks import mark_as_ours
 from .actors import ActorSelection
 from .broker import BrokerGone, Questions
+from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import HookedFunction, Phases, nvtx_marks, torch_marks
 from .plan import Choice, Plan
@@ -65,6 +66,14 @@ def join(agent: Any) -> None:
             stop(*args, **kwargs)
 
     agent.stop = stop_and_write
+
+
+def _both(first: Callable[[ModuleType], None], then: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def act(module: ModuleType) -> None:
+        first(module)
+        then(module)
+
+    return act
 
 
 class Profile:
@@ -140,24 +149,21 @@ class Profile:
     # Phases.
 
     def _watched(self) -> dict[str, Callable[[ModuleType], None]]:
-        hooks: dict[str, list[HookedFunction]] = {}
-        for hook in self.plan.hooks:
-            hooks.setdefault(hook.module, []).append(
-                HookedFunction(hook, span=self.span, enter_step=self.step, own=self._own_steps)
-            )
-
-        def install(module: ModuleType) -> None:
-            for hooked in hooks[module.__name__]:
-                hooked.install(module)
-
-        watched: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(hooks, install)
-        return watched | {
-            "torch": self._torch_is_here,
-            "torch.nn.modules.module": self._watch_first_forward,
-            "torch.optim.optimizer": self._watch_optimizers,
-            "ray.actor": self._selection.watch_creation,
-            "ray": self._selection.watch_endings,
-        }
+        hooks = FrameworkHooks(
+            self.plan.hooks,
+            self.plan.books,
+            wrap=lambda hook: HookedFunction(hook, span=self.span, enter_step=self.step, own=self._own_steps),
+        )
+        watched: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(hooks.modules, hooks.imported)
+        for name, action in (
+            ("torch", self._torch_is_here),
+            ("torch.nn.modules.module", self._watch_first_forward),
+            ("torch.optim.optimizer", self._watch_optimizers),
+            ("ray.actor", self._selection.watch_creation),
+            ("ray", self._selection.watch_endings),
+        ):
+            watched[name] = _both(hooks.imported, action) if name in watched else action
+        return watched
 
     def _torch_is_here(self, _module: ModuleType) -> None:
         if self._window is not None:

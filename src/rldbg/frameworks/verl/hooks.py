@@ -1,0 +1,63 @@
+"""Phases of verl: the driver (TaskRunner actor) runs the trainer, ranks (WorkerDict actors) run an engine.
+
+The driver of 0.9 and later passes keys of batches (trainer.ppo.v1), that of earlier versions the batches themselves
+(trainer.ppo.ray_trainer, which is still there). Steps count from 1 in both.
+"""
+
+from rldbg.agent.profiling import Hook
+
+_V1 = "verl.trainer.ppo.v1.trainer_base"
+_V0 = "verl.trainer.ppo.ray_trainer"
+_WORKERS = "verl.workers.engine_workers"
+_FSDP = "verl.workers.engine.fsdp.transformer_impl"
+_MEGATRON = "verl.workers.engine.megatron.transformer_impl"
+_OLD_ACTOR = "verl.workers.actor.dp_actor"
+
+_DRIVER = (
+    Hook(_V1, "PPOTrainer.step", phase="step", step="self.global_steps", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._compute_reward_colocate", phase="reward", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._compute_old_log_prob", phase="log_probs", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._compute_ref_log_prob", phase="log_probs", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._compute_advantage", phase="advantage", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._update_actor", phase="update", since="0.9.0", seen="0.9.1"),
+    Hook(_V0, "RayPPOTrainer._compute_old_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
+    Hook(_V0, "RayPPOTrainer._compute_ref_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
+    Hook(_V0, "RayPPOTrainer._update_actor", phase="update", since="0.7.0", seen="0.9.1"),
+    Hook(_V0, "compute_advantage", phase="advantage", seen="0.9.1"),
+    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", phase="request", since="0.8.0", seen="0.9.1"),
+)
+
+# Methods of worker classes: Ray's actor classes are made from these and find what is set on them here.
+_RANKS = (
+    Hook(_WORKERS, "ActorRolloutRefWorker.compute_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
+    Hook(
+        _WORKERS,
+        "ActorRolloutRefWorker.update_weights",
+        phase="sync",
+        since="0.7.1",
+        seen="0.9.1",
+    ),
+    Hook(_WORKERS, "TrainingWorker.train_mini_batch", phase="update", since="0.7.0", seen="0.9.1"),
+    Hook(_FSDP, "FSDPEngineWithLMHead.forward_step", phase="forward", since="0.6.0", seen="0.9.1"),
+    Hook(_FSDP, "FSDPEngine.optimizer_step", phase="optimizer", since="0.6.0", seen="0.9.1"),
+    Hook(_MEGATRON, "MegatronEngineWithLMHead.forward_step", phase="forward", since="0.6.0", seen="0.9.1"),
+    Hook(_MEGATRON, "MegatronEngine.optimizer_step", phase="optimizer", since="0.6.0", seen="0.9.1"),
+    Hook(_OLD_ACTOR, "DataParallelPPOActor.compute_log_prob", phase="log_probs", gone="0.8.0", seen="0.7.1"),
+    Hook(_OLD_ACTOR, "DataParallelPPOActor.update_policy", phase="update", gone="0.8.0", seen="0.7.1"),
+    Hook(
+        "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd",
+        "vLLMRollout.generate_sequences",
+        phase="rollout",
+        gone="0.7.0",
+        seen="0.6.1",
+    ),
+    Hook(
+        "verl.workers.fsdp_workers",
+        "ActorRolloutRefWorker.generate_sequences",
+        phase="rollout",
+        gone="0.8.0",
+        seen="0.7.1",
+    ),
+)
+
+HOOKS = (*_DRIVER, *_RANKS)
