@@ -8,17 +8,24 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test unit lint check soak bench docs setup clean
+.PHONY: demo test test-matrix test-lowest unit lint check soak bench docs setup clean
 
 demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
 
 test: unit
-	# Real clusters on two shared cores: what fails once is tried again, and the report names it.
-	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --reruns 2 -r fEsR
+	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"
+
+# The unit tests on other processors' instructions, other Pythons, the lowest packages, as another user, and so on.
+# CELLS='random busy' chooses some; tests/matrix.py --list names them.
+test-matrix: setup
+	$(BIN)/python tests/matrix.py $(CELLS)
+
+test-lowest: setup
+	$(BIN)/python tests/matrix.py lowest
 
 check: lint unit
 
