@@ -63,3 +63,10 @@ def test_the_first_example_of_the_readme_records_what_it_says(tmp_path):
     recording = rldbg.open(tmp_path / "recording")
     assert [str(sample) for sample in recording.samples(step=3)] == ["g0/0", "g0/1"]
     assert recording.verify() == []
+
+
+def test_importing_every_entry_module_runs_nothing():
+    """Tools that walk the package (documentation, coverage, type checkers) import them."""
+    for module in ("__main__", "compare_debug_dumps", "debug_ray_dapo", "launcher.local", "training_service.__main__"):
+        done = subprocess.run([sys.executable, "-c", f"import rldbg.{module}"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), module
