@@ -25,11 +25,15 @@ def select(fields: Mapping[str, Any], rows: list[int], count: int) -> dict[str, 
 
 def _select(value: Any, rows: list[int]) -> Any:
     if isinstance(value, Ragged):
-        return Ragged.from_rows([value[row] for row in rows], dtype=value.values.dtype)
+        kept = np.concatenate([np.arange(*value.offsets[row : row + 2]) for row in rows])
+        return Ragged(value.values[kept], np.concatenate([[0], np.cumsum(value.lengths[rows])]))
     if isinstance(value, EncodedArray):
         return EncodedArray(value.bits[rows], value.dtype)
     if isinstance(value, list | tuple):
         return [value[row] for row in rows]
+    if getattr(value, "is_nested", False):
+        parts = value.unbind()
+        return [parts[row] for row in rows]
     if isinstance(value, np.ndarray) or hasattr(value, "index_select"):
         return value[rows]
     return value

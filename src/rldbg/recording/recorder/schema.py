@@ -16,6 +16,8 @@ def shape_of(kind: str, field: str) -> Shape | None:
 
 def row_count(value: Any) -> int | None:
     """How many rows a value has, if it has rows."""
+    if getattr(value, "is_nested", False):  # not every layout of nested tensors has a shape
+        return int(value.size(0))
     shape = getattr(value, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None

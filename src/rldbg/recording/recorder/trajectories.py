@@ -7,7 +7,7 @@ import numpy as np
 
 from rldbg.core import prompt_hash
 from rldbg.recording.kinds import KINDS, Shape
-from rldbg.recording.records import Ragged
+from rldbg.recording.records import EncodedArray, Ragged
 
 TRAJECTORY_KINDS = frozenset({"trajectory", "prepared_trajectories"})
 _PER_TOKEN = tuple(field.name for field in KINDS["prepared_trajectories"].fields if field.shape is Shape.TOKENS)
@@ -39,10 +39,10 @@ def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     tokens, loss_mask = fields.get("tokens"), fields.get("loss_mask")
     if kind not in TRAJECTORY_KINDS or not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
         return ()
-    if not np.array_equal(tokens.offsets, loss_mask.offsets):
+    if not np.array_equal(tokens.offsets, loss_mask.offsets) or isinstance(tokens.values, EncodedArray):
         return ()
     starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
-    trained = np.append(np.flatnonzero(loss_mask.values), len(loss_mask.values))
+    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
     prompt_ends = np.minimum(trained[np.searchsorted(trained, starts)], ends)
     hashes: list[str] = []
     known: dict[bytes, str] = {}  # the samples of a group share their prompt
