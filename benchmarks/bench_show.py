@@ -23,7 +23,7 @@ from rldbg.core import Identity, SampleId
 from rldbg.recording import Record, RecordKey
 from rldbg.recording.formats import native
 from rldbg.recording.formats.checksum import crc32_of
-from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.journal import JournalWriter
 
 KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "batch_inputs")
 RANKS = 8
@@ -31,7 +31,9 @@ RANKS = 8
 
 def make(root: Path, files: int) -> None:
     """Small files of our own format with a journal a rank, as eight processes would leave them."""
-    journals = [Journal(root, Identity(rank=rank, host="node0", pid=rank + 1), "safetensors") for rank in range(RANKS)]
+    journals = [
+        JournalWriter(root, Identity(rank=rank, host="node0", pid=rank + 1), "safetensors") for rank in range(RANKS)
+    ]
     samples = (SampleId("g0", 0), SampleId("g0", 1))
     record = Record(RecordKey("x", 0), {"log_probs": np.zeros((2, 8), np.float32)}, samples, ("a", "a"), "policy")
     for kind in KINDS:

@@ -22,7 +22,7 @@ from rldbg.core import Identity
 from rldbg.recording.formats import native
 from rldbg.recording.recorder import Recorder
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.device import Devices, Landing
+from rldbg.recording.recorder.device import Devices, PendingCopy
 from rldbg.recording.recorder.memory import ArenaMemory
 
 GIB = 2**30
@@ -245,11 +245,11 @@ def bench_bandwidth() -> bool:
     speeds = []
     for _ in range(5):
         memory = ArenaMemory(arena, lambda: None)
-        (transfer,) = devices.send([Landing(tensor) for tensor in tensors.values()], memory.take)
+        (transfer,) = devices.send([PendingCopy(tensor) for tensor in tensors.values()], memory.take)
         torch.cuda.synchronize()
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
-        side = transfer.lane.side_stream
+        side = transfer.stream.side_stream
         start.record(side)
         transfer.begin()
         end.record(side)

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rldbg.core import Finding, Identity, IncompleteDataError, Severity, UsageError
+from rldbg.recording import step_files
 from rldbg.recording.formats import native
 from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.formats.jsonl_file import dump_jsonl
 from rldbg.recording.formats.nexrl_dict import to_dict
 from rldbg.recording.formats.pt_writer import dump_pt
 from rldbg.recording.formats.tagged_json import to_json
+from rldbg.recording.journal import FOLDER as JOURNAL
+from rldbg.recording.journal import JournalWriter
 from rldbg.recording.kinds import KINDS, Scope
 from rldbg.recording.layouts import Entry
-from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.layouts.table_files import write_table_file
-from rldbg.recording.recorder import naming
-from rldbg.recording.recorder.journal import Journal
 from rldbg.recording.recorder.settings import is_url
 from rldbg.recording.recording import Recording
 from rldbg.recording.records import Record
@@ -96,7 +96,7 @@ class _Writer:
         self._work = work
         self._suffix = _SUFFIX[target]
         self._result = Conversion(out, target)
-        self._journal = Journal(work, Identity(role="convert"), self._suffix)
+        self._journal = JournalWriter(work, Identity(role="convert"), self._suffix)
         self._next_id = 0
 
     def write(self, recording: Recording, entries: Sequence[Entry]) -> Conversion:
@@ -131,14 +131,14 @@ class _Writer:
 
     def _write(self, batch: list[Record], by_micro: bool) -> None:
         first = batch[0].key
-        if not naming.is_kind_name(first.kind):
+        if not step_files.is_kind_name(first.kind):
             why = "its kind's name cannot be a folder's name"
             self._lost(str(first), first.kind, why, "convert it with --kind, or read it as it is", Severity.ERROR)
             return
         known = KINDS.get(first.kind)
         scope = Scope.MICRO if by_micro else known.scope if known else Scope.RANK
-        # naming knows the recorder's formats; parquet has a file a record, as pt has.
-        stem = naming.stem(first, scope, "safetensors" if self._suffix == "safetensors" else "pt")
+        # parquet has one file per record, as pt has
+        stem = step_files.stem(first, scope, "safetensors" if self._suffix == "safetensors" else "pt")
         (self._work / first.kind).mkdir(exist_ok=True)
         path = self._free_name(stem)
         try:

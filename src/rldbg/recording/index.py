@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from rldbg.core import Finding
 from rldbg.recording.formats.checksum import crc32
+from rldbg.recording.journal import FOLDER as JOURNAL
 from rldbg.recording.layouts.base import Entry, Layout, Listing
-from rldbg.recording.layouts.journal import FOLDER as JOURNAL
 from rldbg.recording.tree import INDEX_NAME, LocalTree, top_names
 
 _VERSION = 1

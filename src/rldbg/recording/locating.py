@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rldbg.core import IncompleteDataError, Run, UsageError
-from rldbg.recording.layouts.journal import FOLDER as JOURNAL
+from rldbg.recording.journal import FOLDER as JOURNAL
 from rldbg.recording.tree import LocalTree, Tree
 
 

@@ -4,16 +4,14 @@ except to count samples, and that within a limit that is stated when it is reach
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rldbg.core import Finding, IncompleteDataError, Severity, worst
 from rldbg.lazy import shown_by
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.samples import causal_order
+from rldbg.recording.source import RecordSource
 from rldbg.recording.verification import damage, duplicates, empty_recording, holes, unread_files
-
-if TYPE_CHECKING:
-    from rldbg.recording.recording import Recording
 
 # A step's samples are counted in the first of these kinds that the step has.
 _SAMPLE_KINDS = (
@@ -85,7 +83,7 @@ class Summary:
         }
 
 
-def summarise(recording: "Recording") -> tuple[Summary, Listing]:
+def summarise(recording: RecordSource) -> tuple[Summary, Listing]:
     """The summary, and the listing with the samples that were counted on the way."""
     listing, uncounted, damaged = _count_samples(recording)
     entries = listing.entries
@@ -132,7 +130,7 @@ def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.epoch and _PLACES.get(entry.kind, -1) == first.get(entry.step)]
 
 
-def _count_samples(recording: "Recording") -> tuple[Listing, int, list[Finding]]:
+def _count_samples(recording: RecordSource) -> tuple[Listing, int, list[Finding]]:
     """The listing with its samples counted, how many records were not opened for want of time, and damaged files."""
     uncounted = [entry for entry in _sample_entries(recording.listing.entries) if entry.rows == UNCOUNTED]
     counted: dict[Entry, Entry] = {}

@@ -8,13 +8,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError
+from rldbg.recording.source import RecordSource
 from rldbg.recording.tree import LocalTree
-
-if TYPE_CHECKING:
-    from rldbg.recording.recording import Recording
 
 _FILE = "tokenizer.json"
 _IN_FOLDER = f"tokenizer/{_FILE}"
@@ -25,12 +23,12 @@ _KEYS = (
 )
 
 
-def find_tokenizer(recording: "Recording") -> Path | None:
+def find_tokenizer(recording: RecordSource) -> Path | None:
     """The tokenizer.json of the model that made the recording; None where nothing says which."""
     return next((file for file in _candidates(recording) if file.is_file()), None)
 
 
-def _candidates(recording: "Recording") -> Iterator[Path]:
+def _candidates(recording: RecordSource) -> Iterator[Path]:
     tree = recording.tree
     if isinstance(tree, LocalTree):
         yield from (tree.root / _IN_FOLDER, tree.root / _FILE)

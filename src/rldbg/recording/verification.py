@@ -6,7 +6,6 @@ missing from an otherwise regular grid of steps, ranks and micro-batches.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.recording.formats.malformed import Malformed
@@ -15,15 +14,13 @@ from rldbg.recording.kinds import KINDS
 from rldbg.recording.layouts import Entry, Listing, recognised
 from rldbg.recording.records import Record, RecordKey
 from rldbg.recording.samples import causal_order
-
-if TYPE_CHECKING:
-    from rldbg.recording.recording import Recording
+from rldbg.recording.source import RecordSource
 
 _SHOWN = 8
 _BROKEN = frozenset({"unreadable-file", "hostile-file", "missing-file", "truncated-file", "corrupt-file"})
 
 
-def verify(recording: "Recording") -> list[Finding]:
+def verify(recording: RecordSource) -> list[Finding]:
     """Every finding, in the order the passes make them."""
     fresh = recording.relisted()
     findings = [*fresh.listing.findings, *fresh.layout.verify(fresh.tree, fresh.listing)]
@@ -41,13 +38,13 @@ def verify(recording: "Recording") -> list[Finding]:
     return findings
 
 
-def is_unreadable_whole(recording: "Recording", findings: Iterable[Finding]) -> bool:
+def is_unreadable_whole(recording: RecordSource, findings: Iterable[Finding]) -> bool:
     """Whether not one record can be read: then there is nothing to work on at all."""
     broken = {finding.where for finding in findings if finding.id in _BROKEN}
     return {recording.tree.place(entry.file) for entry in recording.listing.entries} <= broken
 
 
-def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
+def _read_all(recording: RecordSource) -> tuple[list[Finding], list[Finding]]:
     damaged: dict[str, Finding] = {}
     unnamed: dict[str, list[RecordKey]] = defaultdict(list)
     empty: dict[str, list[RecordKey]] = defaultdict(list)
@@ -74,7 +71,7 @@ def _read_all(recording: "Recording") -> tuple[list[Finding], list[Finding]]:
     return list(damaged.values()), findings
 
 
-def _bad_checksums(recording: "Recording", known: set[str]) -> Iterator[Finding]:
+def _bad_checksums(recording: RecordSource, known: set[str]) -> Iterator[Finding]:
     """torch.save files carry a checksum of every member, which reading a view of them does not look at."""
     for file in sorted({entry.file for entry in recording.listing.entries if entry.file.endswith(".pt")}):
         where = recording.tree.place(file)
@@ -232,7 +229,7 @@ def unread_files(title: str, listing: Listing) -> Iterator[Finding]:
         )
 
 
-def empty_recording(recording: "Recording") -> Finding:
+def empty_recording(recording: RecordSource) -> Finding:
     cause = "nothing was recorded, everything was dropped, or this is not the folder that was recorded to"
     fix = "check that recording was enabled and the step, rank and kind filters let something through"
     other = recognised(recording.tree)

@@ -6,7 +6,7 @@ from rldbg.core import Identity, SampleId
 from rldbg.recording import Record, RecordKey
 from rldbg.recording.formats import native
 from rldbg.recording.formats.checksum import crc32_of
-from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.journal import JournalWriter
 
 
 class Writer:
@@ -14,7 +14,7 @@ class Writer:
 
     def __init__(self, root, identity=None):
         self.root = root
-        self.journal = Journal(root, identity or Identity(role="policy", host="elsewhere", pid=1), "safetensors")
+        self.journal = JournalWriter(root, identity or Identity(role="policy", host="elsewhere", pid=1), "safetensors")
         self._id = 0
 
     def intent(self, key, rows=2):

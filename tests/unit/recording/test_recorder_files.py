@@ -14,7 +14,7 @@ import rldbg
 from rldbg.core import Identity, SampleId
 from rldbg.recording import Recorder, RecorderSettings
 from rldbg.recording.recorder import whole_file
-from rldbg.recording.recorder.filing import Filing
+from rldbg.recording.recorder.file_writer import FileWriter
 from rldbg.recording.recorder.pipeline import Pipeline
 
 SAMPLES = [("g0", 0), ("g0", 1)]
@@ -313,7 +313,7 @@ def test_an_error_nobody_thought_of_stops_the_recording_and_answers_who_waits(
     def fail(*_: object) -> None:
         raise RuntimeError("unheard of")
 
-    monkeypatch.setattr(Filing, "file", fail)
+    monkeypatch.setattr(FileWriter, "file", fail)
     with Recorder(tmp_path) as recorder:
         recorder.record("mine", step=0, x=np.zeros(values))
         recorder.record("mine", step=0, micro=1, x=np.zeros(values))
@@ -352,9 +352,9 @@ def test_the_end_of_a_process_fits_into_the_grace_of_slurm_and_kubernetes(
     waits: list[float | None] = []
     monkeypatch.setattr(Pipeline, "flush", lambda _, timeout_s: waits.append(timeout_s) is not None)
     recorder = Recorder(tmp_path, exit_flush_s=0.4)
-    session = recorder._session
-    assert session is not None
-    with session._turn:  # another thread is inside record()
+    writer = recorder._writer
+    assert writer is not None
+    with writer._turn:  # another thread is inside record()
         leaving = threading.Thread(target=recorder._finish)
         leaving.start()
         leaving.join()

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError
+from rldbg.recording import step_files
 from rldbg.recording.kinds import KINDS
-from rldbg.recording.layouts import step_files
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of
 from rldbg.recording.layouts.dictionary_files import content_record, load_content
 from rldbg.recording.layouts.pickled import mentions

@@ -24,6 +24,8 @@ from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record
 METADATA_KEY = "rldbg"
 
 Flat = np.ndarray | EncodedArray
+Form = tuple[str, str]
+"""The layout and dtype of a field."""
 
 
 class _Absent:
@@ -34,11 +36,19 @@ _ABSENT = _Absent()
 _ABSENT_JSON = {"$absent": True}
 
 
+def forms_of(fields: Mapping[str, Any]) -> dict[str, Form]:
+    """The form of each field of a record."""
+    return {name: form_of(value) for name, value in fields.items()}
+
+
+def forms_agree(first: Mapping[str, Form], other: Mapping[str, Form]) -> bool:
+    """Whether fields can share a file: a field is one flat array there, so it has one layout and dtype."""
+    return all(first.get(name, form) == form for name, form in other.items())
+
+
 def can_join(first: Record, other: Record) -> bool:
-    """Whether two records may share a file: one process, one step, each common field of one layout and dtype."""
-    common = first.fields.keys() & other.fields.keys()
-    same_forms = all(_signature(first.fields[name]) == _signature(other.fields[name]) for name in common)
-    return same_forms and _belongs_to(first) == _belongs_to(other)
+    """Whether two records may share a file: one process, one step, each common field of one form."""
+    return forms_agree(forms_of(first.fields), forms_of(other.fields)) and _belongs_to(first) == _belongs_to(other)
 
 
 def _belongs_to(record: Record) -> tuple[Any, ...]:
@@ -170,8 +180,8 @@ def decode(path: Path | str) -> NativeFile:
         return NativeFile(Path(path), keys, metadata, tensors)
 
 
-def _signature(value: Any) -> tuple[str, str]:
-    """A field's layout and dtype: what must agree between the micro-batches of a file."""
+def form_of(value: Any) -> Form:
+    """A field's layout and dtype: what must agree between the records of a file."""
     if isinstance(value, Ragged):
         values: Any = value.values
         return "ragged", values.dtype if isinstance(values, EncodedArray) else _dtype_name(values.dtype)
@@ -190,7 +200,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 def _encode_field(name: str, values: list[Any], columns: list[tuple[str, str, list[np.ndarray]]]) -> dict[str, Any]:
     """What the header says about a field; its arrays are added to the columns."""
     present = [value for value in values if value is not _ABSENT]
-    forms = set(map(_signature, present))
+    forms = set(map(form_of, present))
     if len(forms) > 1:
         raise ValueError(f"records whose {name} differs in layout or dtype cannot share a file: {sorted(forms)}")
     ((layout, dtype),) = forms

@@ -64,7 +64,7 @@ class PinnedSlabs:
         return range(begin // _SLAB_BYTES, -(-(begin + target.nbytes) // _SLAB_BYTES))
 
 
-class Landing:
+class PendingCopy:
     """One tensor on its way to host memory."""
 
     __slots__ = ("_dtype", "_shape", "itemsize", "nbytes", "target", "tensor")
@@ -73,7 +73,7 @@ class Landing:
         self.tensor = tensor
         self.nbytes: int = tensor.nbytes
         self.itemsize: int = tensor.itemsize
-        self.target: np.ndarray  # where it lands; its parcel says
+        self.target: np.ndarray  # given by its batch
         self._dtype = tensor.dtype
         self._shape = tensor.shape
 
@@ -92,35 +92,35 @@ class _Copy(NamedTuple):
     target: np.ndarray
 
 
-class Parcel:
-    """Tensors that travel as one: one piece of host memory, one clone, one copy."""
+class TransferBatch:
+    """Tensors that are transferred as one: one piece of host memory, one clone, one copy."""
 
-    def __init__(self, landings: list[Landing], take: Take) -> None:
+    def __init__(self, pending: list[PendingCopy], take: Take) -> None:
         # Wide values first, so that each tensor's bytes are aligned for its type.
-        self._landings = sorted(landings, key=_ITEMSIZE, reverse=True)
-        self.nbytes = sum(map(_NBYTES, landings))
+        self._pending = sorted(pending, key=_ITEMSIZE, reverse=True)
+        self.nbytes = sum(map(_NBYTES, pending))
         self.target = take(self.nbytes)
         start = 0
-        for landing in self._landings:
-            landing.target = self.target[start : start + landing.nbytes]
-            start += landing.nbytes
+        for copy in self._pending:
+            copy.target = self.target[start : start + copy.nbytes]
+            start += copy.nbytes
 
     def clone(self) -> list[_Copy]:
-        if len(self._landings) == 1:
+        if len(self._pending) == 1:
             (tensor,) = self._tensors()
             return [_Copy(_bytes(tensor.clone(memory_format=_torch().contiguous_format)), self.target)]
         return [_Copy(_torch().cat([_bytes(tensor) for tensor in self._tensors()]), self.target)]
 
     def in_place(self) -> list[_Copy]:
         """The caller's own tensors, each by a copy of its own; one that is scattered in memory is put together."""
-        targets = (landing.target for landing in self._landings)
+        targets = (copy.target for copy in self._pending)
         return [_Copy(_bytes(tensor), target) for tensor, target in zip(self._tensors(), targets, strict=True)]
 
     def _tensors(self) -> list[Any]:
         """The caller's tensors, let go of: what travels is held by the transfer."""
-        tensors = [landing.tensor for landing in self._landings]
-        for landing in self._landings:
-            landing.tensor = None
+        tensors = [copy.tensor for copy in self._pending]
+        for copy in self._pending:
+            copy.tensor = None
         return tensors
 
 
@@ -128,20 +128,20 @@ def _bytes(tensor: Any) -> Any:
     return tensor.contiguous().view(-1).view(_torch().uint8)
 
 
-def parcels_of(landings: list[Landing], take: Take) -> list[Parcel]:
+def transfer_batches(pending: list[PendingCopy], take: Take) -> list[TransferBatch]:
     """Neighbours that together have at most the bytes of a slab, so that the buffer need not hold more in one piece."""
-    groups: list[list[Landing]] = [[]]
+    groups: list[list[PendingCopy]] = [[]]
     size = 0
-    for landing in landings:
-        size += landing.nbytes
+    for copy in pending:
+        size += copy.nbytes
         if size > _SLAB_BYTES and groups[-1]:
             groups.append([])
-            size = landing.nbytes
-        groups[-1].append(landing)
-    return [Parcel(group, take) for group in groups]
+            size = copy.nbytes
+        groups[-1].append(copy)
+    return [TransferBatch(group, take) for group in groups]
 
 
-class Lane:
+class DeviceStream:
     """One device: its side stream and how much of its memory our clones take."""
 
     def __init__(self, device: Any, slabs: PinnedSlabs, buffer_bytes: int) -> None:
@@ -153,22 +153,22 @@ class Lane:
         self._taken = 0
         self._freed = 0
 
-    def send(self, landings: list[Landing], take: Take) -> "Transfer":
+    def send(self, pending: list[PendingCopy], take: Take) -> "Transfer":
         """Starts the way of these tensors. The caller may overwrite them in stream order when this returns."""
-        parcels = parcels_of(landings, take)
-        for parcel in parcels:
-            self.slabs.pin(parcel.target)
-        size = sum(parcel.nbytes for parcel in parcels)
+        batches = transfer_batches(pending, take)
+        for batch in batches:
+            self.slabs.pin(batch.target)
+        size = sum(batch.nbytes for batch in batches)
         stream = _cuda().current_stream(self._device)
         if self._taken - self._freed + size <= self._buffer_bytes:
-            transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.clone()], held_bytes=size)
+            transfer = Transfer(self, [copy for batch in batches for copy in batch.clone()], held_bytes=size)
             self._taken += size
             transfer.ready.record(stream)
         else:
-            transfer = Transfer(self, [copy for parcel in parcels for copy in parcel.in_place()])
+            transfer = Transfer(self, [copy for batch in batches for copy in batch.in_place()])
             transfer.ready.record(stream)
             transfer.begin()
-            stream.wait_event(transfer.landed)
+            stream.wait_event(transfer.copied)
         return transfer
 
     def free(self, size: int) -> None:
@@ -179,11 +179,11 @@ class Lane:
 class Transfer:
     """The tensors of one record on one device. begin() and finish() belong to the pipeline's thread."""
 
-    def __init__(self, lane: Lane, copies: list[_Copy], held_bytes: int = 0) -> None:
+    def __init__(self, stream: DeviceStream, copies: list[_Copy], held_bytes: int = 0) -> None:
         self.ready = _cuda().Event()
         # A blocking event lets the waiting thread sleep instead of spinning on a core.
-        self.landed = _cuda().Event(blocking=True)
-        self.lane = lane
+        self.copied = _cuda().Event(blocking=True)
+        self.stream = stream
         self._copies = copies
         self._held_bytes = held_bytes
         self._begun = False
@@ -193,45 +193,45 @@ class Transfer:
         if self._begun:
             return
         self._begun = True
-        torch, side = _torch(), self.lane.side_stream
+        torch, side = _torch(), self.stream.side_stream
         side.wait_event(self.ready)
         with _cuda().stream(side):
             for source, target in self._copies:
                 if target.nbytes == 0:
                     continue
-                landing_place = torch.frombuffer(target, dtype=torch.uint8)
-                for start, end in itertools.pairwise(self.lane.slabs.cuts(target)):
-                    landing_place[start:end].copy_(source[start:end], non_blocking=True)
-            self.landed.record(side)
+                destination = torch.frombuffer(target, dtype=torch.uint8)
+                for start, end in itertools.pairwise(self.stream.slabs.cuts(target)):
+                    destination[start:end].copy_(source[start:end], non_blocking=True)
+            self.copied.record(side)
 
     def finish(self) -> None:
         """Waits until the bytes are in host memory, then lets the clones go."""
         self.begin()
-        self.landed.synchronize()
+        self.copied.synchronize()
         self._copies = []
-        self.lane.free(self._held_bytes)
+        self.stream.free(self._held_bytes)
 
 
 class Devices:
-    """The lanes of a recorder, one per device, made when its first tensor comes."""
+    """The streams of a recorder, one per device, made when its first tensor comes."""
 
     def __init__(self, arena: Arena, buffer_bytes: int) -> None:
         self._slabs = PinnedSlabs(arena)
         self._buffer_bytes = buffer_bytes
-        self._lanes: dict[Any, Lane] = {}
+        self._streams: dict[Any, DeviceStream] = {}
 
-    def send(self, landings: list[Landing], take: Take) -> list[Transfer]:
+    def send(self, pending: list[PendingCopy], take: Take) -> list[Transfer]:
         """Starts the way of these tensors into memory that is taken for them."""
         if _cuda().is_current_stream_capturing():
             raise ValueError("nothing can be recorded while a CUDA graph is being captured")
-        by_device: dict[Any, list[Landing]] = {}
-        for landing in landings:
-            by_device.setdefault(landing.tensor.device, []).append(landing)
+        by_device: dict[Any, list[PendingCopy]] = {}
+        for copy in pending:
+            by_device.setdefault(copy.tensor.device, []).append(copy)
         transfers = []
         for device, group in by_device.items():
-            if device not in self._lanes:
-                self._lanes[device] = Lane(device, self._slabs, self._buffer_bytes)
-            transfers.append(self._lanes[device].send(group, take))
+            if device not in self._streams:
+                self._streams[device] = DeviceStream(device, self._slabs, self._buffer_bytes)
+            transfers.append(self._streams[device].send(group, take))
         return transfers
 
     def close(self) -> None:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rldbg.recording.kinds import Scope
-from rldbg.recording.recorder.complaints import Complaints
 from rldbg.recording.recorder.preparation import Prepared
+from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.settings import ParameterMode, RecorderSettings
 from rldbg.recording.recorder.tensors import dtype_name, plain_tensor
-from rldbg.recording.recorder.ticket import Ticket
+from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import EncodedArray, RecordKey
 
 # So much of a model is handed over as one; the buffer has to hold it in one piece.
@@ -45,21 +45,21 @@ class _Described(NamedTuple):
     facts: dict[str, Any]
 
 
-def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: Complaints) -> list[Prepared]:
+def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: WarnOnce) -> list[Prepared]:
     """Every parameter that matches, ready to be handed over; says what is in the way when there is none.
 
     The field that holds the values has the name of the kind: `param` or `gradient`.
     """
     if _are_flattened(model):
         hint = "set use_orig_params=True to record them by name"
-        complaints.once("use_orig_params", f"FSDP has flattened the parameters: {hint}")
+        warn_once("use_orig_params", f"FSDP has flattened the parameters: {hint}")
         return []
     chosen = _select(model, settings.parameter_patterns, gradient=key.kind == "gradient")
     if not chosen:
         known = ", ".join(_plain_name(name) for name, _ in itertools.islice(model.named_parameters(), 5))
         patterns = ", ".join(settings.parameter_patterns)
         what = "parameter" if key.kind == "param" else "parameter with a gradient"
-        complaints.once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
+        warn_once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
     if settings.gather_shards:
         chosen = _gather(chosen)
     is_flat = any(map(_is_flat_sharded, model.modules()))
@@ -68,7 +68,7 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: 
     prepared, first = [], 0
     for family in _families(described, together):
         facts = [item.facts for item in family]
-        ticket = Ticket(
+        header = RecordHeader(
             key=key._replace(micro=first),
             scope=Scope.RANK,
             rows=0,
@@ -77,7 +77,7 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, complaints: 
             records=len(family),
             unfold=partial(_unfold, key.kind, settings.parameter_mode, facts),
         )
-        prepared.append(Prepared(ticket, {str(number): item.local for number, item in enumerate(family)}))
+        prepared.append(Prepared(header, {str(number): item.local for number, item in enumerate(family)}))
         first += len(family)
     return prepared
 

@@ -13,11 +13,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from rldbg.recording.journal import JournalWriter
 from rldbg.recording.recorder import schema
-from rldbg.recording.recorder.complaints import Complaints
-from rldbg.recording.recorder.filing import Filing, OverBudget
-from rldbg.recording.recorder.gathering import Batch, Gathering, Handed
-from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.recorder.batcher import Batch, Batcher, QueuedRecord
+from rldbg.recording.recorder.file_writer import FileWriter, OverBudget
+from rldbg.recording.recorder.warn_once import WarnOnce
 
 # Files smaller than this are passed on several at once, or written by the dispatching thread itself when there are few:
 # passing one on would cost more than it saves.
@@ -53,7 +53,7 @@ class _Close(NamedTuple):
     """Nothing comes after this."""
 
 
-_Message = Handed | _EndStep | _Flush | _Finished | _Relieve | _Close
+_Message = QueuedRecord | _EndStep | _Flush | _Finished | _Relieve | _Close
 
 
 class _Job(NamedTuple):
@@ -69,18 +69,18 @@ class Pipeline:
     def __init__(
         self,
         *,
-        filing: Filing,
-        journal: Journal,
-        gathering: Gathering,
-        complaints: Complaints,
+        file_writer: FileWriter,
+        journal: JournalWriter,
+        batcher: Batcher,
+        warn_once: WarnOnce,
         threads: int,
         stop: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._filing = filing
+        self._file_writer = file_writer
         self._journal = journal
-        self._gathering = gathering
-        self._complaints = complaints
+        self._batcher = batcher
+        self._warn_once = warn_once
         self._stop = stop
         self._is_stopped = is_stopped
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
@@ -99,7 +99,7 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def hand_over(self, record: Handed) -> None:
+    def hand_over(self, record: QueuedRecord) -> None:
         """One thread at a time."""
         self._inbox.put(record)
         self._bytes_handed += record.snapshot.memory.size
@@ -142,16 +142,16 @@ class Pipeline:
         message = self._next()
         match message:
             case None:
-                self._send(self._gathering.overdue(time.monotonic()))
-            case Handed():
+                self._send(self._batcher.overdue(time.monotonic()))
+            case QueuedRecord():
                 self._take_in(message)
             case _EndStep(step):
-                self._send(self._gathering.end_step(step))
+                self._send(self._batcher.end_step(step))
             case _Relieve():
-                self._send(self._gathering.close_all())
+                self._send(self._batcher.close_all())
             case _Flush(reached, smallest_first):
                 try:
-                    self._send(self._gathering.close_all())
+                    self._send(self._batcher.close_all())
                     if smallest_first:
                         self._sort_jobs()
                     self._file_small()
@@ -178,7 +178,7 @@ class Pipeline:
         Whatever lies in the inbox is looked at early, so that copies from devices run one behind the other.
         """
         if not self._backlog:
-            deadline = self._gathering.deadline()
+            deadline = self._batcher.deadline()
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 self._backlog.append(self._inbox.get(timeout=timeout))
@@ -188,12 +188,12 @@ class Pipeline:
             while not self._inbox.empty():
                 self._backlog.append(self._inbox.get())
             for message in self._backlog:
-                if isinstance(message, Handed):
-                    message.snapshot.begin_landing()
+                if isinstance(message, QueuedRecord):
+                    message.snapshot.begin_copies()
         return self._backlog.popleft()
 
     def _be_patient(self) -> None:
-        if isinstance(self._backlog[0], Handed):
+        if isinstance(self._backlog[0], QueuedRecord):
             deadline = time.monotonic() + _PATIENCE_S
             with contextlib.suppress(Empty):
                 while (left_s := deadline - time.monotonic()) > 0:
@@ -204,20 +204,20 @@ class Pipeline:
         while not self._reasons_to_hurry.empty():
             self._reasons_to_hurry.get()
 
-    def _take_in(self, record: Handed) -> None:
+    def _take_in(self, record: QueuedRecord) -> None:
         try:
-            record.snapshot.land()
+            record.snapshot.finish_copies()
         except Exception as error:  # noqa: BLE001 - a device error belongs to the trainer, which sees it itself
             self._give_up([record], f"{type(error).__name__}: {error}")
             return
-        if record.ticket.unfold is None:
+        if record.header.unfold is None:
             self._complain_of(record)
-        self._send(self._gathering.add(record, time.monotonic()))
+        self._send(self._batcher.add(record, time.monotonic()))
 
-    def _complain_of(self, record: Handed) -> None:
-        key, samples = record.ticket.key, record.ticket.samples
+    def _complain_of(self, record: QueuedRecord) -> None:
+        key, samples = record.header.key, record.header.samples
         for problem in schema.problems(key.kind, record.snapshot.fields, len(samples)):
-            self._complaints.once(problem, f"{problem} (step {key.step}); recorded as it is")
+            self._warn_once(problem, f"{problem} (step {key.step}); recorded as it is")
 
     def _send(self, batches: list[Batch]) -> None:
         for batch in batches:
@@ -283,15 +283,15 @@ class Pipeline:
 
     def _write_file(self, batch: Batch) -> None:
         try:
-            buffers = self._filing.encode(batch)
+            buffers = self._file_writer.encode(batch)
         except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on
             self._give_up(batch.records, f"{type(error).__name__}: {error}")
             return
-        self._filing.file(batch, buffers, lambda help: self._jobs.put(_Job(help)))
+        self._file_writer.file(batch, buffers, lambda help: self._jobs.put(_Job(help)))
 
-    def _give_up(self, records: list[Handed], reason: str) -> None:
-        key = records[0].ticket.key
-        self._complaints.once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
+    def _give_up(self, records: list[QueuedRecord], reason: str) -> None:
+        key = records[0].header.key
+        self._warn_once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
         for record in records:
             _let_go(record)
         try:
@@ -300,7 +300,7 @@ class Pipeline:
             self._stop(str(error))
 
 
-def _let_go(record: Handed) -> None:
+def _let_go(record: QueuedRecord) -> None:
     record.snapshot.memory.release()
     record.snapshot.fields = {}
     if record.written is not None:

@@ -12,12 +12,12 @@ from typing import Any, Self
 
 from rldbg.core import Environment, Identity
 from rldbg.recording.recorder import parameters
-from rldbg.recording.recorder.complaints import Complaints
 from rldbg.recording.recorder.preparation import Call, prepare
 from rldbg.recording.recorder.process_end import ProcessEnd
+from rldbg.recording.recorder.process_writer import ProcessWriter
 from rldbg.recording.recorder.sample_ids import SampleIds
-from rldbg.recording.recorder.session import Session
 from rldbg.recording.recorder.settings import RecorderSettings
+from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import RecordKey
 
 # An exit so long after a SIGTERM has another reason: the process has survived every usual grace period.
@@ -45,20 +45,20 @@ class Recorder:
         self.settings = settings
         self.identity = identity or Identity.from_environment(Environment())
         self._admitted = settings.admits(self.identity)
-        self._complaints = Complaints()
+        self._warn_once = WarnOnce()
         self._sample_ids = SampleIds()
         self._closed = False
         self._signalled_at = -math.inf
         self._unopened: str | None = None
-        self._session: Session | None = None
+        self._writer: ProcessWriter | None = None
         self._process_end: ProcessEnd | None = None
         if self._admitted:
-            self._open_session()
+            self._open_writer()
 
     @property
     def stopped(self) -> str | None:
         """Why the recorder stopped itself; None while it records."""
-        return self._unopened or (self._session.stopped if self._session else None)
+        return self._unopened or (self._writer.stopped if self._writer else None)
 
     def wants(self, kind: str, step: int) -> bool:
         """Whether a record of this kind and step would be kept; cheap, so that callers can skip their own work."""
@@ -90,7 +90,7 @@ class Recorder:
                 )
                 self._record(Call(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
+            self._warn_once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def record_parameters(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the parameters that match the patterns, after the optimizer step."""
@@ -102,28 +102,28 @@ class Recorder:
 
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
-        session = self._own_session()
-        if session is not None and (whole := self._whole(step)) is not None:
-            session.end_step(whole)
+        writer = self._own_writer()
+        if writer is not None and (whole := self._whole(step)) is not None:
+            writer.end_step(whole)
 
     def pin(self, step: int) -> None:
         """Keeps this step for good, whatever `keep_last` says."""
-        session = self._own_session()
-        if session is not None and (whole := self._whole(step)) is not None:
-            session.pin(whole)
+        writer = self._own_writer()
+        if writer is not None and (whole := self._whole(step)) is not None:
+            writer.pin(whole)
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all that was recorded is on disk; False when that took longer than the timeout."""
-        session = self._own_session()
-        return True if session is None else session.flush(timeout_s)
+        writer = self._own_writer()
+        return True if writer is None else writer.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Writes what is left and ends the recording; False when that took longer than the timeout."""
-        session = self._own_session()
+        writer = self._own_writer()
         self._closed = True
-        if session is None:
+        if writer is None:
             return True
-        finished = session.close(timeout_s)
+        finished = writer.close(timeout_s)
         if self._process_end is not None:
             self._process_end.cancel()
         return finished
@@ -140,42 +140,42 @@ class Recorder:
         kinds = self.settings.kinds
         return (kinds is None or kind in kinds) and step % self.settings.every_n_steps == 0
 
-    def _open_session(self) -> Session | None:
-        self._session = None
+    def _open_writer(self) -> ProcessWriter | None:
+        self._writer = None
         identity = replace(self.identity, pid=os.getpid())
         try:
-            self._session = Session(self.settings, identity, self._complaints)
+            self._writer = ProcessWriter(self.settings, identity, self._warn_once)
             self._process_end = ProcessEnd(finish=self._finish, on_signal=self._flush_for_signal)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._unopened = f"{self.settings.directory} cannot be recorded to: {error}"
-            self._complaints.once("stop", f"recording is off, training goes on: {self._unopened}")
-        return self._session
+            self._warn_once("stop", f"recording is off, training goes on: {self._unopened}")
+        return self._writer
 
-    def _own_session(self) -> Session | None:
-        """This process's session, if it has one: a child made by fork does not, until it records."""
-        session = self._session
-        return session if session is not None and session.process == os.getpid() and not self._closed else None
+    def _own_writer(self) -> ProcessWriter | None:
+        """This process's writer, if it has one: a child made by fork does not, until it records."""
+        writer = self._writer
+        return writer if writer is not None and writer.process == os.getpid() and not self._closed else None
 
-    def _session_to_record(self) -> Session | None:
-        return self._own_session() or (None if self._closed else self._open_session())
+    def _writer_to_record(self) -> ProcessWriter | None:
+        return self._own_writer() or (None if self._closed else self._open_writer())
 
     def _record(self, call: Call) -> None:
-        session = self._session_to_record()
-        if session is None:
+        writer = self._writer_to_record()
+        if writer is None:
             return
         try:
             prepared = prepare(call, self.settings, self._sample_ids)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            session.refuse(call.key, f"{type(error).__name__}: {error}")
+            writer.refuse(call.key, f"{type(error).__name__}: {error}")
             return
         if prepared is not None:
-            session.hand_over(prepared.ticket, prepared.fields)
+            writer.hand_over(prepared.header, prepared.fields)
 
     def _whole(self, step: Any) -> int | None:
         try:
             return index(step)
         except TypeError:
-            self._complaints.once(f"step {step!r}", f"a step is a whole number, not {step!r}: left out")
+            self._warn_once(f"step {step!r}", f"a step is a whole number, not {step!r}: left out")
             return None
 
     def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:
@@ -186,13 +186,13 @@ class Recorder:
             if not (wanted or collective) or not self.settings.parameter_patterns:
                 return
             key = RecordKey(kind, index(step), self.identity.rank, 0, index(epoch), index(mini_batch))
-            prepared = list(parameters.prepare(key, model, self.settings, self._complaints))
-            session = self._session_to_record() if wanted else None
-            if session is not None:
-                for ticket, fields in prepared:
-                    session.hand_over(ticket, fields)
+            prepared = list(parameters.prepare(key, model, self.settings, self._warn_once))
+            writer = self._writer_to_record() if wanted else None
+            if writer is not None:
+                for header, fields in prepared:
+                    writer.hand_over(header, fields)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            self._complaints.once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
+            self._warn_once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
     def _finish(self) -> None:
         self.close(self._left_to_exit_s())

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rldbg.core import Identity, SampleId, UsageError
 from rldbg.recording.recorder.sample_ids import as_sample_id
+from rldbg.recording.step_files import Format
 
-Format = Literal["safetensors", "pt", "jsonl"]
 ParameterMode = Literal["full", "hash"]
 WhenFull = Literal["block", "drop"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.recording.kinds import Shape
-from rldbg.recording.recorder.device import Devices, Landing, Transfer
+from rldbg.recording.recorder.device import Devices, PendingCopy, Transfer
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
 from rldbg.recording.recorder.memory import Memory
 from rldbg.recording.recorder.schema import shape_of
@@ -24,17 +24,17 @@ _NUMBERS = frozenset({type(None), bool, int, float})
 class Snapshot:
     """The fields of one record in memory of the recorder's own.
 
-    Fields on a device are Landings until land() has been called, by the pipeline's thread.
+    Fields on a device are PendingCopies until finish_copies() has been called, by the pipeline's thread.
     """
 
-    __slots__ = ("_devices", "_kind", "_landings", "_leaves", "_transfers", "fields", "memory")
+    __slots__ = ("_devices", "_kind", "_leaves", "_pending", "_transfers", "fields", "memory")
 
     def __init__(self, kind: str, memory: Memory, devices: Devices) -> None:
         self.memory = memory
         self.fields: dict[str, Any] = {}
         self._kind = kind
         self._devices = devices
-        self._landings: list[Landing] = []
+        self._pending: list[PendingCopy] = []
         self._transfers: list[Transfer] = []
         self._leaves = _RECORD_LEAVES
 
@@ -60,22 +60,22 @@ class Snapshot:
 
     def seal(self) -> None:
         """Ends the training thread's part: from here on the caller's data is its own again."""
-        if self._landings:
-            self._transfers = self._devices.send(self._landings, self._take)
+        if self._pending:
+            self._transfers = self._devices.send(self._pending, self._take)
         if self._leaves:
             self._take(0)
 
-    def begin_landing(self) -> None:
+    def begin_copies(self) -> None:
         for transfer in self._transfers:
             transfer.begin()
 
-    def land(self) -> None:
+    def finish_copies(self) -> None:
         """Waits for what is still on a device; afterwards every field is in host memory."""
         for transfer in self._transfers:
             transfer.finish()
-        if self._landings:
-            self.fields = {name: _landed(value) for name, value in self.fields.items()}
-            self._landings = []
+        if self._pending:
+            self.fields = {name: _copied(value) for name, value in self.fields.items()}
+            self._pending = []
 
     def _add_list(self, name: str, values: Sequence[Any]) -> None:
         first = values[0]
@@ -105,7 +105,7 @@ class Snapshot:
             return
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([int(np.prod(shape)) for shape in shapes], out=offsets[1:])
-        self.fields[name] = _PendingRagged(flat, offsets) if isinstance(flat, Landing) else Ragged(flat, offsets)
+        self.fields[name] = _PendingRagged(flat, offsets) if isinstance(flat, PendingCopy) else Ragged(flat, offsets)
         if any(len(shape) != 1 for shape in shapes):
             self.fields[f"{name}_shapes"] = self._plain(shapes)
 
@@ -120,8 +120,8 @@ class Snapshot:
     def _own_tensor(self, tensor: Any) -> Any:
         tensor = plain_tensor(tensor)
         if tensor.device.type == "cuda":
-            self._landings.append(Landing(tensor))
-            return self._landings[-1]
+            self._pending.append(PendingCopy(tensor))
+            return self._pending[-1]
         array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
         return self._own_encoded(array) if isinstance(array, EncodedArray) else self._own(array)
 
@@ -180,7 +180,7 @@ class Snapshot:
             return [self._plain(item) for item in value]
         if is_tensor(value):
             owned = self._own_tensor(value)
-            return owned if isinstance(owned, Landing) else _landed_data(owned)
+            return owned if isinstance(owned, PendingCopy) else _copied_data(owned)
         if isinstance(value, np.ndarray):
             return self._plain(value.tolist())
         if isinstance(value, bool | int | float):  # subclasses, such as IntEnum
@@ -203,29 +203,29 @@ def _text_among_atoms(value: dict[Any, Any]) -> int | None:
 class _PendingRagged:
     """Ragged rows whose values are still on a device."""
 
-    def __init__(self, values: Landing, offsets: np.ndarray) -> None:
+    def __init__(self, values: PendingCopy, offsets: np.ndarray) -> None:
         self.values = values
         self.offsets = offsets
 
 
-def _landed(value: Any) -> Any:
-    """A field with every Landing in it replaced by the array it has become."""
-    if isinstance(value, Landing):
+def _copied(value: Any) -> Any:
+    """A field with every PendingCopy in it replaced by the array it has become."""
+    if isinstance(value, PendingCopy):
         return value.array()
     if isinstance(value, _PendingRagged):
         return Ragged(value.values.array(), value.offsets)  # type: ignore[arg-type]
-    return _landed_data(value) if isinstance(value, dict | list) else value
+    return _copied_data(value) if isinstance(value, dict | list) else value
 
 
-def _landed_data(value: Any) -> Any:
-    if isinstance(value, Landing):
+def _copied_data(value: Any) -> Any:
+    if isinstance(value, PendingCopy):
         value = value.array()
     if isinstance(value, EncodedArray):
         value = value.decode()
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, dict):
-        return {key: _landed_data(item) for key, item in value.items()}
+        return {key: _copied_data(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_landed_data(item) for item in value]
+        return [_copied_data(item) for item in value]
     return value

@@ -7,7 +7,7 @@ import numpy as np
 
 from rldbg.core import prompt_hash
 from rldbg.recording.kinds import KINDS, Shape
-from rldbg.recording.records import EncodedArray, Ragged
+from rldbg.recording.records import Ragged
 
 TRAJECTORY_KINDS = frozenset({"trajectory", "prepared_trajectories"})
 _PER_TOKEN = tuple(field.name for field in KINDS["prepared_trajectories"].fields if field.shape is Shape.TOKENS)
@@ -39,7 +39,10 @@ def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     tokens, loss_mask = fields.get("tokens"), fields.get("loss_mask")
     if kind not in TRAJECTORY_KINDS or not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
         return ()
-    if not np.array_equal(tokens.offsets, loss_mask.offsets) or isinstance(tokens.values, EncodedArray):
+    if not np.array_equal(tokens.offsets, loss_mask.offsets):
+        return ()
+    ids: Any = tokens.values
+    if not isinstance(ids, np.ndarray):  # a dtype that numpy does not have holds no token ids
         return ()
     starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
     trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
@@ -49,7 +52,7 @@ def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     for first in range(0, len(starts), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         offset = int(starts[first])
-        wide = tokens.values[offset : int(ends[part][-1])].astype("<i8", copy=False)
+        wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
         for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
             prompt = wide[start - offset : end - offset].tobytes()
             if prompt not in known:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rldbg.recording.recorder.device import Landing, Parcel, parcels_of
+from rldbg.recording.recorder.device import PendingCopy, TransferBatch, transfer_batches
 from rldbg.recording.recorder.memory import HeapMemory
 from rldbg.recording.records import EncodedArray
 
@@ -20,19 +20,19 @@ TENSORS = {
 }
 
 
-def travel(parcel: Parcel, way: str) -> None:
-    for source, target in getattr(parcel, way)():
+def travel(batch: TransferBatch, way: str) -> None:
+    for source, target in getattr(batch, way)():
         np.copyto(target, source.numpy())
 
 
 @pytest.mark.parametrize("way", ["clone", "in_place"])
 @pytest.mark.parametrize("names", [list(TENSORS), ["empty"], ["turned"], ["number", "tokens"]])
 def test_every_tensor_arrives(way: str, names: list[str]) -> None:
-    landings = {name: Landing(TENSORS[name]) for name in names}
-    (parcel,) = parcels_of(list(landings.values()), HeapMemory().take)
-    travel(parcel, way)
-    for name, landing in landings.items():
-        array = landing.array()
+    pending = {name: PendingCopy(TENSORS[name]) for name in names}
+    (batch,) = transfer_batches(list(pending.values()), HeapMemory().take)
+    travel(batch, way)
+    for name, copy in pending.items():
+        array = copy.array()
         found = torch.from_numpy(array.decode() if isinstance(array, EncodedArray) else array)
         torch.testing.assert_close(found, TENSORS[name].to(found.dtype), equal_nan=True, rtol=0, atol=0)
         values = array.bits if isinstance(array, EncodedArray) else array
@@ -41,8 +41,8 @@ def test_every_tensor_arrives(way: str, names: list[str]) -> None:
 
 def test_a_clone_is_not_the_tensor_of_the_caller() -> None:
     tensors = [torch.ones(4), torch.ones(3, dtype=torch.int64)]
-    (both,) = parcels_of([Landing(tensor) for tensor in tensors], HeapMemory().take)
-    (one,) = parcels_of([Landing(tensors[0])], HeapMemory().take)
+    (both,) = transfer_batches([PendingCopy(tensor) for tensor in tensors], HeapMemory().take)
+    (one,) = transfer_batches([PendingCopy(tensors[0])], HeapMemory().take)
     copies = [*both.clone(), *one.clone()]
     for tensor in tensors:
         tensor.fill_(77)
@@ -52,6 +52,6 @@ def test_a_clone_is_not_the_tensor_of_the_caller() -> None:
 
 def test_large_tensors_travel_apart() -> None:
     sizes = [2**20, 40 * 2**20, 2**20, 2**20, 31 * 2**20]
-    landings = [Landing(torch.empty(size, dtype=torch.uint8)) for size in sizes]
-    parcels = parcels_of(landings, HeapMemory().take)
-    assert [parcel.nbytes for parcel in parcels] == [2**20, 40 * 2**20, 2 * 2**20, 31 * 2**20]
+    pending = [PendingCopy(torch.empty(size, dtype=torch.uint8)) for size in sizes]
+    batches = transfer_batches(pending, HeapMemory().take)
+    assert [batch.nbytes for batch in batches] == [2**20, 40 * 2**20, 2 * 2**20, 31 * 2**20]

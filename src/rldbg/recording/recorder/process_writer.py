@@ -1,4 +1,4 @@
-"""All that a recorder has in one process: its memory, journal and threads. A fork needs a session of its own."""
+"""All that a recorder has in one process: its memory, journal and threads. A fork needs a writer of its own."""
 
 import contextlib
 import itertools
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import Identity
+from rldbg.recording.journal import JournalWriter
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.complaints import Complaints
+from rldbg.recording.recorder.batcher import Batcher, QueuedRecord
 from rldbg.recording.recorder.device import Devices
-from rldbg.recording.recorder.filing import Filing
-from rldbg.recording.recorder.gathering import Gathering, Handed
-from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.recorder.file_writer import FileWriter
 from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, Memory, NoRoom, TooLarge
 from rldbg.recording.recorder.pipeline import Pipeline
+from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.recorder.snapshot import Snapshot
-from rldbg.recording.recorder.ticket import Ticket
+from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import RecordKey
 
 _LOOK_AGAIN_S = 1.0
@@ -29,43 +29,43 @@ _MOST_GATHERED_BYTES = 256 * 2**20
 _CLOSE_WAITS_S = 10.0
 
 
-class Session:
+class ProcessWriter:
     """Takes snapshots in the caller's thread and passes them on. Raises OSError only when it cannot be opened."""
 
-    def __init__(self, settings: RecorderSettings, identity: Identity, complaints: Complaints) -> None:
+    def __init__(self, settings: RecorderSettings, identity: Identity, warn_once: WarnOnce) -> None:
         self.process = os.getpid()
         self.stopped: str | None = None
         self._settings = settings
-        self._complaints = complaints
+        self._warn_once = warn_once
         self._stop_once = threading.Lock()
         self._turn = threading.Lock()
         self._turn_of: int | None = None
         self._closed = False
         self._ids = itertools.count()
-        self._journal = Journal(settings.directory, identity, settings.format)
+        self._journal = JournalWriter(settings.directory, identity, settings.format)
         self._arena = Arena(settings.buffer_bytes, settings.warm_bytes)
         self._devices = Devices(self._arena, settings.device_buffer_bytes)
         self._retention = Retention(settings.budget_bytes, settings.keep_last, settings.pinned_steps)
         self._pipeline = Pipeline(
-            filing=Filing(settings.directory, settings.format, identity, self._journal, self._retention),
+            file_writer=FileWriter(settings.directory, settings.format, identity, self._journal, self._retention),
             journal=self._journal,
-            gathering=Gathering(settings.gather_s, min(settings.buffer_bytes // 2, _MOST_GATHERED_BYTES)),
-            complaints=complaints,
+            batcher=Batcher(settings.gather_s, min(settings.buffer_bytes // 2, _MOST_GATHERED_BYTES)),
+            warn_once=warn_once,
             threads=settings.threads,
             stop=self.stop,
             is_stopped=lambda: self.stopped is not None,
         )
 
-    def hand_over(self, ticket: Ticket, fields: Mapping[str, Any]) -> None:
+    def hand_over(self, header: RecordHeader, fields: Mapping[str, Any]) -> None:
         """Notes the record in the journal, copies its fields and returns; a record that cannot be kept is a drop."""
         if self._turn_of == threading.get_ident():
-            self._complaints.once("signal", f"{ticket.key} was recorded by a signal handler amid another: left out")
+            self._warn_once("signal", f"{header.key} was recorded by a signal handler amid another: left out")
             return
         # One thread at a time takes memory: two that hold half of it each could wait for each other forever.
         with self._turn:
             self._turn_of = threading.get_ident()
             try:
-                written = self._journal_and_keep(ticket, fields)
+                written = self._journal_and_keep(header, fields)
             finally:
                 self._turn_of = None
         if written is not None:
@@ -73,7 +73,7 @@ class Session:
 
     def refuse(self, key: RecordKey, reason: str) -> None:
         """Notes a record that was handed over but cannot even be prepared."""
-        self._complaints.once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
+        self._warn_once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
         try:
             ids = (next(self._ids),)
             self._journal.intent(ids, key, 0)
@@ -114,54 +114,56 @@ class Session:
         if not self._stop_once.acquire(blocking=False):
             return
         self.stopped = reason
-        self._complaints.once("stop", f"recording stopped, training goes on: {reason}")
+        self._warn_once("stop", f"recording stopped, training goes on: {reason}")
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 
-    def _journal_and_keep(self, ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _journal_and_keep(self, header: RecordHeader, fields: Mapping[str, Any]) -> threading.Event | None:
         if self._closed:
             return None
-        ids = tuple(itertools.islice(self._ids, ticket.records))
+        ids = tuple(itertools.islice(self._ids, header.records))
         try:
-            self._journal.intent(ids, ticket.key, ticket.rows)
-            return self._keep(ids, ticket, fields)
+            self._journal.intent(ids, header.key, header.rows)
+            return self._keep(ids, header, fields)
         except OSError as error:
             self.stop(f"the journal cannot be written: {error}")
             return None
 
-    def _keep(self, ids: tuple[int, ...], ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _keep(self, ids: tuple[int, ...], header: RecordHeader, fields: Mapping[str, Any]) -> threading.Event | None:
         """Passes a snapshot on, or notes why there is none. Returns what to wait for if the caller must wait."""
         try:
-            return self._snapshot(ids, ticket, fields)
+            return self._snapshot(ids, header, fields)
         except NoRoom as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             reason = f"{type(error).__name__}: {error}"
-            self._complaints.once(f"{ticket.key.kind}: {reason}", f"cannot record {ticket.key}: {reason}")
+            self._warn_once(f"{header.key.kind}: {reason}", f"cannot record {header.key}: {reason}")
         self._journal.drop(ids, reason)
         return None
 
-    def _snapshot(self, ids: tuple[int, ...], ticket: Ticket, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _snapshot(
+        self, ids: tuple[int, ...], header: RecordHeader, fields: Mapping[str, Any]
+    ) -> threading.Event | None:
         try:
-            self._pass_on(ids, ticket, fields, ArenaMemory(self._arena, self._on_full))
+            self._pass_on(ids, header, fields, ArenaMemory(self._arena, self._on_full))
         except TooLarge as error:
             if self._settings.when_full == "drop":
                 raise NoRoom(str(error)) from error
             # Memory stays bounded because the caller waits for this one, as the policy says.
             written = threading.Event()
-            self._pass_on(ids, ticket, fields, HeapMemory(), written)
+            self._pass_on(ids, header, fields, HeapMemory(), written)
             return written
         return None
 
     def _pass_on(
         self,
         ids: tuple[int, ...],
-        ticket: Ticket,
+        header: RecordHeader,
         fields: Mapping[str, Any],
         memory: Memory,
         written: threading.Event | None = None,
     ) -> None:
-        snapshot = Snapshot(ticket.key.kind, memory, self._devices)
+        snapshot = Snapshot(header.key.kind, memory, self._devices)
         try:
             for name, value in fields.items():
                 snapshot.add(name, value)
@@ -169,7 +171,7 @@ class Session:
         except BaseException:
             memory.release()
             raise
-        self._pipeline.hand_over(Handed(ids, ticket, snapshot, written))
+        self._pipeline.hand_over(QueuedRecord(ids, header, snapshot, written))
 
     def _on_full(self) -> None:
         if self.stopped is not None:

@@ -1,4 +1,4 @@
-"""Everything about a record except its data; a model's parameters, one record each, share a ticket."""
+"""Everything about a record except its data; a model's parameters, one record each, share a header."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from rldbg.recording.kinds import Scope
 from rldbg.recording.records import RecordKey
 
 
-class Ticket(NamedTuple):
+class RecordHeader(NamedTuple):
     """Where a record belongs, whose rows it holds, and how it shares a file."""
 
     key: RecordKey

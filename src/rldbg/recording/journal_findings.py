@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rldbg.core import Finding, Severity
 from rldbg.recording.formats.checksum import crc32_of
-from rldbg.recording.layouts.journal import Done, Intent, Journals, Writer
+from rldbg.recording.journal import Done, Intent, Journals, Writer
 from rldbg.recording.records import RecordKey
 from rldbg.recording.tree import Tree
 

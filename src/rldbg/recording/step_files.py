@@ -1,13 +1,22 @@
-"""How the files of a recording are called. docs/recording.md is the contract."""
+"""Names of the files of a recording, as they are given and as they are read. docs/recording.md is the contract.
+
+<kind>/step_<step>[_epoch<e>_mini<m>][_rank<r>][_micro<m>][_part<n>].<format>
+"""
 
 import re
 from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from rldbg.recording.kinds import KINDS, Scope
-from rldbg.recording.recorder.settings import Format
 from rldbg.recording.records import RecordKey
 
+Format = Literal["safetensors", "pt", "jsonl"]
+"""What a recorder writes; parquet is written by conversion only."""
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_NAME = re.compile(
+    r"^(?:[^/]+/)?(?P<kind>[^/]+)/step_(?P<step>-?\d+)(?:_epoch(?P<epoch>\d+)_mini(?P<mini_batch>\d+))?"
+    r"(?:_rank(?P<rank>\d+))?(?:_micro(?P<micro>\d+))?(?:_part(?P<part>\d+))?\.(?P<format>safetensors|pt|jsonl|parquet)$"
+)
 
 
 @lru_cache(maxsize=256)
@@ -38,3 +47,24 @@ def stem(key: RecordKey, scope: Scope, format: Format) -> str:
 def part(stem: str, number: int, format: Format) -> str:
     """The file's path; the first file of a name has no part number."""
     return f"{stem}_part{number}.{format}" if number else f"{stem}.{format}"
+
+
+class StepFile(NamedTuple):
+    """What a file's name says about the record in it."""
+
+    kind: str
+    step: int
+    rank: int
+    micro: int
+    epoch: int
+    mini_batch: int
+    format: str
+
+
+def parse(folder: str, name: str) -> StepFile | None:
+    """The parts of a name below a root folder (which is the kind, when the file lies directly in it)."""
+    found = _NAME.match(f"{folder}/{name}")
+    if found is None:
+        return None
+    rank, micro, epoch, mini_batch = (int(found[part] or 0) for part in ("rank", "micro", "epoch", "mini_batch"))
+    return StepFile(found["kind"], int(found["step"]), rank, micro, epoch, mini_batch, found["format"])

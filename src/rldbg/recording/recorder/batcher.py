@@ -7,24 +7,19 @@ other until the step ends, a later step of their kind begins, they are asked for
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from rldbg.recording.formats import native
+from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.snapshot import Snapshot
-from rldbg.recording.recorder.ticket import Ticket
-from rldbg.recording.records import EncodedArray, Ragged
-
-_Form = tuple[str, str]
-"""The layout and dtype of a field."""
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class QueuedRecord:
     """One record handed over, or several that came as one: what they are, and their data."""
 
     ids: tuple[int, ...]
-    ticket: Ticket
+    header: RecordHeader
     snapshot: Snapshot
     written: Event | None = None
     """Set when the record is written or given up, for a caller who waits for that."""
@@ -35,14 +30,10 @@ class Batch:
     """The records of one file, in the order they came."""
 
     since: float
-    records: list[Handed] = field(default_factory=list)
-    forms: dict[str, _Form] = field(default_factory=dict)
+    records: list[QueuedRecord] = field(default_factory=list)
+    forms: dict[str, native.Form] = field(default_factory=dict)
 
-    def fits(self, forms: Mapping[str, _Form]) -> bool:
-        """Whether a record can share this file: a field is one flat array there, so it has one dtype and layout."""
-        return all(self.forms.get(name, form) == form for name, form in forms.items())
-
-    def append(self, record: Handed, forms: Mapping[str, _Form]) -> None:
+    def append(self, record: QueuedRecord, forms: Mapping[str, native.Form]) -> None:
         self.records.append(record)
         self.forms.update(forms)
 
@@ -55,7 +46,7 @@ class _Place(NamedTuple):
     mini_batch: int
 
 
-class Gathering:
+class Batcher:
     """Open batches. Every record added leaves in exactly one batch that a method returned."""
 
     def __init__(self, wait_s: float, most_bytes: int) -> None:
@@ -64,19 +55,19 @@ class Gathering:
         self._open: dict[_Place, Batch] = {}
         self._bytes = 0
 
-    def add(self, record: Handed, now: float) -> list[Batch]:
+    def add(self, record: QueuedRecord, now: float) -> list[Batch]:
         """Takes a record and returns the batches that are due because of it."""
-        key = record.ticket.key
+        key = record.header.key
         due = self._close_where(lambda place: place.kind == key.kind and place.step < key.step)
-        if record.ticket.alone:
+        if record.header.alone:
             return [*due, Batch(now, [record])]
         place = _Place(key.kind, key.step, key.rank, key.epoch, key.mini_batch)
         forms = _forms(record)
-        if place in self._open and not self._open[place].fits(forms):
+        if place in self._open and not native.forms_agree(self._open[place].forms, forms):
             due.append(self._close(place))
         self._open.setdefault(place, Batch(now)).append(record, forms)
         self._bytes += record.snapshot.memory.size
-        if record.ticket.last:
+        if record.header.last:
             due.append(self._close(place))
         if self._bytes > self._most_bytes:
             due += self.close_all()
@@ -105,21 +96,13 @@ class Gathering:
         return batch
 
 
-def _forms(record: Handed) -> dict[str, _Form]:
+def _forms(record: QueuedRecord) -> dict[str, native.Form]:
     """What must agree within a file; the names with @ stand for what the header says once for all."""
     fields = record.snapshot.fields
-    if record.ticket.unfold is None:
-        forms = {name: _form(value) for name, value in fields.items()}
+    if record.header.unfold is None:
+        forms = native.forms_of(fields)
     else:  # parameters: their values have one dtype, which begins another file when it changes
-        forms = {record.ticket.key.kind: _form(next(iter(fields.values())))}
-    forms["@policy_version"] = ("data", str(record.ticket.policy_version))
-    forms["@identity"] = ("data", f"{bool(record.ticket.samples)} {bool(record.ticket.prompt_hashes)}")
+        forms = {record.header.key.kind: native.form_of(next(iter(fields.values())))}
+    forms["@policy_version"] = ("data", str(record.header.policy_version))
+    forms["@identity"] = ("data", f"{bool(record.header.samples)} {bool(record.header.prompt_hashes)}")
     return forms
-
-
-def _form(value: Any) -> _Form:
-    if isinstance(value, Ragged):
-        return "ragged", _form(value.values)[1]
-    if isinstance(value, np.ndarray | EncodedArray):
-        return "dense", str(value.dtype)
-    return "data", ""

@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Identity
+from rldbg.recording import step_files
 from rldbg.recording.formats import native
 from rldbg.recording.formats.jsonl_file import encode_jsonl
 from rldbg.recording.formats.nexrl_dict import to_dict
 from rldbg.recording.formats.pt_writer import encode_pt
+from rldbg.recording.journal import JournalWriter
 from rldbg.recording.kinds import Shape
-from rldbg.recording.recorder import naming, whole_file
-from rldbg.recording.recorder.gathering import Batch, Handed
-from rldbg.recording.recorder.journal import Journal
+from rldbg.recording.recorder import whole_file
+from rldbg.recording.recorder.batcher import Batch, QueuedRecord
+from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
 from rldbg.recording.recorder.schema import shape_of
-from rldbg.recording.recorder.settings import Format
-from rldbg.recording.recorder.ticket import Ticket
 from rldbg.recording.recorder.trajectories import prompt_hashes
 from rldbg.recording.records import EncodedArray, Record, RecordKey
+from rldbg.recording.step_files import Format
 
 Offer = Callable[[Callable[[], None]], None]
 
@@ -30,11 +31,11 @@ class OverBudget(Exception):
     """The next file would take more disk than the recording may have."""
 
 
-class Filing:
+class FileWriter:
     """Writes batches into the recording's folder; any number of threads may do so at once."""
 
     def __init__(
-        self, directory: Path, format: Format, identity: Identity, journal: Journal, retention: Retention
+        self, directory: Path, format: Format, identity: Identity, journal: JournalWriter, retention: Retention
     ) -> None:
         self._directory = str(directory)
         self._format = format
@@ -55,49 +56,49 @@ class Filing:
 
     def file(self, batch: Batch, buffers: list[memoryview], offer: Offer) -> None:
         """Writes one file. OSError and OverBudget end the recording."""
-        first = batch.records[0].ticket
+        first = batch.records[0].header
         size = sum(buffer.nbytes for buffer in buffers)
         if not self._retention.admits(size):
             raise OverBudget(f"the budget is reached: {first.key} would add {size} bytes")
         self._make_folder(first.key.kind)
-        stem = naming.stem(first.key, first.scope, self._format)
+        stem = step_files.stem(first.key, first.scope, self._format)
         # Two parts of one name may be written at once, so the temporary name also has the number of a record.
         own = f"{self._journal.writer}-{batch.records[0].ids[0]}"
         temporary = self._path(f"{first.key.kind}/.{stem.rpartition('/')[2]}.{own}.tmp")
         try:
             size, crc32 = whole_file.write(temporary, buffers, offer)
-            part = whole_file.give_name(temporary, lambda number: self._path(naming.part(stem, number, self._format)))
+            part = whole_file.give_name(temporary, lambda part: self._path(step_files.part(stem, part, self._format)))
         except BaseException:
             # Frees space for the journal's last lines on a full disk.
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise
-        name = naming.part(stem, part, self._format)
+        name = step_files.part(stem, part, self._format)
         self._journal.done([id for record in batch.records for id in record.ids], name, size, crc32)
         for old in self._retention.added(first.key.step, name, size):
             Path(self._path(old)).unlink(missing_ok=True)
             self._journal.delete(old, "retention")
 
-    def _records(self, handed: Handed) -> list[Record]:
-        ticket, fields = handed.ticket, handed.snapshot.fields
-        if ticket.unfold is not None:
-            unfolded = zip(ticket.keys, ticket.unfold(fields), strict=True)
-            return [self._record(ticket, key, fields) for key, fields in unfolded]
-        kind = ticket.key.kind
+    def _records(self, handed: QueuedRecord) -> list[Record]:
+        header, fields = handed.header, handed.snapshot.fields
+        if header.unfold is not None:
+            unfolded = zip(header.keys, header.unfold(fields), strict=True)
+            return [self._record(header, key, fields) for key, fields in unfolded]
+        kind = header.key.kind
         fields = {
             name: _number(value) if shape_of(kind, name) is Shape.NUMBER else value for name, value in fields.items()
         }
-        return [self._record(ticket, ticket.key, fields)]
+        return [self._record(header, header.key, fields)]
 
-    def _record(self, ticket: Ticket, key: RecordKey, fields: dict[str, Any]) -> Record:
+    def _record(self, header: RecordHeader, key: RecordKey, fields: dict[str, Any]) -> Record:
         return Record(
             key=key,
             fields=fields,
-            samples=ticket.samples,
-            prompt_hashes=ticket.prompt_hashes or prompt_hashes(key.kind, fields),
+            samples=header.samples,
+            prompt_hashes=header.prompt_hashes or prompt_hashes(key.kind, fields),
             role=self._identity.role,
             coordinates=self._identity.coordinates,
-            policy_version=ticket.policy_version,
+            policy_version=header.policy_version,
         )
 
     def _make_folder(self, kind: str) -> None:
