@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from rldbg.analysis.document_report import report_lines
     from rldbg.analysis.explain import nearest_text
     from rldbg.analysis.html import html_report
-    from rldbg.analysis.results import COMPARISON_FINDINGS, Comparison, FieldResult, FirstDifference
+    from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
 __all__ = [
     "COMPARISON_FINDINGS",
+    "VERDICTS",
     "CheckReport",
     "Comparison",
     "FieldResult",
@@ -37,7 +38,7 @@ _MODULES = {
     "document_report": ("report_lines",),
     "explain": ("nearest_text",),
     "html": ("html_report",),
-    "results": ("COMPARISON_FINDINGS", "Comparison", "FieldResult", "FirstDifference"),
+    "results": ("COMPARISON_FINDINGS", "VERDICTS", "Comparison", "FieldResult", "FirstDifference"),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
+from rldbg.analysis.noise import judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.results import Comparison
@@ -49,12 +50,15 @@ def compare(
     if steps is None:
         total.findings.extend(_missing_steps(left, right))
     units = units_of(left, right, chosen, kinds)
-    for result in run_units(left, right, units, tolerances or Tolerances(), jobs=jobs, on_ray=on_ray):
+    tolerances = tolerances or Tolerances()
+    for result in run_units(left, right, units, tolerances, jobs=jobs, on_ray=on_ray):
         total.merge(result)
+    noise = judge_with_noise(left, right, chosen, kinds, tolerances, total)
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
     total.findings.extend(diagnose(list(total.fields.values()), unaligned))
     titles = (left.title, right.title)
     comparison = Comparison(list(total.fields.values()), _said_once(total.findings), chosen, titles, shift or 0)
+    comparison.noise = noise
     comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)

@@ -42,6 +42,7 @@ class ConfigurationDifference:
             "decides": False,
             "compared": self.compared,
             "beyond": len(self.changes),
+            "allowed": 0,
             "max_abs": 0.0,
             "mean_abs": 0.0,
             "max_rel": 0.0,

@@ -59,6 +59,7 @@ class FieldDifference:
 
 def compare_block(block: Block, tolerances: Tolerances) -> Iterator[tuple[str, FieldDifference]]:
     """Every field both records have, in A's order."""
+    tolerances = tolerances.at(block.a.key.step, block.a.key.epoch, block.a.key.mini_batch)
     rows = None
     if block.rows_a is not None and block.rows_b is not None:
         rows = Rows(block.a, block.b, block.rows_a, block.rows_b)
@@ -85,7 +86,7 @@ def _compare_field(block: Block, rows: Rows | None, name: str, tolerances: Toler
     """One array field of a block."""
     tolerance = tolerances.of(block.a.key.kind, name, block.a.dtype(name), block.b.dtype(name))
     if rows is None or not (_has_row_each(block.a, name) and _has_row_each(block.b, name)):
-        return _compare_tensors(block, name, tolerance)
+        return compare_tensors(block, name, tolerance)
     found = compare_rows(rows, name, tolerance)
     if found is None:
         shapes = [list(record.fields[name].shape) for record in (block.a, block.b)]
@@ -112,11 +113,14 @@ def _is_row_list(record: Record, value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) == row_count(record)
 
 
-def _compare_tensors(block: Block, name: str, tolerance: Tolerance) -> FieldDifference:
+def compare_tensors(
+    block: Block, name: str, tolerance: Tolerance, allowance: np.ndarray | None = None
+) -> FieldDifference:
+    """A field without rows; `allowance` is added to the tolerance of each element."""
     a, b = (_tensor(record.fields[name]) for record in (block.a, block.b))
     if a.shape != b.shape:
         return _shape_clash(block, tolerance, list(a.shape), list(b.shape))
-    measured = measure(a, b, tolerance)
+    measured = measure(a, b, tolerance, allowance=allowance)
     first, worst, odd = (_tensor_place(block, a, b, flat) for flat in (measured.first, measured.worst, measured.odd))
     return FieldDifference(measured, tolerance, first, worst, odd)
 

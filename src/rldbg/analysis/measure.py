@@ -32,10 +32,20 @@ _LIKENESS_PART = 8
 _LIKENESS_EVERY = 4
 
 
-def measure(a: Array, b: Array, tolerance: Tolerance, valid: np.ndarray | None = None) -> Measured:
-    """Every element where `valid` is set (all when None). Places are flat indices into the arrays."""
+def measure(
+    a: Array,
+    b: Array,
+    tolerance: Tolerance,
+    valid: np.ndarray | None = None,
+    allowance: np.ndarray | None = None,
+) -> Measured:
+    """Every element where `valid` is set (all when None). Places are flat indices into the arrays.
+
+    `allowance` is added to the tolerance of each element.
+    """
     flat_a, flat_b = FlatArray(a), FlatArray(b)
     flat_valid = None if valid is None else valid.reshape(-1)
+    flat_allowance = None if allowance is None else allowance.reshape(-1)
     total = Measured(compared=flat_a.size if flat_valid is None else int(np.count_nonzero(flat_valid)))
     same_type = flat_a.raw.dtype == flat_b.raw.dtype and flat_a.encoding == flat_b.encoding
     is_float = flat_a.is_float or flat_b.is_float
@@ -57,7 +67,8 @@ def measure(a: Array, b: Array, tolerance: Tolerance, valid: np.ndarray | None =
             if atol is None:
                 atol = tolerance.atol + tolerance.scale * _largest(flat_a, flat_b)
             part_a, part_b = flat_a.values(start, stop), flat_b.values(start, stop)
-            _measure_chunk(total, part_a, part_b, mask, start, atol, tolerance.rtol, scratch)
+            extra = None if flat_allowance is None else flat_allowance[start:stop]
+            _measure_chunk(total, part_a, part_b, mask, start, atol, tolerance.rtol, scratch, extra)
         if (start // _CHUNK + 1) % _CHUNKS_PER_RELEASE == 0:
             flat_a.release(stop)
             flat_b.release(stop)
@@ -134,6 +145,7 @@ def _measure_chunk(
     atol: float,
     rtol: float,
     scratch: _Scratch,
+    allowance: np.ndarray | None,
 ) -> None:
     kind = np.float32 if a.dtype == b.dtype == np.float32 else np.float64
     # A double holds only 53 bits of an integer.
@@ -157,6 +169,11 @@ def _measure_chunk(
     total.max_abs = max(total.max_abs, largest)
     total.sum_abs += _sum(gap)
     beyond, count = _beyond(wide_a, wide_b, gap, largest, atol, rtol, scratch) if exact is None else (exact, -1)
+    if allowance is not None and count:
+        sizes = np.maximum(np.abs(wide_a), np.abs(wide_b))
+        excused = beyond & (gap <= atol + rtol * sizes + allowance)
+        total.allowed += int(np.count_nonzero(excused))
+        beyond, count = beyond & ~excused, -1
     if clash is not None:
         beyond, count = beyond | clash, -1
     count = int(np.count_nonzero(beyond)) if count < 0 else count

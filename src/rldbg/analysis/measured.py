@@ -18,6 +18,8 @@ class Measured:
 
     compared: int = 0
     beyond: int = 0
+    # Beyond their own tolerance, and within what upstream differences allow.
+    allowed: int = 0
     max_abs: float = 0.0
     max_rel: float = 0.0
     max_ulp: float = 0.0
@@ -63,5 +65,5 @@ class Measured:
         return min(2.0 ** (number + LOWEST_EXPONENT + 1), self.max_abs)
 
 
-_SUMS = ("compared", "beyond", "sum_abs", "dot_ab", "dot_aa", "dot_bb", "nan_a", "nan_b", "inf_a", "inf_b")
+_SUMS = ("compared", "beyond", "allowed", "sum_abs", "dot_ab", "dot_aa", "dot_bb", "nan_a", "nan_b", "inf_a", "inf_b")
 _MAXIMA = ("max_abs", "max_rel", "max_ulp")

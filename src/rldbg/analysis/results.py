@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,8 +16,14 @@ from rldbg.recording import RecordKey
 
 if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
+    from rldbg.analysis.noise import NoiseLevel
 
-Verdict = Literal["equal", "different", "incomplete"]
+# Within its own tolerance but not bit for bit; within what upstream differences allow; beyond that.
+FieldVerdict = Literal["equal", "equal within noise", "drift", "different"]
+Verdict = Literal["equal", "equal within noise", "drift", "different", "incomplete"]
+# Of a whole comparison, the worst first.
+VERDICTS: tuple[Verdict, ...] = ("different", "incomplete", "drift", "equal within noise", "equal")
+_BY_SEVERITY: tuple[FieldVerdict, ...] = ("different", "drift", "equal within noise", "equal")
 # Every id of a finding that a comparison may hold: what `--fail-on` takes besides verdicts and stages.
 COMPARISON_FINDINGS = (
     "aligned-by-place",
@@ -99,6 +105,14 @@ class FieldResult:
     def equal(self) -> bool:
         return self.first is None
 
+    @property
+    def verdict(self) -> FieldVerdict:
+        if self.first is not None:
+            return "different"
+        if self.measured.allowed:
+            return "drift"
+        return "equal within noise" if self.measured.max_abs > 0 else "equal"
+
     def add(self, step: int, key: RecordKey, difference: FieldDifference) -> None:
         found = difference.measured
         one = FieldResult(self.kind, self.field, self.stage, found)
@@ -131,9 +145,10 @@ class FieldResult:
         return {
             "kind": self.kind,
             "field": self.field,
-            "verdict": "equal" if self.equal else "different",
+            "verdict": self.verdict,
             "compared": measured.compared,
             "beyond": measured.beyond,
+            "allowed": measured.allowed,
             "max_abs": measured.max_abs,
             "mean_abs": measured.mean_abs,
             "max_rel": measured.max_rel,
@@ -177,6 +192,8 @@ class Comparison:
     nearest: list[Explanation] = dataclasses.field(default_factory=list)
     configuration: ConfigurationDifference | None = None
     mismatch: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    # After each optimizer step, where differences had to be judged by what came in.
+    noise: list[NoiseLevel] = dataclasses.field(default_factory=list)
 
     @property
     def compared(self) -> int:
@@ -188,14 +205,12 @@ class Comparison:
 
         What differs after one optimizer step differs in every stage of the next one: stages are ordered within one.
         """
-        found = [result.first for result in self.fields if result.first is not None]
-        return min(found, key=lambda item: (item.update, item.stage.order, item.order), default=None)
+        return first_of(self.fields)
 
     @property
     def verdict(self) -> Verdict:
-        if self.first_difference is not None:
-            return "different"
-        return "incomplete" if worst(self.findings) is Severity.ERROR else "equal"
+        found = worst_verdict(result.verdict for result in self.fields)
+        return "incomplete" if found != "different" and worst(self.findings) is Severity.ERROR else found
 
     def stage_names(self) -> list[str]:
         """The stages that differ; `config` among them, which decides nothing."""
@@ -220,11 +235,23 @@ class Comparison:
             "first_difference": None if first is None else first.to_dict(),
             "steps": self.steps,
             "stages": self.stages(),
+            "noise": [level.to_dict() for level in self.noise],
             "mismatch": self.mismatch,
             "explanations": [item.to_dict() for item in self.explanations],
             "nearest": [item.to_dict() for item in self.nearest],
             "findings": [finding.to_dict() for finding in self.findings],
         }
+
+
+def worst_verdict(verdicts: Iterable[str]) -> FieldVerdict:
+    """The one that counts among several; nothing at all is equal."""
+    seen = set(verdicts)
+    return next((verdict for verdict in _BY_SEVERITY if verdict in seen), "equal")
+
+
+def first_of(fields: Iterable[FieldResult]) -> FirstDifference | None:
+    found = [result.first for result in fields if result.first is not None]
+    return min(found, key=lambda item: (item.update, item.stage.order, item.order), default=None)
 
 
 def _stage_row(stage: Stage, results: Sequence[FieldResult]) -> dict[str, Any]:
@@ -233,9 +260,10 @@ def _stage_row(stage: Stage, results: Sequence[FieldResult]) -> dict[str, Any]:
         total.add(result.measured)
     return {
         "stage": stage.value,
-        "verdict": "equal" if all(result.equal for result in results) else "different",
+        "verdict": worst_verdict(result.verdict for result in results),
         "compared": total.compared,
         "beyond": total.beyond,
+        "allowed": total.allowed,
         "max_abs": total.max_abs,
         "mean_abs": total.mean_abs,
         "max_rel": total.max_rel,

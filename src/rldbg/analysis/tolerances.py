@@ -52,6 +52,10 @@ class _Class:
             return Tolerance(
                 min(self.absolute, 4) * roundoff, min(self.relative, 4) * roundoff, min(self.scale, 4) * roundoff
             )
+        return self.computed(roundoff)
+
+    def computed(self, roundoff: float) -> Tolerance:
+        """The error of a computation whose operations, or whose inputs, are off by this much."""
         return Tolerance(self.absolute * roundoff, self.relative * roundoff, self.scale * roundoff)
 
 
@@ -65,6 +69,10 @@ _LOSS = _Class(absolute=100, relative=100)
 _GRADIENT = _Class(absolute=1, relative=1000, scale=400)
 _PARAMETER = _Class(absolute=16, relative=100)
 _OTHER = _Class(absolute=200, relative=200, scale=20)
+
+# What no forward pass makes: a perturbed parameter leaves it as it is.
+_NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
+Update = tuple[int, int, int]
 
 _CLASSES: dict[str, _Class] = {
     "reward": _REWARD,
@@ -85,6 +93,12 @@ _CLASSES: dict[str, _Class] = {
 }
 
 
+def passed_on(field: str, roundoff: float) -> Tolerance:
+    """What inputs that are off by a relative `roundoff` add to the tolerance of a field."""
+    kind_of_value = _CLASSES.get(field, _OTHER)
+    return EXACT if kind_of_value in _NOT_OF_THE_MODEL else kind_of_value.computed(roundoff)
+
+
 class Tolerances:
     """The tolerance of every field: derived, unless a flag or a file says otherwise."""
 
@@ -97,6 +111,37 @@ class Tolerances:
     ) -> None:
         self._atol, self._rtol = atol, rtol
         self._by_field = dict(by_field or {})
+        self._perturbed: list[tuple[Update, float]] = []
+        self._roundoff = 0.0
+
+    @property
+    def propagates(self) -> bool:
+        """Whether upstream differences count: not where the user gave one tolerance for everything."""
+        return self._atol is None and self._rtol is None
+
+    def after(self, perturbed: Mapping[Update, float]) -> Tolerances:
+        """The same, given by how much the parameters differ after each optimizer step."""
+        copy = self._copy()
+        copy._perturbed = sorted(perturbed.items())
+        return copy
+
+    def at(self, step: int, epoch: int, mini_batch: int) -> Tolerances:
+        """For what one optimizer step computes: from the parameters that the one before left."""
+        found = 0.0
+        for update, roundoff in self._perturbed:
+            if update >= (step, epoch, mini_batch):
+                break
+            found = roundoff
+        if found == self._roundoff:
+            return self
+        copy = self._copy()
+        copy._roundoff = found
+        return copy
+
+    def _copy(self) -> Tolerances:
+        copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)
+        copy._perturbed, copy._roundoff = self._perturbed, self._roundoff
+        return copy
 
     def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
         """For one field of two recordings; the coarser of the two dtypes decides."""
@@ -109,6 +154,9 @@ class Tolerances:
         # Text formats give back doubles of what was single precision; nothing a trainer records is finer than that.
         roundoff = max(roundoff, _ROUNDOFF["float32"])
         derived = _CLASSES.get(field, _OTHER).tolerance(roundoff)
+        if self._roundoff:
+            extra = passed_on(field, self._roundoff)
+            derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
         if self._atol is not None:
             derived = replace(derived, atol=self._atol, scale=0.0)
         if self._rtol is not None:

@@ -177,11 +177,13 @@ def _parse_steps(text: str | None) -> range | tuple[int, ...] | None:
 
 def _together(results: list["Comparison"]) -> dict[str, Any]:
     """More than two recordings: the worst verdict and the earliest difference, then each comparison with A."""
+    from rldbg.analysis import VERDICTS
+
     verdicts = {result.verdict for result in results}
     found = [(result.first_difference, result) for result in results if result.first_difference is not None]
     first = min(found, key=lambda item: (item[0].update, item[0].stage.order, item[0].order), default=None)
     return {
-        "verdict": next(verdict for verdict in ("different", "incomplete", "equal") if verdict in verdicts),
+        "verdict": next(verdict for verdict in VERDICTS if verdict in verdicts),
         "first_difference": None if first is None else {**first[0].to_dict(), "recording": first[1].titles[1]},
         "stages": (first[1] if first else results[0]).stages(),
         "explanations": [item.to_dict() for item in first[1].explanations] if first else [],
@@ -196,7 +198,7 @@ def _check_fail_on(fail_on: str | None) -> None:
 
     from rldbg.analysis import COMPARISON_FINDINGS, Stage
 
-    known = ["different", "incomplete", "never", *(stage.value for stage in Stage), *COMPARISON_FINDINGS]
+    known = ["different", "drift", "incomplete", "never", *(stage.value for stage in Stage), *COMPARISON_FINDINGS]
     for name in _fail_on_names(fail_on):
         if name not in known:
             near = get_close_matches(name, known, n=1)

@@ -6,6 +6,13 @@ from rldbg.analysis import Comparison, FirstDifference, nearest_text
 from rldbg.cli.output import print_findings, print_line, print_result
 
 _CHANGES_SHOWN = 8
+_NOISE_SHOWN = 6
+_MARKS = {
+    "equal": "[green]✓ equal[/]",
+    "equal within noise": "[green]✓ equal within noise[/]",
+    "drift": "[yellow]~ drift[/]",
+    "different": "[bold red]✗ different[/]",
+}
 
 
 def show(results: Sequence[Comparison]) -> None:
@@ -26,6 +33,7 @@ def _show(result: Comparison) -> None:
         print_line(f"different, first at stage {first.stage.value}:")
         print_line(f"  {place_text(first)}")
     _show_stages(result)
+    _show_noise(result)
     if first is not None:
         for item in result.explanations:
             print_line(f"because {item.explains} (residual {item.residual:.2g})")
@@ -49,15 +57,32 @@ def _show_nearest(result: Comparison) -> None:
 def _show_stages(result: Comparison) -> None:
     from rich.table import Table
 
-    table = Table("stage", "verdict", "compared", "beyond", "max abs", "mean abs", "max rel", "NaN a/b", box=None)
+    table = Table(
+        "stage", "verdict", "compared", "beyond", "allowed", "max abs", "mean abs", "max rel", "NaN a/b", box=None
+    )
     for row in result.stages():
-        mark = "[green]✓ equal[/]" if row["verdict"] == "equal" else "[bold red]✗ different[/]"
+        mark = _MARKS[row["verdict"]]
         if row["stage"] == "config" and row["verdict"] != "equal":
             mark = "[yellow]≠ differs[/]"
         odd = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
         numbers = [f"{row[name]:.3g}" for name in ("max_abs", "mean_abs", "max_rel")]
-        table.add_row(row["stage"], mark, f"{row['compared']:,}", f"{row['beyond']:,}", *numbers, odd)
+        counts = [f"{row[name]:,}" for name in ("compared", "beyond", "allowed")]
+        table.add_row(row["stage"], mark, *counts, *numbers, odd)
     print_result(table)
+
+
+def _show_noise(result: Comparison) -> None:
+    """How large rounding had become after each optimizer step, and what the next one was allowed for it."""
+    if not result.noise:
+        return
+    print_line("noise after each optimizer step, and what it allows:")
+    for level in result.noise[-_NOISE_SHOWN:]:
+        step, epoch, mini_batch = level.update
+        print_line(
+            f"  step {step} epoch {epoch} mini-batch {mini_batch}: gradients apart by {level.gradient:.2g},"
+            f" parameters by {level.parameter:.2g} ({level.allowed:,} allowed by the optimizer's sensitivity);"
+            f" next log probs by {level.log_prob:.2g} more"
+        )
 
 
 def _show_mismatch(result: Comparison) -> None:

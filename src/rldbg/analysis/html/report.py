@@ -18,6 +18,7 @@ from rldbg.recording import Recording
 if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
 
+_MARKS = {"equal": "✓", "equal within noise": "✓", "drift": "~", "different": "✗"}
 _SHOWN_FIELDS = 8
 
 
@@ -56,6 +57,7 @@ def _parts(base: Recording, other: Recording, result: Comparison, place: int, de
         yield f'<h2>Where: ranks and micro-batches</h2>{_legend()}<div class="grid">{maps}</div>'
         yield from _tokens(base, other, result, differing, decode)
     yield _stage_tables(result, place)
+    yield _noise(result)
     yield _configuration(result, place)
     if result.findings:
         yield f"<h2>Findings</h2>{to_html(by_severity(result.findings))}"
@@ -188,7 +190,7 @@ def _stage_tables(result: Comparison, place: int) -> str:
             continue
         for position, field in enumerate(row["fields"]):
             anchor = f' id="c{place}-{row["stage"]}"' if position == 0 else ""
-            mark = "✓" if field["verdict"] == "equal" else "✗"
+            mark = _MARKS[field["verdict"]]
             numbers = "".join(
                 f'<td class="n">{number(field[name])}</td>' for name in ("max_abs", "mean_abs", "max_rel", "cosine")
             )
@@ -196,13 +198,33 @@ def _stage_tables(result: Comparison, place: int) -> str:
             rows.append(
                 f'<tr class="{field["verdict"]}"{anchor}><td>{row["stage"]}</td>'
                 f"<td><code>{escape(field['kind'])}.{escape(field['field'])}</code></td><td>{mark}</td>"
-                f'<td class="n">{field["compared"]:,}</td><td class="n">{field["beyond"]:,}</td>{numbers}'
+                f'<td class="n">{field["compared"]:,}</td><td class="n">{field["beyond"]:,}</td>'
+                f'<td class="n">{field["allowed"]:,}</td>{numbers}'
                 f'<td class="n">{odd}</td></tr>'
             )
-    head = "".join(f'<th class="n">{name}</th>' for name in ("compared", "beyond", "max abs", "mean abs", "max rel"))
+    names = ("compared", "beyond", "allowed", "max abs", "mean abs", "max rel")
+    head = "".join(f'<th class="n">{name}</th>' for name in names)
     return (
         '<h2>All fields</h2><div class="card scroll"><table class="list"><tr><th>stage</th><th>field</th><th></th>'
         f'{head}<th class="n">cosine</th><th class="n">NaN A/B</th></tr>{"".join(rows)}</table></div>'
+    )
+
+
+def _noise(result: Comparison) -> str:
+    """How large rounding had become after each optimizer step, and what the next one was allowed for it."""
+    if not result.noise:
+        return ""
+    rows = "".join(
+        f"<tr><td>step {level.update[0]} epoch {level.update[1]} mini-batch {level.update[2]}</td>"
+        + "".join(f'<td class="n">{number(value)}</td>' for value in (level.gradient, level.parameter))
+        + f'<td class="n">{level.allowed:,}</td><td class="n">{number(level.log_prob)}</td></tr>'
+        for level in result.noise
+    )
+    names = ("gradients apart by", "parameters apart by", "allowed by the optimizer", "next log probs allowed")
+    head = "".join(f'<th class="n">{name}</th>' for name in names)
+    return (
+        '<h2>Noise after each optimizer step</h2><div class="card scroll"><table class="list">'
+        f"<tr><th>after</th>{head}</tr>{rows}</table></div>"
     )
 
 

@@ -20,7 +20,7 @@ code,.mono,.t{font-family:ui-monospace,"SF Mono",Menlo,Consolas,monospace;font-s
 .card{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:18px 20px;margin:12px 0}
 .verdict{display:inline-block;padding:3px 12px;border-radius:999px;font-weight:600;font-size:14px;color:#fff}
 .verdict.equal{background:var(--good)}.verdict.different{background:var(--bad)}
-.verdict.incomplete{background:var(--warn)}
+.verdict.incomplete,.verdict.drift{background:var(--warn)}
 @media (prefers-color-scheme:dark){.verdict{color:#14161d}}
 .first{border-left:4px solid var(--bad)}.first .where{font-size:17px;font-weight:600;margin-bottom:6px}
 .facts{display:flex;flex-wrap:wrap;gap:8px 26px;margin:8px 0 0}.facts div{min-width:70px}
@@ -33,6 +33,7 @@ code,.mono,.t{font-family:ui-monospace,"SF Mono",Menlo,Consolas,monospace;font-s
 border-radius:10px;padding:8px 10px;
 background:var(--card);font-size:13px}
 .flow a b{display:block;font-size:12.5px;white-space:nowrap}.flow .equal b::before{content:"✓ ";color:var(--good)}
+.flow .drift b::before{content:"~ ";color:var(--warn)}
 .flow .different{border-color:var(--bad)}.flow .different b::before{content:"✗ ";color:var(--bad)}
 .flow .config.different{border-color:var(--warn)}.flow .config.different b::before{content:"≠ ";color:var(--warn)}
 .flow .absent{opacity:.4}.flow .is-first{box-shadow:0 0 0 2px var(--bad)}

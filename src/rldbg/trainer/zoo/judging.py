@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rldbg.analysis.results import Verdict
 
 
 def failed_checks(recording: Path) -> tuple[str, ...]:
@@ -15,7 +19,7 @@ def failed_checks(recording: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.id for item in report.findings if item.severity is not Severity.INFO))
 
 
-def compared(a: Path, b: Path) -> tuple[str, str | None, tuple[str, ...]]:
+def compared(a: Path, b: Path) -> tuple[Verdict, str | None, tuple[str, ...]]:
     """The verdict, the first stage that differs, and the ids of the explanations, best first."""
     from rldbg.analysis import compare
     from rldbg.recording import open as open_recording

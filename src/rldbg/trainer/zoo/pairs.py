@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rldbg.analysis import VERDICTS
 from rldbg.core import Environment, IncompleteDataError
 from rldbg.trainer.zoo.judging import compared, failed_checks
 from rldbg.trainer.zoo.runs import ZooRunner
 
 _SERVICE_START_S = 120.0
+# What accuses nobody, and counts as equal.
+_SILENT = ("equal", "equal within noise", "drift")
 # One optimizer step a step and no KL: what a training service and a trainer of one rank do alike.
 _REMOTE_SHAPE = (
     "algorithm.kl_coeff=0",
@@ -92,9 +95,13 @@ def score_pair(name: str, number: int, recipe: Path, folder: Path) -> PairScore:
     else:
         recordings = [runner.run(2 * number + 1, overrides).recording]
     results = [compared(first.recording, recording) for recording in recordings]
-    verdict, stage, causes = next((item for item in results if item[0] != "equal"), results[0])
+    verdict, stage, causes = min(results, key=lambda item: VERDICTS.index(item[0]))
     checks = tuple(dict.fromkeys(check for recording in recordings for check in failed_checks(recording)))
-    right = verdict == pair.verdict and set(causes) == set(pair.causes) and not checks
+    right = (
+        (verdict if verdict not in _SILENT else "equal") == pair.verdict
+        and set(causes) == set(pair.causes)
+        and not checks
+    )
     seconds = time.perf_counter() - started
     return PairScore(name, pair.verdict, verdict, stage, causes, checks, right, seconds)
 

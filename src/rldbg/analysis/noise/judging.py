@@ -1,0 +1,155 @@
+"""A comparison judged again where upstream differences may explain it.
+
+What differs before any gradient or parameter does is a difference of its own. After that, gradients are judged by the
+size of the terms they sum, parameters by the optimizer's sensitivity to the recorded gradients, and all that a forward
+pass computes by the parameters it started from.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from rldbg.analysis.fields import FieldDifference, compare_tensors
+from rldbg.analysis.noise.levels import NoiseLevel, Update
+from rldbg.analysis.noise.tensors import (
+    GRADIENT,
+    PARAMETER,
+    TensorHistory,
+    largest_finite,
+    tensor_histories,
+    tensor_pair,
+)
+from rldbg.analysis.results import FieldResult, FirstDifference, first_of
+from rldbg.analysis.side import Side
+from rldbg.analysis.stages import Stage, stage_of
+from rldbg.analysis.tolerances import Tolerances
+from rldbg.analysis.units import UnitResult, UnitWorker, units_of
+from rldbg.analysis.whole import Block
+
+# What the model computes, and so follows its parameters; gradients are judged tensor by tensor.
+_FOLLOWS_PARAMETERS = frozenset(
+    (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD, Stage.RATIO, Stage.LOSS, Stage.METRICS)
+)
+
+
+def judge_with_noise(
+    a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None, tolerances: Tolerances, result: UnitResult
+) -> list[NoiseLevel]:
+    """Replaces what `result` says of fields that upstream differences may explain; the noise after each update."""
+    first = first_of(result.fields.values())
+    if first is None or not tolerances.propagates or not _may_be_noise(first, a, b):
+        return []
+    histories = tensor_histories(a, b, steps)
+    levels = _Levels()
+    tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
+    for history in histories:
+        for item in history.updates():
+            difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
+            levels.see_parameter(item.update, difference, item.squares())
+            if item.update[0] in steps:
+                tensors[PARAMETER].add(item.update[0], item.block.a.key, difference)
+    given = tolerances.after(levels.roundoffs())
+    for history in histories:
+        for update, block, difference in _gradients(history, tolerances, given):
+            levels.see_gradient(update, difference)
+            if update[0] in steps:
+                tensors[GRADIENT].add(update[0], block.a.key, difference)
+    for name, field in tensors.items():
+        known = result.fields.get((name, name))
+        if known is not None and known.measured.compared == field.measured.compared:
+            result.fields[name, name] = field
+    _judge_passes(a, b, steps, kinds, given, result)
+    return levels.all()
+
+
+def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
+    """Before the first update no parameter differs: what does then has no excuse, unless it is a sum or an update."""
+    updates = [
+        (step, *update)
+        for kind in (GRADIENT, PARAMETER)
+        for step in a.steps(kind) & b.steps(kind)
+        for update in a.updates(kind, step)
+    ]
+    return bool(updates) and (first.stage in (Stage.GRADIENT, Stage.PARAMETER) or first.update > min(updates))
+
+
+def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarray) -> FieldDifference:
+    tolerance = tolerances.of(name, name, block.a.dtype(name), block.b.dtype(name))
+    return compare_tensors(block, name, tolerance, allowance)
+
+
+def _gradients(
+    history: TensorHistory, alone: Tolerances, given: Tolerances
+) -> list[tuple[Update, Block, FieldDifference]]:
+    """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is."""
+    found = []
+    largest = history.largest_gradient()
+    for update, block in history.gradients.items():
+        dtypes = (block.a.dtype(GRADIENT), block.b.dtype(GRADIENT))
+        floor = alone.of(GRADIENT, GRADIENT, *dtypes)
+        whole = given.at(*update).of(GRADIENT, GRADIENT, *dtypes)
+        pair = tensor_pair(block, GRADIENT)
+        sizes = np.maximum(*(np.abs(part) for part in pair))
+        allowance = whole.atol - floor.atol + whole.scale * largest - floor.scale * largest_finite(sizes)
+        extra = allowance + (whole.rtol - floor.rtol) * np.nan_to_num(sizes, nan=0.0, posinf=0.0)
+        found.append((update, block, compare_tensors(block, GRADIENT, floor, extra)))
+    return found
+
+
+def _judge_passes(
+    a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None, given: Tolerances, result: UnitResult
+) -> None:
+    """Fields beyond tolerance that follow the parameters, with the tolerances that the parameters leave them."""
+    suspects = {
+        key for key, field in result.fields.items() if field.stage in _FOLLOWS_PARAMETERS and field.first is not None
+    }
+    if not suspects:
+        return
+    worker = UnitWorker(a, b, given)
+    fresh = UnitResult()
+    for unit in units_of(a, b, steps, kinds):
+        if any(unit.kinds[0] == kind for kind, _ in suspects):
+            fresh.merge(worker.run(unit))
+    for key in suspects & fresh.fields.keys():
+        field = fresh.fields[key]
+        field.measured.allowed = max(0, result.fields[key].measured.beyond - field.measured.beyond)
+        result.fields[key] = field
+
+
+class _Levels:
+    """What is seen of each update, over all tensors."""
+
+    def __init__(self) -> None:
+        self._gradient: dict[Update, float] = defaultdict(float)
+        self._parameter: dict[Update, float] = defaultdict(float)
+        self._allowed: dict[Update, int] = defaultdict(int)
+        self._squares: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+
+    def see_parameter(self, update: Update, difference: FieldDifference, squares: tuple[float, float]) -> None:
+        self._parameter[update] = max(self._parameter[update], difference.measured.max_abs)
+        self._allowed[update] += difference.measured.allowed
+        gap, size = self._squares[update]
+        self._squares[update] = (gap + squares[0], size + squares[1])
+
+    def see_gradient(self, update: Update, difference: FieldDifference) -> None:
+        self._gradient[update] = max(self._gradient[update], difference.measured.max_abs)
+
+    def roundoffs(self) -> dict[Update, float]:
+        """The relative perturbation of all parameters together after each update."""
+        return {update: (gap / size) ** 0.5 if size > 0 else 0.0 for update, (gap, size) in self._squares.items()}
+
+    def all(self) -> list[NoiseLevel]:
+        roundoffs = self.roundoffs()
+        return [
+            NoiseLevel(
+                update,
+                self._gradient.get(update, 0.0),
+                self._parameter.get(update, 0.0),
+                self._allowed.get(update, 0),
+                roundoffs.get(update, 0.0),
+            )
+            for update in sorted({*self._gradient, *self._parameter})
+        ]

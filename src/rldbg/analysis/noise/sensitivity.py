@@ -1,0 +1,59 @@
+"""How far an optimizer may carry two gradients apart: a bound per element, carried over the updates of one tensor.
+
+Every optimizer in use moves an element by rate * m / (s + eps), with m a weighted mean and s a root mean square of its
+gradients (Adam, AdamW), or by rate * m (SGD). Gradients that differ by at most d move m by at most d and, by the
+triangle inequality, s by at most d. So the step differs by at most rate * (1 + |m| / s) * d / s, and never by more
+than two whole steps. docs/tolerances.md has the derivation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+# A weighting of past gradients lies between these two: all alike, and the last ten or so (beta2 from 0.9 on).
+_SHORT_MEMORY = 0.9
+
+
+class OptimizerSensitivity:
+    """One tensor of both sides, update after update."""
+
+    def __init__(self) -> None:
+        # The largest gradient difference so far: moments carry it on.
+        self._difference: np.ndarray | None = None
+        self._sums: list[np.ndarray] = []
+        self._recent: list[np.ndarray] = []
+        self._count = 0
+        self._weight = 0.0
+
+    def see(self, a: np.ndarray, b: np.ndarray) -> None:
+        """The gradients of one update, before the optimizer used them."""
+        gap = np.abs(a - b)
+        squares = [np.square(a), np.square(b)]
+        self._count += 1
+        self._weight = _SHORT_MEMORY * self._weight + 1
+        if self._difference is None:
+            self._difference, self._sums, self._recent = gap, squares, [part.copy() for part in squares]
+            return
+        np.maximum(self._difference, gap, out=self._difference)
+        for total, recent, square in zip(self._sums, self._recent, squares, strict=True):
+            total += square
+            recent *= _SHORT_MEMORY
+            recent += square
+
+    @property
+    def size(self) -> np.ndarray | None:
+        """The smallest root mean square that any weighting of either side's gradients gives; None without gradients."""
+        if self._difference is None:
+            return None
+        means = [total / self._count for total in self._sums] + [part / self._weight for part in self._recent]
+        size: np.ndarray = np.sqrt(np.minimum.reduce(means))
+        return size
+
+    def relative(self) -> np.ndarray | None:
+        """By how many steps the next one may differ, at most 2; 0 where the gradients were bit for bit equal."""
+        size = self.size
+        if size is None or self._difference is None:
+            return None
+        share = np.divide(2 * self._difference, size, out=np.full_like(size, 2.0), where=size > 0)
+        bounded: np.ndarray = np.where(self._difference > 0, np.minimum(share, 2.0), 0.0)
+        return bounded

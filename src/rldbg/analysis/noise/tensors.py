@@ -1,0 +1,129 @@
+"""Gradients and parameters of both sides, tensor by tensor over all optimizer steps: what each update may add.
+
+One tensor is held at a time, however many a model has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rldbg.analysis.flat_arrays import give_back
+from rldbg.analysis.noise.levels import Update
+from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
+from rldbg.analysis.side import Side
+from rldbg.analysis.whole import Block, pair_tensors
+
+GRADIENT, PARAMETER = "gradient", "param"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUpdate:
+    """A parameter after one optimizer step.
+
+    `allowance` is how far each element may lie apart for what was seen of its gradients, `weight` how much each counts
+    for the loss (None where no gradient was recorded).
+    """
+
+    update: Update
+    block: Block
+    allowance: np.ndarray
+    weight: np.ndarray | None
+
+    def squares(self) -> tuple[float, float]:
+        """Of the weighted difference and of the weighted parameter: their ratio is a relative perturbation."""
+        a, b = tensor_pair(self.block, PARAMETER)
+        weight = 1.0 if self.weight is None else self.weight
+        with np.errstate(all="ignore"):
+            gap, size = np.square(weight * (a - b)), np.square(weight * a)
+        kept = np.isfinite(gap) & np.isfinite(size)
+        return float(gap[kept].sum()), float(size[kept].sum())
+
+
+@dataclass(slots=True)
+class TensorHistory:
+    """One tensor of one pair of ranks: its gradients and parameters by update."""
+
+    gradients: dict[Update, Block] = field(default_factory=dict)
+    parameters: dict[Update, Block] = field(default_factory=dict)
+
+    def largest_gradient(self) -> float:
+        """In any update of either side. The terms of a sum do not shrink when they cancel: this is nearest to them."""
+        best = 0.0
+        for block in self.gradients.values():
+            best = max(best, *(largest_finite(part) for part in tensor_pair(block, GRADIENT)))
+            give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
+        return best
+
+    def updates(self) -> Iterator[ParameterUpdate]:
+        """Every recorded state of the parameter in order, each with what all updates so far allow."""
+        sensitivity = OptimizerSensitivity()
+        allowance: np.ndarray | None = None
+        step_sizes = self._step_sizes()
+        for update in sorted({*self.gradients, *self.parameters}):
+            with np.errstate(all="ignore"):
+                if update in self.gradients:
+                    block = self.gradients[update]
+                    sensitivity.see(*tensor_pair(block, GRADIENT))
+                    give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
+                if update not in self.parameters:
+                    continue
+                block = self.parameters[update]
+                added = sensitivity.relative()
+                shape = np.shape(block.a.array(PARAMETER))
+                allowance = np.zeros(shape) if allowance is None else allowance
+                if added is not None and added.shape == shape:
+                    allowance = allowance + np.nan_to_num(added, nan=0.0) * step_sizes[update]
+            yield ParameterUpdate(update, block, allowance, sensitivity.size)
+            give_back([record.fields[PARAMETER] for record in (block.a, block.b)])
+
+    def _step_sizes(self) -> dict[Update, float]:
+        """The largest movement of an element in each update, on the side where it is smaller.
+
+        Parameters are recorded after an update only: the first one is taken to move as far as the furthest of the rest.
+        """
+        moves: dict[Update, float] = {}
+        before: tuple[np.ndarray, np.ndarray] | None = None
+        for update in sorted(self.parameters):
+            now = tensor_pair(self.parameters[update], PARAMETER)
+            if before is not None:
+                with np.errstate(all="ignore"):
+                    moves[update] = min(largest_finite(new - old) for new, old in zip(now, before, strict=True))
+            before = now
+        for update in self.parameters:
+            moves.setdefault(update, max(moves.values(), default=0.0))
+        return moves
+
+
+def tensor_histories(a: Side, b: Side, steps: Sequence[int]) -> list[TensorHistory]:
+    """All tensors that both sides recorded, up to the last of these steps."""
+    found: dict[tuple[str, int, int], TensorHistory] = defaultdict(TensorHistory)
+    for kind in (GRADIENT, PARAMETER):
+        for step in sorted(a.steps(kind) & b.steps(kind)):
+            if step > max(steps):
+                break
+            for block in pair_tensors(kind, step, list(a.records(kind, step)), list(b.records(kind, step))).blocks:
+                if _is_comparable(block, kind):
+                    key = block.a.key
+                    name = str(block.a.fields.get("param_name", key.micro))
+                    history = found[name, key.rank, block.b.key.rank]
+                    of_kind = history.gradients if kind == GRADIENT else history.parameters
+                    of_kind[step, key.epoch, key.mini_batch] = block
+    return list(found.values())
+
+
+def tensor_pair(block: Block, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    first, second = (record.array(kind).astype(np.float64) for record in (block.a, block.b))
+    return first, second
+
+
+def largest_finite(values: np.ndarray) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
+def _is_comparable(block: Block, kind: str) -> bool:
+    shapes = [np.shape(record.array(kind)) if kind in record.fields else None for record in (block.a, block.b)]
+    return shapes[0] is not None and shapes[0] == shapes[1]
