@@ -35,7 +35,7 @@ def test_layout_is_no_difference(base, tmp_path, layout):
     other = write(tmp_path / "b", VALUES, **layout)
     for pair in ((base, other), (other, base)):
         result = compare(*pair)
-        assert result.verdict == "equal", result.first_difference
+        assert result.verdict in ("equal", "equal within noise"), result.first_difference
         assert {"trajectory", "reward", "forward", "loss", "parameter", "metrics"} <= {
             row["stage"] for row in result.stages()
         }

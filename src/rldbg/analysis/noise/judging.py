@@ -19,6 +19,7 @@ from rldbg.analysis.noise.tensors import (
     PARAMETER,
     TensorHistory,
     largest_finite,
+    step_sizes_of,
     tensor_histories,
     tensor_pair,
 )
@@ -45,8 +46,9 @@ def judge_with_noise(
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
+    step_sizes = step_sizes_of(histories)
     for history in histories:
-        for item in history.updates():
+        for item in history.updates(step_sizes):
             difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
             levels.see_parameter(item.update, difference, item.squares())
             if item.update[0] in steps:

@@ -6,7 +6,7 @@ One tensor is held at a time, however many a model has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,11 +58,10 @@ class TensorHistory:
             give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
         return best
 
-    def updates(self) -> Iterator[ParameterUpdate]:
+    def updates(self, step_sizes: Mapping[Update, float]) -> Iterator[ParameterUpdate]:
         """Every recorded state of the parameter in order, each with what all updates so far allow."""
         sensitivity = OptimizerSensitivity()
         allowance: np.ndarray | None = None
-        step_sizes = self._step_sizes()
         for update in sorted({*self.gradients, *self.parameters}):
             with np.errstate(all="ignore"):
                 if update in self.gradients:
@@ -80,22 +79,33 @@ class TensorHistory:
             yield ParameterUpdate(update, block, allowance, sensitivity.size)
             give_back([record.fields[PARAMETER] for record in (block.a, block.b)])
 
-    def _step_sizes(self) -> dict[Update, float]:
-        """The largest movement of an element in each update, on the side where it is smaller.
-
-        Parameters are recorded after an update only: the first one is taken to move as far as the furthest of the rest.
-        """
-        moves: dict[Update, float] = {}
+    def movements(self) -> Iterator[tuple[Update, tuple[float, float]]]:
+        """How far the element that moves most goes in each update, on either side."""
         before: tuple[np.ndarray, np.ndarray] | None = None
         for update in sorted(self.parameters):
             now = tensor_pair(self.parameters[update], PARAMETER)
             if before is not None:
                 with np.errstate(all="ignore"):
-                    moves[update] = min(largest_finite(new - old) for new, old in zip(now, before, strict=True))
+                    yield update, (largest_finite(now[0] - before[0]), largest_finite(now[1] - before[1]))
             before = now
-        for update in self.parameters:
-            moves.setdefault(update, max(moves.values(), default=0.0))
-        return moves
+
+
+def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
+    """What a whole step of the optimizer is in each update: the largest movement of any element of any tensor.
+
+    The side that moves less decides, so that one whose steps are too large allows itself nothing. Tensors whose
+    gradients are all rounding move by chance, so no tensor is judged by its own movement. Parameters are recorded after
+    an update only: the first one is taken to move as far as the furthest of the others.
+    """
+    moves: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    updates: set[Update] = set()
+    for history in histories:
+        updates |= history.parameters.keys()
+        for update, (a, b) in history.movements():
+            moves[update] = (max(moves[update][0], a), max(moves[update][1], b))
+    sizes = {update: min(sides) for update, sides in moves.items()}
+    furthest = max(sizes.values(), default=0.0)
+    return {update: sizes.get(update, furthest) for update in updates}
 
 
 def tensor_histories(a: Side, b: Side, steps: Sequence[int]) -> list[TensorHistory]:

@@ -1,0 +1,66 @@
+"""Rounding amplified by optimizers is not a difference; a bug under the same noise is."""
+
+import numpy as np
+import pytest
+
+from rldbg.analysis import compare
+from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
+from training_pairs import Training, record_training
+
+ADAM, SGD = Training(), Training(optimizer="sgd", rate=0.1)
+
+
+def judged(tmp_path, one, other):
+    return compare(record_training(tmp_path / "a", one), record_training(tmp_path / "b", other))
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-7, 1e-6, 1e-5])
+@pytest.mark.parametrize("clean", [ADAM, ADAM.but(betas=(0.9, 0.95), decay=0.01), SGD], ids=["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_is_never_a_difference(tmp_path, clean, rounding, seed):
+    one = clean.but(rounding=rounding, seed=seed, updates=12)
+    result = judged(tmp_path, one, one.but(micro=3, noise_seed=1))
+    assert result.verdict in ("equal within noise", "drift"), result.first_difference
+
+
+def test_equal_bits_are_equal(tmp_path):
+    assert judged(tmp_path, ADAM, ADAM).verdict == "equal"
+
+
+BUGS = {
+    "rate": (ADAM, {"rate": 3.03e-3}),
+    "betas": (ADAM, {"betas": (0.9, 0.99)}),
+    "beta1": (ADAM, {"betas": (0.8, 0.999)}),
+    "eps": (ADAM, {"eps": 1e-3}),
+    "bias correction": (ADAM, {"bias_correction": False}),
+    "weight decay": (ADAM, {"decay": 0.01}),
+    "skipped update": (ADAM, {"skips": 2}),
+    "sgd rate": (SGD, {"rate": 0.101}),
+    "sgd weight decay": (SGD, {"decay": 0.001}),
+    "clip": (SGD.but(clip=0.02), {"clip": None}),
+}
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-6])
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_in_the_optimizer_is_found_in_the_same_noise(tmp_path, name, rounding):
+    clean, bug = BUGS[name]
+    one = clean.but(rounding=rounding)
+    result = judged(tmp_path, one, one.but(**bug, micro=3, noise_seed=1))
+    assert result.verdict == "different"
+    assert result.first_difference.stage == "parameter"
+
+
+def test_equal_gradients_allow_nothing():
+    sensitivity = OptimizerSensitivity()
+    gradient = np.asarray([0.0, 1e-9, 1.0])
+    for _ in range(3):
+        sensitivity.see(gradient, gradient)
+    assert sensitivity.relative().tolist() == [0, 0, 0]
+
+
+def test_only_elements_of_the_size_of_their_difference_may_turn_around():
+    sensitivity = OptimizerSensitivity()
+    sensitivity.see(np.asarray([1e-9, 1e-3, 0.0]), np.asarray([-1e-9, 1e-3 + 1e-9, 1e-9]))
+    turned, steady, appeared = sensitivity.relative()
+    assert turned == appeared == 2 and 0 < steady < 1e-5
