@@ -38,7 +38,7 @@ def _state_of(job, rank):
 
 def test_orders_that_make_no_sense_do_not_wedge_a_session(job):
     _start(job, 1)
-    with pytest.raises(RldbgError, match="names nothing that is stopped"):
+    with pytest.raises(RldbgError, match="matches no stopped process"):
         job.client.request("continue", who="0")
     job.client.request("attach", who="0", stop=True)
     for how in ("evaluate", "launch", "terminate"):

@@ -104,7 +104,7 @@ def _exception(error: BaseException, relation: str, redact: Redact | None, keep_
         frames.append(facts)
     try:
         message = cut(str(error), 10_000)
-    except Exception as failure:  # noqa: BLE001 - border 3 of 3: __str__ is the user's code
+    except Exception as failure:  # noqa: BLE001 - __str__ is the user's code
         message = f"<its __str__ raised {type(failure).__name__}>"
     return {
         "type": type(error).__name__,

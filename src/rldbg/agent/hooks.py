@@ -95,7 +95,7 @@ def _report(agent: Agent, error: BaseException, where: str) -> None:
         return
     try:
         agent.crashed(error, where)
-    except Exception as failure:  # noqa: BLE001 - border 3 of 3: a dying process must still die of its own cause
+    except Exception as failure:  # noqa: BLE001 - a dying process must still die of its own cause
         say(f"the crash could not be recorded: {type(failure).__name__}: {failure}")
 
 
@@ -108,7 +108,7 @@ def _say_what_ray_opens(module: ModuleType) -> None:
         worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
         address = f"{getattr(worker, 'node_ip_address', '?')}:{getattr(worker, 'debugger_port', '?')}"
         say("Task paused, waiting for debugger to attach...")
-        say(f"Ray's own debugger is open at {address} without a token: whoever reaches it can run code here")
+        say(f"Ray's own debugger listens at {address} without a token: anyone who can connect can run code here")
 
     module._ensure_debugger_port_open_thread_safe = open_and_say  # type: ignore[attr-defined]
 

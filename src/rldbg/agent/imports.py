@@ -68,5 +68,5 @@ class _Loader:
 def _act(action: AfterImport, module: ModuleType) -> None:
     try:
         action(module)
-    except Exception as error:  # noqa: BLE001 - border 3 of 3: the user's import must succeed whatever we break
+    except Exception as error:  # noqa: BLE001 - the user's import must succeed whatever we break
         say(f"could not prepare {module.__name__}: {type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ class TookTooLong(Exception):
     """Raised in the middle of the evaluation."""
 
     def __str__(self) -> str:
-        return "it did not end in time and was interrupted"
+        return "interrupted: it did not finish in time"
 
 
 def interrupt_evaluations(*, showing_only: bool) -> int:

@@ -182,7 +182,7 @@ def _introduce(connection: Connection, kind: str, token: str, about: Message, ti
     challenge = _expect(connection, "challenge", timeout_s)
     theirs = str(challenge.get("nonce"))
     if not proves(challenge.get("proof"), proof(token, "broker", mine, theirs)):
-        raise WireError("whoever listens there does not know this run's token")
+        raise WireError("the listener does not know this run's token")
     connection.send({"type": "proof", "proof": proof(token, "peer", mine, theirs), "about": about})
     connection.about = _expect(connection, "welcome", timeout_s).get("about") or {}
 

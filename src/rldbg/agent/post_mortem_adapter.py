@@ -45,7 +45,7 @@ class PostMortemAdapter:
             return self._numbered([response | {"success": False, "message": f"{command}: not after an exception"}])
         try:
             response["body"] = method(arguments)
-        except Exception as error:  # noqa: BLE001 - border 2 of 3: the user's expression may raise anything
+        except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
             text = "".join(traceback.format_exception_only(error)).strip()
             return self._numbered([response | {"success": False, "message": text}])
         return self._numbered([response, *self._events_after(command)])

@@ -75,7 +75,7 @@ class Agent:
             prompt_here(frame)
             return
         if not self._link.wait_connected(3.0):
-            say(f"no broker answers ({self._link.refusal or self.settings.run}); breakpoint at {where} passed over")
+            say(f"breakpoint skipped: no broker is reachable ({self._link.refusal or self.settings.run}) at {where}")
             return
         with self._counting:
             self._stops += 1
@@ -96,9 +96,9 @@ class Agent:
             say(f"{answer.get('who')} stopped at {where}: Task paused, waiting for debugger to attach...")
             # Without the lock: the thread may stand inside this call, and somebody else must be able to let it go.
             suspend()
-        except Exception as error:  # noqa: BLE001 - border 3 of 3: a stop that fails must not fail the program
+        except Exception as error:  # noqa: BLE001 - a stop that fails must not fail the program
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
-            say(f"cannot stop at {where}: {error}; going on")
+            say(f"cannot stop at {where}: {error}; continuing")
 
     # Dying.
 
@@ -146,7 +146,7 @@ class Agent:
             channel = self._dial(session)
         except NoBroker as problem:
             self._link.tell("stop_failed", {"stop": number, "reason": str(problem)})
-            say(f"nobody can look at this exception: {problem}")
+            say(f"post-mortem is not available for this exception: {problem}")
             return
         self._link.tell("debug_ready", {"session": session, "stop": number})
         adapter = PostMortemAdapter(error)
@@ -177,7 +177,7 @@ class Agent:
             "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
         }
         if op not in operations:
-            raise ValueError(f"this agent does not know {op!r}")
+            raise ValueError(f"unknown request: {op!r}")
         return operations[op]()
 
     def _interrupt(self, *, showing_only: bool) -> dict[str, Any]:

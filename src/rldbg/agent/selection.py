@@ -100,7 +100,7 @@ def parse_selection(text: str) -> Selection:
     if place:
         terms.append(_Place(tuple(place)))
     if not terms:
-        raise SelectionError(f"{text!r} selects nothing: try `all`, `0`, `0:8:2`, `policy/0`, `*policy*`, `dp=0,tp=1`")
+        raise SelectionError(f"{text!r} selects nothing: use `all`, `0`, `0:8:2`, `policy/0`, `*policy*`, `dp=0,tp=1`")
     return Selection(text, tuple(terms))
 
 
@@ -123,5 +123,5 @@ def _numbers(text: str) -> range | frozenset[int]:
 
 def _whole(text: str, whole: str) -> int:
     if not text.isdigit():
-        raise SelectionError(f"{whole!r} does not hold a whole number where one must be")
+        raise SelectionError(f"{whole!r} is not a whole number")
     return int(text)

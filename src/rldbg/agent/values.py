@@ -87,7 +87,7 @@ def describe(value: Any, limit: int = TEXT_LIMIT) -> dict[str, Any]:
             found["text"] = tensor_text(summary, value)
         else:
             found["text"] = cut(_repr(value, limit), limit)
-    except Exception as error:  # noqa: BLE001 - border 3: a failing __repr__ must not hide the rest
+    except Exception as error:  # noqa: BLE001 - a failing __repr__ must not hide the rest
         found["text"] = f"<{found['type']}: its repr raised {type(error).__name__}>"
     return found
 

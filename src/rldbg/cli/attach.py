@@ -1,4 +1,4 @@
-"""`rldbg attach`: a prompt at a stopped process, at several at once, or at a crash file."""
+"""`rldbg attach`: open a pdb prompt in a stopped process, several processes, or a crash file."""
 
 import json
 import sys
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.cast_output import print_broadcast
-from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.live_target import open_target, print_broadcast, target_options
 from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.core import Environment, ExitCode, UsageError
 
@@ -18,18 +17,22 @@ if TYPE_CHECKING:
     from rldbg.live import BrokerClient, Commands
 
 
-@verb("attach", short_help="A prompt at a stopped process, at several, or at a crash file.")
+@verb("attach", short_help="Open a pdb prompt in a stopped process, several processes, or a crash file.")
 @click.argument("who", required=False, metavar="[WHO|CRASHFILE]")
 @target_options
-@click.option("-c", "commands", multiple=True, metavar="COMMAND", help="Run this instead of a prompt; may be repeated.")
-@click.option("--ide", is_flag=True, help="Open a local port for VS Code or any editor that speaks DAP.")
-@click.option("--port", default=0, help="The local port for --ide; default: a free one.")
+@click.option(
+    "-c", "commands", multiple=True, metavar="COMMAND", help="Run this command instead of opening a prompt; repeatable."
+)
+@click.option(
+    "--ide", is_flag=True, help="Open a local port for VS Code or another editor with a debug adapter client."
+)
+@click.option("--port", default=0, help="Local port for --ide (default: a free one).")
 @click.option(
     "--launch-json",
     type=click.Path(path_type=Path, dir_okay=False),
     is_flag=False,
     flag_value=Path(".vscode/launch.json"),
-    help="With --ide: also write the configuration there (default .vscode/launch.json).",
+    help="With --ide: also write the configuration to this file (default .vscode/launch.json).",
 )
 @click.option("--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for the next stop.")
 def command(
@@ -43,15 +46,15 @@ def command(
     wait_s: float,
     as_json: bool,
 ) -> int:
-    """A prompt at a stopped process, at several at once, or at a crash file.
+    """Open a pdb prompt in a stopped process, several processes, or a crash file.
 
-    A running process is paused first. Leaving (q) keeps it stopped; `c` or `rldbg continue` lets it go on. Without WHO:
-    the process that is stopped, when there is only one. Type h at the prompt for its words.
+    A running process is paused first. Leaving (q) keeps it stopped; `c` or `rldbg continue` resumes it. WHO may be left
+    out when only one process is stopped. Type h at the prompt for its commands.
     """
     if who is not None and who.endswith(".json") and Path(who).exists():
         return _at_crash_file(Path(who), commands, as_json)
     if who is not None and who.endswith(".json"):
-        raise UsageError(f"there is no crash file {who}", "crash files lie in RUN/crashes; WHO is a process: rldbg ps")
+        raise UsageError(f"no such crash file: {who}", "crash files are in RUN/crashes; `rldbg ps` lists processes")
     from rldbg.live import Commands, OtherProcesses, ProcessGroup
 
     with open_target(run_dir, ray_url) as client:
@@ -101,8 +104,10 @@ def _serve_editors(run: Path, who: str, port: int, launch_json: Path | None, as_
 def _the_stopped_one(client: "BrokerClient") -> str:
     stopped = [p["who"] for p in client.request("ps")["processes"] if p["state"] == "stopped"]
     if len(stopped) != 1:
-        names = ", ".join(stopped) or "nothing"
-        raise UsageError(f"say which process: {len(stopped)} are stopped ({names})", "rldbg attach WHO")
+        if not stopped:
+            raise UsageError("no process is stopped", "`rldbg ps` lists processes; `rldbg attach WHO` pauses one")
+        names = ", ".join(stopped)
+        raise UsageError(f"ambiguous: {len(stopped)} processes are stopped ({names})", "rldbg attach WHO")
     return str(stopped[0])
 
 
@@ -144,7 +149,7 @@ def _run_prompt(at: "Commands") -> int:
 def _note_what_stays(client: "BrokerClient") -> None:
     left = [facts["who"] for facts in client.request("ps")["processes"] if facts["state"] == "stopped"]
     if left:
-        print_note(f"still stopped: {', '.join(left)} (rldbg continue lets them go on)")
+        print_note(f"still stopped: {', '.join(left)} (`rldbg continue` resumes them)")
 
 
 def _lines_of_stdin() -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""`rldbg break`: breakpoints from outside, in processes that never called breakpoint()."""
+"""`rldbg break`: set, list and clear breakpoints in running processes."""
 
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,19 @@ from rldbg.core import ExitCode, UsageError
 @verb("break", short_help="Set, list and clear breakpoints in running processes.")
 @click.argument("place", metavar="[FILE:LINE]", required=False)
 @target_options
-@click.option("--if", "condition", metavar="EXPR", help="Stop only where this is true. Costs about 20 us a hit.")
-@click.option("--log", metavar="TEXT", help="Do not stop; log TEXT, with {expressions} filled in.")
-@click.option("--ranks", default="all", show_default=True, help="In which processes, also in those that come later.")
-@click.option("--once", is_flag=True, help="Stop once in each process.")
+@click.option("--if", "condition", metavar="EXPR", help="Stop only if this is true. Costs about 20 us per hit.")
+@click.option("--log", metavar="TEXT", help="Do not stop; log TEXT with {expressions} filled in.")
+@click.option("--ranks", default="all", show_default=True, help="Processes to set it in, including later ones.")
+@click.option("--once", is_flag=True, help="Stop once per process.")
 @click.option(
     "--on-exception",
     type=click.Choice(["raised", "unhandled"]),
     is_flag=False,
     flag_value="unhandled",
     metavar="[raised|unhandled]",
-    help="Stop where an exception leaves the user's code, or wherever one is raised.",
+    help="Stop where an exception leaves your code (unhandled), or wherever one is raised (raised).",
 )
-@click.option("--list", "listing", is_flag=True, help="Show the breakpoints, their hits and the last log lines.")
+@click.option("--list", "listing", is_flag=True, help="List breakpoints, their hits and the last log lines.")
 @click.option("--clear", is_flag=False, flag_value="all", metavar="[IDS]", help="Remove breakpoints: all, or 1,3.")
 def command(
     place: str | None,
@@ -65,7 +65,8 @@ def _numbers(text: str) -> list[int]:
         return []
     if not all(part.isdigit() for part in parts):
         raise UsageError(
-            f"{text!r} names no breakpoints", "numbers as in `rldbg break --list`: rldbg break --clear 1,3"
+            f"invalid breakpoint numbers: {text!r}",
+            "use the numbers that `rldbg break --list` shows: rldbg break --clear 1,3",
         )
     return [int(part) for part in parts]
 
@@ -75,7 +76,7 @@ def _parse(place: str | None) -> dict[str, Any]:
         return {}
     file, _, line = place.rpartition(":")
     if not file or not line.isdigit():
-        raise UsageError(f"{place!r} is not FILE:LINE", "for example: rldbg break train.py:88")
+        raise UsageError(f"invalid place: {place!r} (expected FILE:LINE)", "for example: rldbg break train.py:88")
     is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
     return {"file": file if is_module else str(Path(file).absolute()), "line": int(line)}
 

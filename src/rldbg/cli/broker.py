@@ -1,4 +1,4 @@
-"""`rldbg broker`: the broker of a run, by hand."""
+"""`rldbg broker`: start and stop the broker of a run by hand."""
 
 import os
 import shlex
@@ -21,10 +21,12 @@ from rldbg.core import Environment, Run, UsageError
 )
 @click.argument("action", type=click.Choice(["start", "stop", "env"]))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("--run", "run_dir", type=click.Path(path_type=Path, file_okay=False), help="The run folder.")
-@click.option("--listen", default="127.0.0.1", show_default=True, help="Address for agents of other hosts to dial.")
-@click.option("--port", default=0, help="Port to listen on; default: a free one.")
-@click.option("--post-mortem", "post_mortem_s", default=0.0, help="Seconds a failing process waits to be looked at.")
+@click.option("--run", "run_dir", type=click.Path(path_type=Path, file_okay=False), help="Run folder.")
+@click.option(
+    "--listen", default="127.0.0.1", show_default=True, help="Address to listen on for agents on other hosts."
+)
+@click.option("--port", default=0, help="Port to listen on (default: a free one).")
+@click.option("--post-mortem", "post_mortem_s", default=0.0, help="Seconds to hold a crashed process for inspection.")
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() in Ray processes to Ray's own debugger.")
 @click.option("--no-redact", is_flag=True, help="Write values into crash files as they are, secrets included.")
 def command(

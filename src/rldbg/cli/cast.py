@@ -1,17 +1,16 @@
-"""`rldbg cast`: one command on many stopped ranks, the answers folded."""
+"""`rldbg cast`: run one command on many stopped ranks and group identical answers."""
 
 from pathlib import Path
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.cast_output import print_broadcast
-from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.live_target import open_target, print_broadcast, target_options
 from rldbg.cli.output import print_json
 from rldbg.core import ExitCode
 
 
-@verb("cast", short_help="One command on many stopped ranks, the answers folded.")
+@verb("cast", short_help="Run one command on many stopped ranks and group identical answers.")
 @click.argument("who")
 @click.argument("words", metavar="COMMAND", nargs=-1, required=True)
 @target_options
@@ -19,10 +18,10 @@ from rldbg.core import ExitCode
 def command(
     who: str, words: tuple[str, ...], run_dir: Path | None, ray_url: str | None, wait_s: float, as_json: bool
 ) -> int:
-    """One pdb COMMAND on every stopped process that WHO names.
+    """Run one pdb COMMAND in every stopped process selected by WHO.
 
     \b
-    rldbg cast all "p loss"      equal answers once, odd ranks marked with !
+    rldbg cast all "p loss"      identical answers once, unusual ranks marked with !
     rldbg cast policy/0:4 n      four ranks step together
     """
     from rldbg.live import broadcast

@@ -1,19 +1,18 @@
-"""`rldbg continue`: let stopped processes go on."""
+"""`rldbg continue`: resume stopped processes."""
 
 from pathlib import Path
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.each_output import print_each
-from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.live_target import open_target, print_outcomes, target_options
 
 
-@verb("continue", short_help="Let stopped processes go on.")
+@verb("continue", short_help="Resume stopped processes.")
 @click.argument("who", default="all")
 @target_options
 def command(who: str, run_dir: Path | None, ray_url: str | None, as_json: bool) -> int:
-    """Let every stopped process that WHO names go on (default: all)."""
+    """Resume the stopped processes selected by WHO (default: all)."""
     with open_target(run_dir, ray_url) as client:
         processes = client.request("continue", who=who)["processes"]
-    return print_each(processes, "goes on", as_json=as_json)
+    return print_outcomes(processes, "resumed", as_json=as_json)

@@ -1,4 +1,4 @@
-"""The options by which every live verb finds its processes: a run of ours, or a Ray cluster that we did not start."""
+"""What live verbs share: the options that select a run or a Ray cluster, and how outcomes per process are printed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.core import ExitCode
+
 if TYPE_CHECKING:
-    from rldbg.live import BrokerClient
+    from rldbg.live import BroadcastResult, BrokerClient
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -16,19 +19,40 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--run",
         "run_dir",
         type=click.Path(path_type=Path, file_okay=False),
-        help="The run folder. Default: the run we are inside of, else the newest one with a live broker.",
+        help="Run folder. Default: the run of this process, else the newest run with a live broker.",
     )
     ray = click.option(
         "--ray",
         "ray_url",
         metavar="URL",
-        help="The dashboard of a Ray cluster that rldbg did not start, for example http://127.0.0.1:8265.",
+        help="Dashboard of a Ray cluster that rldbg did not start, for example http://127.0.0.1:8265.",
     )
     return run(ray(function))
 
 
 def open_target(run_dir: Path | None, ray_url: str | None) -> "BrokerClient":
-    """A client of the broker that knows the processes meant."""
+    """A client of the broker that holds the selected processes."""
     from rldbg.live import connect_target
 
     return connect_target(run_dir, ray_url)
+
+
+def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool) -> int:
+    """Prints what happened to each process and returns the exit code."""
+    from rldbg.reports.processes import outcome_lines
+
+    if as_json:
+        print_json({"processes": processes})
+    else:
+        for line in outcome_lines(processes, done):
+            print_line(line)
+    return ExitCode.OK if all(process["ok"] for process in processes) else ExitCode.FINDING
+
+
+def print_broadcast(result: "BroadcastResult") -> None:
+    from rldbg.reports import broadcast as report
+
+    for line in report.to_lines(result):
+        print_line(line)
+    for line in report.notes(result):
+        print_note(line)

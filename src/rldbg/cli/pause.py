@@ -1,19 +1,18 @@
-"""`rldbg pause`: stop running processes where they are."""
+"""`rldbg pause`: pause running processes."""
 
 from pathlib import Path
 
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.each_output import print_each
-from rldbg.cli.live_target import open_target, target_options
+from rldbg.cli.live_target import open_target, print_outcomes, target_options
 
 
-@verb("pause", short_help="Stop running processes where they are.")
+@verb("pause", short_help="Pause running processes.")
 @click.argument("who")
 @target_options
 def command(who: str, run_dir: Path | None, ray_url: str | None, as_json: bool) -> int:
-    """Stop every running process that WHO names, at its next line of Python."""
+    """Pause the running processes selected by WHO at their next line of Python."""
     with open_target(run_dir, ray_url) as client:
         processes = client.request("pause", who=who)["processes"]
-    return print_each(processes, "stopped", as_json=as_json)
+    return print_outcomes(processes, "paused", as_json=as_json)

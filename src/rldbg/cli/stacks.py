@@ -1,29 +1,28 @@
-"""`rldbg stacks`: where every rank is, equal stacks once, the odd one first; with --diagnose, why nobody moves."""
+"""`rldbg stacks`: the stacks of all ranks, identical ones grouped; with --diagnose, why they hang."""
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
-from rldbg.cli.output import print_findings, print_json, print_line, print_note
+from rldbg.cli.output import print_findings, print_json, print_line
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
     from rldbg.live import Diagnosis, StackGroup
 
-_SHOWN_FRAMES = 12
 _BETWEEN_LOOKS_S = 1.0
 
 
-@verb("stacks", short_help="Where every rank is, equal stacks once; --diagnose says why nobody moves.")
+@verb("stacks", short_help="Group identical stacks of all ranks; explain hangs (--diagnose).")
 @click.argument("who", default="all")
 @target_options
-@click.option("--native", is_flag=True, help="C and C++ frames too, through py-spy.")
-@click.option("--locals", "with_locals", is_flag=True, help="The local variables of every frame.")
-@click.option("--diagnose", "diagnosing", is_flag=True, help="Name the rank that the others wait for.")
+@click.option("--native", is_flag=True, help="Include C and C++ frames (needs py-spy).")
+@click.option("--locals", "with_locals", is_flag=True, help="Show the local variables of every frame.")
+@click.option("--diagnose", "diagnosing", is_flag=True, help="Explain a hang: name the rank that the others wait for.")
 @click.option(
     "--dumps",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -39,9 +38,9 @@ def command(
     dumps: Path | None,
     as_json: bool,
 ) -> int:
-    """Where every rank is: equal stacks once, the odd one first.
+    """Show the stacks of all ranks: identical stacks once, the smallest group first.
 
-    With --diagnose also why nobody moves, in one sentence: who never entered which collective, and where it is instead.
+    With --diagnose, explain a hang in one sentence: which rank never entered which collective, and where it is instead.
     """
     from rldbg.live import diagnose_dumps, diagnose_stacks, group_stacks
 
@@ -59,7 +58,7 @@ def command(
     if as_json:
         print_json({"groups": [group.to_dict() for group in groups], "stacks": stacks})
     else:
-        _show_groups(groups)
+        _print_groups(groups)
     return ExitCode.OK
 
 
@@ -69,23 +68,12 @@ def _show_diagnosis(diagnosis: "Diagnosis", groups: list["StackGroup"], as_json:
         print_json({"diagnosis": diagnosis.to_dict(), "groups": [group.to_dict() for group in groups]})
     else:
         print_findings([finding])
-        _show_groups(groups)
+        _print_groups(groups)
     return ExitCode.FINDING if finding.severity == "error" else ExitCode.OK
 
 
-def _show_groups(groups: list["StackGroup"]) -> None:
-    for group in groups:
-        print_line("")
-        print_line(group.title())
-        if group.unanswered:
-            print_note(f"  {group.unanswered}")
-        for frame in group.frames[:_SHOWN_FRAMES]:
-            print_line(f"    {frame['file']}:{frame['line']} {frame['function']}")
-            _show_locals(frame)
-        if len(group.frames) > _SHOWN_FRAMES:
-            print_line(f"    ... {len(group.frames) - _SHOWN_FRAMES} frames further out")
+def _print_groups(groups: list["StackGroup"]) -> None:
+    from rldbg.reports import stacks as report
 
-
-def _show_locals(frame: dict[str, Any]) -> None:
-    for name, facts in (frame.get("locals") or {}).items():
-        print_line(f"        {name} = {facts['text']}")
+    for line in report.to_lines(groups):
+        print_line(line)

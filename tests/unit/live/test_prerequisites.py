@@ -65,7 +65,7 @@ def test_a_cluster_that_asks_for_a_token_nobody_has(serve, monkeypatch, tmp_path
 
 
 def test_something_else_at_that_address_is_no_dashboard(serve):
-    with pytest.raises(UnreachableError, match="no Ray dashboard answers"):
+    with pytest.raises(UnreachableError, match="no Ray dashboard"):
         Dashboard(serve(version=(200, b"<html>a web server</html>"))).version()
     with pytest.raises(UnreachableError, match="answered 404"):
         Dashboard(serve()).version()

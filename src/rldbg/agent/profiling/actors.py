@@ -43,7 +43,7 @@ class ActorSelection:
         def _remote(actor: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
             try:
                 options = self.prepared(actor, options)
-            except Exception as error:  # noqa: BLE001 - border 3 of 3: the actor must be created whatever we break
+            except Exception as error:  # noqa: BLE001 - the actor must be created whatever we break
                 self._once("prepared", f"an actor could not be chosen: {type(error).__name__}: {error}")
             return original(actor, args, kwargs, **options)
 

@@ -140,7 +140,7 @@ class Window:
             Path(self._plan.folder).mkdir(parents=True, exist_ok=True)
             tool = make_tool(self._plan, stem, self._under)
             tool.start()
-        except Exception as error:  # noqa: BLE001 - border 3 of 3: a profile that cannot start must not end a training
+        except Exception as error:  # noqa: BLE001 - a profile that cannot start must not end a training
             self._fail(error)
             return
         self._tool = tool
@@ -158,7 +158,7 @@ class Window:
         self._closed()
         try:
             files = tool.stop()
-        except Exception as error:  # noqa: BLE001 - border 3 of 3: as above
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
             return
         self._state = "done"

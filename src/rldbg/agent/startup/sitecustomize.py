@@ -11,7 +11,7 @@ _HERE = Path(__file__).parent
 def _begin() -> None:
     try:
         importlib.import_module("rldbg_startup").begin()
-    except Exception as error:  # noqa: BLE001 - border 3 of 3: the user's program must start whatever we break
+    except Exception as error:  # noqa: BLE001 - the user's program must start whatever we break
         sys.stderr.write(f"rldbg: the agent could not start: {type(error).__name__}: {error}\n")
 
 

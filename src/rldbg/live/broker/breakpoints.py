@@ -70,7 +70,7 @@ class BreakTable:
     def add(self, body: Mapping[str, Any]) -> Break:
         exception = str(body.get("on_exception") or "")
         if exception and exception not in _FILTERS:
-            raise UsageError(f"no kind of exception stop is called {exception!r}", f"use one of {', '.join(_FILTERS)}")
+            raise UsageError(f"invalid exception stop: {exception!r}", f"use one of {', '.join(_FILTERS)}")
         condition = str(body.get("if") or "")
         _check_condition(condition)
         self._last += 1
@@ -91,7 +91,7 @@ class BreakTable:
         """Those removed; all when no number is given."""
         unknown = [number for number in numbers if number not in self._breaks]
         if unknown:
-            raise UsageError(f"there is no breakpoint {unknown[0]}", "`rldbg break --list` shows them")
+            raise UsageError(f"no such breakpoint: {unknown[0]}", "`rldbg break --list` lists them")
         return [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
 
     def all(self) -> list[Break]:
@@ -153,7 +153,7 @@ class BreakTable:
         """Changes a breakpoint in its place; an empty condition is always true."""
         _check_condition(condition)
         if number not in self._breaks:
-            raise UsageError(f"there is no breakpoint {number}", "`rldbg break --list` shows them")
+            raise UsageError(f"no such breakpoint: {number}", "`rldbg break --list` lists them")
         self._breaks[number].condition = condition
         self._breaks[number].failures.clear()
         return self._breaks[number]
@@ -206,7 +206,7 @@ def _check_condition(text: str) -> None:
             compile(text, "condition", "eval")
     except (SyntaxError, ValueError) as error:
         raise UsageError(
-            f"the condition {text!r} is no Python expression: {error}", "correct it and try again"
+            f"the condition {text!r} is not a Python expression: {error}", "correct it and try again"
         ) from None
 
 

@@ -49,9 +49,7 @@ class ClientHandler:
     async def answer(self, op: str, body: Message) -> Any:
         operation = self._operations.get(op)
         if operation is None:
-            raise UsageError(
-                f"the broker does not know {op!r}", "use the same rldbg as the one that started the broker"
-            )
+            raise UsageError(f"unknown request: {op!r}", "use the same rldbg as the one that started the broker")
         if op in _CHOOSING:
             # Who a process is may have changed since it was last asked: a Ray worker got an actor, a child its RANK.
             await self._state.refresh(timeout_s=_REFRESH_S)
@@ -93,16 +91,16 @@ class ClientHandler:
         named = [p for p in self._state.processes.select(selection) if _is_of_interest(p)]
         chosen = [process for process in named if ended or (process.state in states and process.is_alive)]
         if not chosen:
-            there = ", ".join(p.who for p in self._state.processes if _is_of_interest(p)) or "no process at all"
-            what = states[0] if len(states) == 1 and named else "there"
-            raise IncompleteDataError(f"{selection.text!r} names nothing that is {what}", f"there is: {there}")
+            there = ", ".join(p.who for p in self._state.processes if _is_of_interest(p)) or "none"
+            what = states[0] if len(states) == 1 and named else "live"
+            raise IncompleteDataError(f"{selection.text!r} matches no {what} process", f"processes: {there}")
         return chosen
 
     def _one(self, body: Message) -> Process:
         chosen = self._chosen(body)
         if len(chosen) > 1:
             names = ", ".join(process.who for process in chosen)
-            raise UsageError(f"{body.get('who')!r} names {len(chosen)} processes", f"name one of {names}")
+            raise UsageError(f"{body.get('who')!r} matches {len(chosen)} processes", f"select one of {names}")
         return chosen[0]
 
     async def _stacks(self, body: Message) -> Message:
@@ -118,7 +116,7 @@ class ClientHandler:
         async def ask(process: Process) -> Message:
             about = {"who": process.who, "pid": process.facts.get("pid"), "host": process.facts.get("host")}
             if process.agent is None:
-                return about | {"error": "it has no agent: only workers of an armed run can be profiled from here"}
+                return about | {"error": "no agent: only workers of an armed run can be profiled"}
             try:
                 told = body | {"worker": process.role}
                 answer: Message = await process.agent.request("profile", told, timeout_s=_PROFILE_S)
@@ -161,7 +159,7 @@ class ClientHandler:
         arguments = dict(body.get("arguments") or {})
         meant = [name for name in ("threadId", "frameId") if arguments.get(name) == "stopped"]
         if meant and session.stop is None:
-            raise UsageError(f"{process.who} is running", "`rldbg pause WHO`, or wait for its next stop: rldbg ps")
+            raise UsageError(f"{process.who} is running", "pause it: rldbg pause WHO")
         for name in meant:
             assert session.stop is not None
             arguments[name] = session.stop.thread_id if name == "threadId" else session.stop.frame_id
@@ -171,7 +169,7 @@ class ClientHandler:
         """One step or `continue`; then, with `wait_s`, until it stops again."""
         process, how = self._one(body), str(body["how"])
         if how not in _STEPS:
-            raise UsageError(f"{how!r} is no way to go on")
+            raise UsageError(f"invalid way to resume: {how!r}")
         session = await self._state.sessions.settled(process)
         stops = session.stops
         await self._state.sessions.resume(process, how, **dict(body.get("arguments") or {}))

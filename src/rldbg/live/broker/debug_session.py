@@ -216,14 +216,19 @@ class DebugSession:
 
     def _permit(self, command: str, arguments: Mapping[str, Any]) -> None:
         if self.ended.is_set():
-            raise UnreachableError("this debug session has ended", "`rldbg ps` shows what is stopped now")
+            raise UnreachableError("this debug session has ended", "`rldbg ps` lists stopped processes")
         if command not in _KNOWN:
             raise UsageError(f"the debuggee does not understand {command!r}")
         thread = arguments.get("threadId")
         if command in _RESUMING and (self._halt is None or (thread and thread not in self._stopped_threads)):
-            raise UsageError("it is not stopped", "`rldbg ps` shows what is; `rldbg pause WHO` stops a running process")
+            raise UsageError(
+                "the process is not stopped",
+                "`rldbg ps` lists stopped processes; `rldbg pause WHO` pauses a running one",
+            )
         if command in _FRAME_BOUND and self._halt is None:
-            raise UsageError("it is running: values can be read only while it is stopped", "`rldbg pause WHO` first")
+            raise UsageError(
+                "the process is running: values can be read only while it is stopped", "pause it: rldbg pause WHO"
+            )
 
     def _answered(self, message: Message) -> None:
         waiting = self._waiting.get(message.get("request_seq", 0))
@@ -289,7 +294,9 @@ class DebugSession:
         self._stream.close()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(UnreachableError("the debug session ended", "`rldbg ps` shows what is left"))
+                waiting.set_exception(
+                    UnreachableError("the debug session ended", "`rldbg ps` lists the remaining processes")
+                )
         self._on_change()
 
     def close(self) -> None:

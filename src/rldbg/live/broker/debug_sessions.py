@@ -44,11 +44,11 @@ class DebugSessions:
                 try:
                     await process.open_session(process)
                 except (WireError, TimeoutError) as error:
-                    process.failure = str(error) or "its agent does not answer"
+                    process.failure = str(error) or "its agent did not answer"
             await process.wait_until(lambda: process.is_settled, _OPEN_S)
         if process.session is None:
-            reason = process.failure or ("it ended" if not process.is_alive else "no debug session came")
-            raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` shows what is left")
+            reason = process.failure or ("it ended" if not process.is_alive else "no debug session was opened")
+            raise UnreachableError(f"cannot debug {process.who}: {reason}", "`rldbg ps` lists the remaining processes")
         return process.session
 
     async def settled(self, process: Process) -> DebugSession:
@@ -146,22 +146,24 @@ class DebugSessions:
         threads = (await session.request("threads", {})).get("threads") or []
         main = next((each for each in threads if each.get("name") == "MainThread"), threads[0] if threads else None)
         if main is None:
-            raise UnreachableError(f"{process.who} shows no Python thread", "`rldbg stacks --native` shows where it is")
+            raise UnreachableError(f"{process.who} has no Python thread", "`rldbg stacks --native` shows where it is")
         await session.request("pause", {"threadId": main["id"]})
         if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), _STOP_S):
             raise UnreachableError(
-                f"{process.who} runs no Python code now; it will stop as soon as it does",
-                f"`rldbg stacks {process.who} --native` shows what it is in",
+                f"{process.who} is not running Python code; it stops as soon as it does",
+                f"`rldbg stacks {process.who} --native` shows where it is",
             )
         if session.stop is None:
-            raise UnreachableError(f"{process.who} ended before it could be stopped", "`rldbg ps` shows what is left")
+            raise UnreachableError(
+                f"{process.who} ended before it could be paused", "`rldbg ps` lists the remaining processes"
+            )
 
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
         """Lets a stopped process go on, by `continue` or one kind of step."""
         session = await self.settled(process) if process.stop is not None else None
         stop = session.stop if session is not None else None
         if session is None or stop is None:
-            raise UsageError(f"{process.who} is not stopped", "`rldbg ps` shows what is")
+            raise UsageError(f"{process.who} is not stopped", "`rldbg ps` lists stopped processes")
         await session.request(how, {"threadId": stop.thread_id} | arguments)
         if how == "continue":
             await self.release(process)

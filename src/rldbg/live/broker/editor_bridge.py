@@ -152,7 +152,7 @@ class EditorBridge:
     def _find(self, who: str) -> Process:
         matches = [p for p in self._state.processes.select(parse_selection(who)) if p.is_alive]
         if len(matches) != 1:
-            raise WireError(f"{who!r} names {len(matches)} processes; an editor needs exactly one")
+            raise WireError(f"{who!r} matches {len(matches)} processes; an editor needs exactly one")
         return matches[0]
 
     def _pass_on(self, message: Message) -> None:

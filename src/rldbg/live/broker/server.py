@@ -64,7 +64,7 @@ class Broker:
 
         async def on_request(op: str, body: Message) -> Any:
             if op != "stopping":
-                raise UsageError(f"the broker does not know {op!r}")
+                raise UsageError(f"unknown request: {op!r}")
             return await self._stopping(process, body)
 
         async def on_event(event: str, body: Message) -> None:
@@ -130,7 +130,7 @@ class Broker:
         notes = []
         for process, answer in zip(agents, answers, strict=True):
             if answer is None:
-                notes.append(f"{process.who} did not answer: its collective timeouts are as they were")
+                notes.append(f"{process.who} did not answer: its collective timeouts are unchanged")
                 continue
             if answer.get("waiting_in") and process is not stopping:
                 notes.append(f"{process.who} already waits in {answer['waiting_in']}: that call keeps its own timeout")
@@ -182,7 +182,7 @@ def _session_is_ready(process: Process, session: int, stop: int | None) -> None:
 
 async def _ask_agent_for_session(process: Process) -> None:
     if process.agent is None:
-        raise UnreachableError(f"{process.who} is gone", "`rldbg ps` shows what is left")
+        raise UnreachableError(f"{process.who} has ended", "`rldbg ps` lists the remaining processes")
     await process.agent.request("debug", {}, timeout_s=_OPEN_S)
 
 

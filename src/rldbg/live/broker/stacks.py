@@ -14,7 +14,7 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     """The process's line in `ps`, with `threads`, `groups` and `flight_record`, or `unanswered` and the reason."""
     entry: dict[str, Any] = process.to_dict()
     if not process.is_alive:
-        return entry | {"unanswered": "it has ended"}
+        return entry | {"unanswered": "the process has ended"}
     found = await _ask_agent(process, wanted)
     if found.get("threads") and not wanted.get("native"):
         return entry | found
@@ -26,7 +26,7 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
 
 async def _ask_agent(process: Process, wanted: Message) -> Message:
     if process.agent is None:
-        return {"unanswered": "it has no agent"}
+        return {"unanswered": "no agent"}
     body = {"locals": bool(wanted.get("locals")), "flight_record": bool(wanted.get("flight_record"))}
     try:
         answer: Message = await process.agent.request("stacks", body, timeout_s=_PATIENCE_S)

@@ -37,7 +37,7 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
         raise UnreachableError(
             f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
-            f"`rldbg broker start --run {run}` starts a new one; agents find it by themselves",
+            f"start a new one: rldbg broker start --run {run}; agents reconnect by themselves",
         ) from error
 
 
@@ -50,15 +50,15 @@ def _has_ended(run: Path) -> bool:
 
 def _since_when(run: Path) -> str:
     if not run.is_dir():
-        return "there is no such folder"
+        return "no such folder"
     return "it has ended, or was never started"
 
 
 def _what_is_left(run: Path) -> str:
     crashes = sorted((run / "crashes").glob("*.json"), key=lambda file: file.stat().st_mtime)
     if crashes:
-        return f"its last crash can still be looked at: rldbg attach {crashes[-1]}"
-    return "start the job in it: rldbg run --run DIR -- COMMAND; `rldbg ps` without --run finds runs that live"
+        return f"inspect its last crash: rldbg attach {crashes[-1]}"
+    return "start a job in it: rldbg run --run DIR -- COMMAND; `rldbg ps` without --run finds live runs"
 
 
 class BrokerClient:

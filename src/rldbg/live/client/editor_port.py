@@ -32,7 +32,7 @@ class EditorPort:
         except OSError as error:
             self._next.close()
             raise UsageError(
-                f"port {port} cannot be used: {error.strerror}", "leave --port out to get a free one"
+                f"cannot listen on port {port}: {error.strerror}", "omit --port to get a free one"
             ) from error
         self.port: int = self._listener.getsockname()[1]
 
@@ -41,10 +41,10 @@ class EditorPort:
         with self._listener:
             while True:
                 editor, _ = self._listener.accept()
-                said("an editor is attached")
+                said("editor attached")
                 with editor:
                     self._carry(editor)
-                said("the editor has left; the process is as it was")
+                said("editor detached; the process is unchanged")
 
     def _dial(self) -> Connection:
         return connect(self._run, "editor", who=self._who)

@@ -9,7 +9,6 @@ from rldbg.agent import Message
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
 from rldbg.live.diagnosis.hang import Diagnosis, diagnose
 from rldbg.live.diagnosis.waits import Pending, RankView, Waits
-from rldbg.live.prompt.grouping import compress
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
 
@@ -32,9 +31,6 @@ class StackGroup:
             "unanswered": self.unanswered or None,
             "frames": list(self.frames),
         }
-
-    def title(self) -> str:
-        return f"{compress(self.who)}" + (f"  waits in {self.waiting}" if self.waiting else "")
 
 
 def group_stacks(stacks: Sequence[Message]) -> list[StackGroup]:

@@ -28,9 +28,9 @@ _RAY_DEBUGGER = ("ray/util/debugpy.py", "ray/util/rpdb.py")
 _LEGACY_EVERY_S = 3.0
 _LEGACY_PATIENCE_S = 8.0
 _ADVICE = (
-    "nothing is stopped. The usual reasons:",
-    "- debugpy is not installed in the workers' environment: breakpoint() is then passed over with a log line",
-    "- RAY_DEBUG is set to something other than 1 (0 switches breakpoints off; legacy sessions are listed separately)",
+    "no stopped processes found. Common reasons:",
+    "- debugpy is not installed in the workers' environment: breakpoint() is then skipped with a log line",
+    "- RAY_DEBUG is set to something other than 1 (0 disables breakpoints; legacy sessions are listed separately)",
     "- the breakpoint is in a process that Ray does not own (an engine, a pool): start the job with `rldbg run`",
     "- RAY_DEBUG_POST_MORTEM=1 was exported after `ray start` and did not reach the workers: use runtime_env env_vars",
 )

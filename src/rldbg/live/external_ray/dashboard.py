@@ -111,7 +111,7 @@ class Dashboard:
             body = answer.json() if answer.is_success else None
         except (OSError, ValueError) as error:
             raise UnreachableError(
-                f"no Ray dashboard answers at {self.url}: {error}",
+                f"no Ray dashboard at {self.url}: {error}",
                 "check the address in the job's log (`Ray cluster started at: ...`); only ray[default] has a dashboard",
             ) from error
         if not answer.is_success:

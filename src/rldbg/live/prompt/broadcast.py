@@ -45,7 +45,7 @@ class ProcessGroup:
         meant = [p for p in processes if stop or p["state"] == "stopped"]
         if not meant:
             raise IncompleteDataError(
-                f"nothing that {who!r} names is stopped", f"`rldbg pause {who}` stops what runs; `rldbg ps` shows it"
+                f"{who!r} matches no stopped process", f"`rldbg pause {who}` pauses running ones; `rldbg ps` lists them"
             )
         self.not_stopped = tuple(p["who"] for p in processes if p not in meant)
         with ThreadPoolExecutor(_AT_ONCE) as pool:

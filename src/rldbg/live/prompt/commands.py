@@ -74,7 +74,7 @@ class Commands:
             return Outcome(leaves=True)
         if line == "interact":
             self.interacting = True
-            return Outcome("Python in this frame; `exit` goes back to the prompt")
+            return Outcome("Python in this frame; `exit` returns to the prompt")
         if word == "ranks" and self._others is not None:
             return self._ranks(rest.strip())
         if word == "all" and self._others is not None and rest.strip():

@@ -11,7 +11,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.core import IncompleteDataError, UsageError
 
-_GONE = "the process is gone; only what the crash file holds can be shown"
+_GONE = "the process has ended; only values in the crash file can be shown"
 
 
 class CrashFile:
@@ -31,7 +31,7 @@ class CrashFile:
             top = self._frames[0][0] if self._frames else {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IncompleteDataError(
-                f"{path} is no readable crash file: {error}", "crash files are RUN/crashes/*.json"
+                f"{path} is not a readable crash file: {error}", "crash files are RUN/crashes/*.json"
             ) from error
         self.record: dict[str, Any] = record
         rank = who.get("rank")
@@ -114,7 +114,7 @@ class CrashFile:
         if missing:
             withheld = self.record.get("withheld")
             because = f" ({withheld})" if withheld else ""
-            raise UsageError(f"NameError: {missing[0]!r} is no local of this frame{because}")
+            raise UsageError(f"NameError: {missing[0]!r} is not a local variable of this frame{because}")
         if isinstance(node, ast.Name):
             return values[node.id] | _plain(values[node.id])
         if isinstance(node, ast.Subscript):
@@ -124,7 +124,7 @@ class CrashFile:
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise UsageError(f"{type(error).__name__}: {error}; {_GONE}") from None
             return {"type": type(part).__name__, "text": repr(part), "data": part}
-        raise UsageError(f"{ast.unparse(node)!r} would have to be evaluated: {_GONE}")
+        raise UsageError(f"{ast.unparse(node)!r} cannot be evaluated: {_GONE}")
 
     def _source(self, file: str, first: int, last: int) -> Message:
         """Lines around the frame that asks, from the record; beyond them the file as it is today is not shown."""

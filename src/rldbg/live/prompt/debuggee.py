@@ -143,12 +143,12 @@ def parse_answer(text: str, shown: str) -> Message:
     try:
         answer: Message = json.loads(text if text.startswith("{") else ast.literal_eval(text))
     except (ValueError, SyntaxError) as error:
-        raise EvaluationError(f"the answer to {shown!r} could not be read: {text[:200]}") from error
+        raise EvaluationError(f"cannot read the value of {shown!r}: {text[:200]}") from error
     return answer
 
 
 def _last_line(text: str) -> str:
     if "Unable to find thread" in text:
-        return "that thread is in C code and cannot be asked; `rldbg stacks --locals` shows its variables"
+        return "that thread is in C code and cannot evaluate; `rldbg stacks --locals` shows its variables"
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "it failed without a message"
+    return lines[-1] if lines else "failed without a message"

@@ -126,7 +126,7 @@ class PdbCommands:
         while frames and any(part in frame_path(frames[0]) for part in NOT_THE_USERS):
             frames.pop(0)
         if not frames:
-            raise UsageError("there is no Python frame to look at", "`threads` shows where the threads are")
+            raise UsageError("no Python frame in this thread", "`threads` lists the threads")
         self._frames = [frame for frame in frames if "/pydevd" not in frame_path(frame)]
 
     def _move(self, by: int) -> CommandResult:
@@ -204,7 +204,7 @@ class PdbCommands:
         except SyntaxError:
             word = line.split(" ")[0]
             if word in _ONLY_IN_PDB:
-                return CommandResult(f"*** there is no {word} here; h lists the commands", ok=False)
+                return CommandResult(f"*** unsupported command: {word} (h lists the commands)", ok=False)
             return self._statement(line)
         answer = self._print(line)
         return CommandResult() if answer.value is None and answer.text == "None" else answer
@@ -302,14 +302,14 @@ class PdbCommands:
     def _go(self, how: str, **arguments: Any) -> CommandResult:
         facts = self.debuggee.facts
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
-            return CommandResult("*** the exception has ended this code, nothing steps; c lets it go its way", ok=False)
+            return CommandResult("*** cannot step after an exception; c resumes", ok=False)
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
         self.debuggee.resume(how, self.wait_s, **thread, **arguments)
         self.forget()
         facts = self.debuggee.facts
         if facts["state"] == "stopped":
             return self.here()
-        return CommandResult({"running": "it runs"}.get(facts["state"], f"it has {facts['state']}"), left=True)
+        return CommandResult({"running": "running"}.get(facts["state"], f"the process has {facts['state']}"), left=True)
 
     def _until(self, text: str) -> CommandResult:
         line = int(text) if text.isdigit() else int(self.frame["line"]) + 1
@@ -322,7 +322,7 @@ class PdbCommands:
         where = {"path": frame_path(self.frame)}
         targets = self.debuggee.ask("gotoTargets", source=where, line=int(text)).get("targets") or []
         if not targets:
-            return CommandResult(f"*** line {text} is no place to jump to", ok=False)
+            return CommandResult(f"*** cannot jump to line {text}", ok=False)
         return self._go("goto", targetId=targets[0]["id"])
 
 

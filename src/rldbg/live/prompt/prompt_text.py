@@ -13,7 +13,7 @@ l [A,B]  ll      list source                            p pp EXPR   print       
 a  locals        arguments, local variables             display [EXPR], undisplay EXPR     exc  the exception
 b [WHERE[, IF]]  breakpoint (FILE:LINE, LINE, FUNCTION) tbreak      once                   cl [N]  condition N EXPR
 !STATEMENT       run a statement                        interact    a Python prompt        q  leave; it stays stopped
-ranks            who is there; ranks WHO switches       all CMD     one command everywhere"""
+ranks [WHO]      list processes, switch to WHO          all CMD     run CMD in all stopped processes"""
 
 
 def break_text(each: Message) -> str:

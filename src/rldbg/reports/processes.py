@@ -1,0 +1,48 @@
+"""Processes of a run: the table of `rldbg ps`, and what happened to those that were paused or resumed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Process = Mapping[str, Any]
+_STYLE = {"stopped": "bold yellow", "crashed": "bold red", "exited": "dim"}
+_COLUMNS = ("who", "state", "where", "function", "host", "pid", "since", "attached by")
+
+
+def to_terminal(processes: Sequence[Process]) -> RenderableType:
+    if not processes:
+        return Text("no processes found")
+    table = Table(box=None, pad_edge=False)
+    for title in _COLUMNS:
+        table.add_column(title, overflow="fold")
+    for process in processes:
+        where = f"{process['file']}:{process['line']}" if process["file"] else ""
+        since = f"{process['since_s']:.0f} s" if process["since_s"] is not None else ""
+        state = "lost" if process.get("lost") else process["state"]
+        cells = (where, process["function"] or "", process["host"] or "", str(process["pid"]), since)
+        table.add_row(
+            Text(process["who"], "bold"),
+            Text(state, _STYLE.get(process["state"], "")),
+            *map(Text, cells),
+            Text(", ".join(process["attached_by"])),
+        )
+    return table
+
+
+def notes(processes: Sequence[Process]) -> Iterator[str]:
+    """What cannot be protected while a process is stopped, and where crashes are recorded."""
+    for process in processes:
+        yield from (f"{process['who']}: {note}" for note in process["notes"] if note != process["message"])
+        if process.get("crash_file"):
+            first_line = str(process["message"]).partition("\n")[0]
+            yield f"{process['who']}: {first_line} (rldbg attach {process['crash_file']})"
+
+
+def outcome_lines(processes: Sequence[Process], done: str) -> Iterator[str]:
+    """One line per process that was to be `done`: paused, resumed."""
+    for process in processes:
+        where = f" at {process['file']}:{process['line']}" if process["state"] == "stopped" else ""
+        yield f"{process['who']}: {done}{where}" if process["ok"] else f"{process['who']}: {process['error']}"

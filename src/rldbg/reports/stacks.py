@@ -1,0 +1,21 @@
+"""Stacks of many processes as text: identical ones once, with the processes that share them."""
+
+from collections.abc import Iterator, Sequence
+
+from rldbg.live import StackGroup, compress
+
+_SHOWN_FRAMES = 12
+
+
+def to_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
+    for group in groups:
+        yield ""
+        yield compress(group.who) + (f"  waits in {group.waiting}" if group.waiting else "")
+        if group.unanswered:
+            yield f"    no stack: {group.unanswered}"
+        for frame in group.frames[:_SHOWN_FRAMES]:
+            yield f"    {frame['file']}:{frame['line']} {frame['function']}"
+            for name, facts in (frame.get("locals") or {}).items():
+                yield f"        {name} = {facts['text']}"
+        if len(group.frames) > _SHOWN_FRAMES:
+            yield f"    ... {len(group.frames) - _SHOWN_FRAMES} more frames"
