@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from rldbg.cli.groups import CommandGroup, NoCommandError
 from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core.errors import ExitCode, RldbgError
 
 
-class LazyVerbs(click.Group):
+class LazyVerbs(CommandGroup):
     """A group that knows its verbs by name and imports one only when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -91,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     except RldbgError as error:
         return _fail(error.to_dict(), error.exit_code, wants_json)
     except click.UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError" and not wants_json:  # of click 8.2; 8.1 prints the help itself
+        if isinstance(error, NoCommandError) and not wants_json:
             return _explain(error)
         path = error.ctx.command_path if error.ctx else "rldbg"
         body = {"kind": "usage", "message": error.format_message(), "hint": f"see `{path} --help`"}

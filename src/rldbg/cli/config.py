@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from rldbg.cli.application import verb
+from rldbg.cli.groups import CommandGroup
 from rldbg.cli.output import print_json, print_line, print_note, print_result
 from rldbg.cli.settings import Setting, project_settings, settings_of
 from rldbg.cli.verbs import VERBS
 from rldbg.core import VARIABLES, Environment, redact
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def command() -> None:
     """Show the resolved configuration and where each value comes from."""
 

@@ -5,6 +5,7 @@ import time
 import click
 
 from rldbg.cli.application import verb
+from rldbg.cli.groups import CommandGroup
 from rldbg.cli.output import print_findings, print_json, print_line, print_note, print_result
 from rldbg.cli.serve_backends import home
 from rldbg.cli.serve_up import up
@@ -13,7 +14,7 @@ from rldbg.core import UsageError
 _NOTICED_S = 3.0
 
 
-@click.group("serve")
+@click.group("serve", cls=CommandGroup)
 def command() -> None:
     """Servers that outlive the shell: inference servers, recordings that answer as one, proxies, training services."""
 
