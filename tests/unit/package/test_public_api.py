@@ -58,7 +58,7 @@ def test_a_user_sees_types_everywhere(tmp_path):
 
 def test_the_first_example_of_the_readme_records_what_it_says(tmp_path):
     done = subprocess.run([sys.executable, "-c", python_examples()[0]], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert "trajectory" in done.stdout and "forward_data" in done.stdout
     recording = rldbg.open(tmp_path / "recording")
     assert [str(sample) for sample in recording.samples(step=3)] == ["g0/0", "g0/1"]
