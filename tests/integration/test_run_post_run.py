@@ -200,7 +200,7 @@ def test_what_a_fix_noted_is_applied_and_said(tmp_path):
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert json.loads(result.stdout.splitlines()[0]) == ["0", None, [hard, hard]]
-    assert "noted by rldbg doctor --fix" in result.stderr
+    assert "set by rldbg doctor --fix" in result.stderr
     own = rldbg(tmp_path, "run", "--env", "NCCL_NVLS_ENABLE=1", "--", "python", "train.py")
     assert json.loads(own.stdout.splitlines()[0])[0] == "1"
 

@@ -1,4 +1,4 @@
-"""`rldbg doctor`: is this machine fit, what broke the run, and what to do about it."""
+"""`rldbg doctor`: find the root cause of a failure and its fix; check this machine."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from rldbg.doctor.evidence import Hit
 
 
-@verb("doctor", short_help="The root cause of a failure, with its fix; and is this machine fit.")
+@verb("doctor", short_help="Find the root cause of a failure and its fix; check this machine.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--watch", is_flag=True, help="Follow the logs and speak up once, when a root cause has shown itself.")
+@click.option("--watch", is_flag=True, help="Follow the logs and report the first root cause that appears.")
 @click.option("--preflight", type=click.Path(path_type=Path), help="Check what this recipe or script will need.")
-@click.option("--explain", metavar="ID", help="Everything known about one failure.")
-@click.option("--list", "list_all", is_flag=True, help="All known failures.")
-@click.option("--fix", metavar="ID", help="Print what would be done about a failure; with --yes do it.")
-@click.option("--yes", is_flag=True, help="With --fix: do it without asking.")
+@click.option("--explain", metavar="ID", help="Show everything known about one failure.")
+@click.option("--list", "list_all", is_flag=True, help="List all known failures.")
+@click.option("--fix", metavar="ID", help="Show what the fix of a failure would change; with --yes apply it.")
+@click.option("--yes", is_flag=True, help="With --fix: apply it without asking.")
 @click.option("--new-entry", is_flag=True, help="Draft an entry for the first unknown failure in PATH.")
-@click.option("--knowledge", multiple=True, type=click.Path(path_type=Path), help="A folder with entries of your own.")
-@click.option("--nodes/--no-nodes", default=True, help="Without PATH: also look at every node of a reachable Ray.")
+@click.option("--knowledge", multiple=True, type=click.Path(path_type=Path), help="Folder with your own entries.")
+@click.option("--nodes/--no-nodes", default=True, help="Without PATH: also check every node of the Ray cluster.")
 @click.option(
-    "--probe/--no-probe", default=None, help="Confirm causes by a look at this machine (default: if it ran here)."
+    "--probe/--no-probe", default=None, help="Confirm causes by checks of this machine (default: if the job ran here)."
 )
 @click.option(
-    "--engine", type=click.Choice(["auto", "hyperscan", "numpy"]), default="auto", help="How logs are searched."
+    "--engine", type=click.Choice(["auto", "hyperscan", "numpy"]), default="auto", help="Search engine for logs."
 )
-@click.option("--verbose", "-v", is_flag=True, help="Show everything that passed, and the lines of the fallout.")
+@click.option("--verbose", "-v", is_flag=True, help="Also show checks that passed and the lines of consequences.")
 def command(
     paths: tuple[str, ...],
     watch: bool,
@@ -52,10 +52,10 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Without PATH: checks this machine, and with Ray reachable every node.
+    """Without PATH: check this machine and, if a Ray cluster is reachable, every node.
 
-    With PATH (log files, folders, globs, a run, a Ray session, - for a pipe): names the root cause of the failure in
-    them, with evidence and fix, or says that it is not there and where to look.
+    With PATH (log files, folders, globs, a run, a Ray session, - for a pipe): find the root cause of the failure, with
+    evidence and fix, or report that it is not in these logs and where to look.
     """
     from rldbg.doctor import Library
 
@@ -77,12 +77,12 @@ def command(
 
 
 def _report(diagnosis: "Diagnosis", *, verbose: bool, as_json: bool) -> int:
-    from rldbg.doctor.terminal import diagnosis_to_terminal
+    from rldbg.reports.diagnosis import to_terminal
 
     if as_json:
         print_json(diagnosis.to_dict())
     else:
-        print_result(diagnosis_to_terminal(diagnosis, verbose=verbose))
+        print_result(to_terminal(diagnosis, verbose=verbose))
     if diagnosis.read_bytes == 0 and not diagnosis.flights:
         return ExitCode.INCOMPLETE
     return ExitCode.OK if diagnosis.verdict == "healthy" else ExitCode.FINDING
@@ -113,7 +113,7 @@ def _watched(paths: tuple[str, ...], library: "Library", engine: "EngineName") -
     from rldbg.doctor.jobs import job_facts
     from rldbg.doctor.watching import watch
 
-    print_note(f"watching {', '.join(paths)}; Ctrl-C ends it")
+    print_note(f"watching {', '.join(paths)}; press Ctrl-C to stop")
     is_run = any((Path(path) / "run.json").is_file() for path in paths)
     has_ended = (lambda: job_facts(paths).has_ended) if is_run else (lambda: False)
     return watch(paths, index=SearchIndex(library, engine), has_ended=has_ended)
@@ -162,7 +162,7 @@ def _preflight(path: Path, *, verbose: bool, as_json: bool) -> int:
 
 def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int:
     """Everything that passed is one line, unless asked for."""
-    from rldbg.doctor.terminal import probes_to_terminal
+    from rldbg.reports.diagnosis import probes_to_terminal
 
     bad = [probe for probe in probes if probe.status in ("warn", "fail")]
     if as_json:
@@ -174,12 +174,12 @@ def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int
     else:
         print_result(probes_to_terminal(probes if verbose else bad))
         passed = sum(probe.status == "pass" for probe in probes)
-        print_line(f"{passed} of {len(probes)} checks passed, {len(bad)} need a look")
+        print_line(f"{passed} of {len(probes)} checks passed, {len(bad)} need attention")
     return ExitCode.FINDING if any(probe.status == "fail" for probe in probes) else ExitCode.OK
 
 
 def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
-    from rldbg.doctor.terminal import entry_to_terminal, library_to_terminal
+    from rldbg.reports.knowledge import entry_to_terminal, library_to_terminal
 
     entries = [library[name]] if name else list(library.entries.values())
     if as_json:
@@ -196,21 +196,21 @@ def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
     entry = library[name]
     if entry.remedy is None:
         advice = "; ".join(entry.fix)
-        raise UsageError(f"{name} has no fix that a program may make", f"do it by hand: {advice}")
+        raise UsageError(f"{name} has no automatic fix", f"do it by hand: {advice}")
     steps = steps_of(entry.remedy, machine=Machine(), home=home_folder())
     if not as_json:
         for step in steps:
             print_line(step.text)
     if steps and not yes and not as_json and sys.stdin.isatty():
-        yes = click.confirm("do this?", err=True)
+        yes = click.confirm("apply?", err=True)
     for step in steps if yes else ():
         step.act()
     if as_json:
         print_json({"id": name, "steps": [step.text for step in steps], "done": yes and bool(steps)})
     elif not steps:
-        print_line("nothing to do: this machine is as the fix would leave it")
+        print_line("nothing to do: this machine is already configured like this")
     else:
-        print_note("done" if yes else "nothing was changed; --yes does it")
+        print_note("done" if yes else "nothing was changed; --yes applies it")
     return ExitCode.OK
 
 
@@ -222,5 +222,5 @@ def _draft(diagnosis: "Diagnosis", *, as_json: bool) -> int:
         print_json({"entry": text})
     else:
         print_line(text.rstrip())
-        print_note("put it into a *.yaml file in a folder of RLDBG_KNOWLEDGE, and mend the words in <>")
+        print_note("put it into a *.yaml file in a folder of RLDBG_KNOWLEDGE, and replace the words in <>")
     return ExitCode.OK

@@ -98,7 +98,7 @@ def _write_line(text: str, stream: TextIO) -> None:
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    from rldbg.core.finding_terminal import to_terminal
+    from rldbg.reports.findings import to_terminal
 
     print_result(to_terminal(findings))
 

@@ -1,4 +1,4 @@
-"""`rldbg profile`: the workers you name, the steps you name; `timeline` and `report` read what a run left."""
+"""`rldbg profile`: profile the workers and steps you name; `timeline` and `report` read what a run wrote."""
 
 import re
 from pathlib import Path
@@ -18,18 +18,18 @@ _WAIT_S = 300.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|)")
 
 
-@verb("timeline", help="Put everything a run left on one wall-clock axis, as a Perfetto / Chrome trace.")
+@verb("timeline", help="Write one Perfetto / Chrome trace with all processes of a run on one clock.")
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="[default: RUN/profiles/trace.json.gz]")
 def timeline(run: Path, output: Path | None, as_json: bool) -> int:
     from rldbg.profiling import write_timeline
+    from rldbg.reports.profile import timeline_lines
 
     merged = write_timeline(run, output)
     if as_json:
         print_json(merged.to_dict())
         return ExitCode.OK
-    print_line(f"{merged.path}: {merged.events} events of {len(merged.tracks)} processes")
-    for line in merged.clock_lines():
+    for line in timeline_lines(merged):
         print_line(line)
     for note in merged.notes:
         print_note(note)
@@ -37,16 +37,20 @@ def timeline(run: Path, output: Path | None, as_json: bool) -> int:
     return ExitCode.OK
 
 
-@verb("report", help="Where step time goes by role and phase: bubbles, slowest rank, long tails, what to try.")
+@verb(
+    "report",
+    help="Report where step time goes by role and phase: idle time, slowest rank, long tails, advice.",
+)
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def report(run: Path, as_json: bool) -> int:
     from rldbg.profiling import make_report
+    from rldbg.reports.profile import to_terminal
 
     made = make_report(run)
     if as_json:
         print_json(made.to_dict())
     else:
-        print_result(made)
+        print_result(to_terminal(made))
     return ExitCode.OK
 
 
@@ -59,24 +63,24 @@ _READERS = {"timeline": timeline, "report": report}
     options_metavar="[OPTIONS]",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]... | timeline RUN | report RUN")
-@click.option("--workers", default="", metavar="PATTERNS", help="Shell patterns on workers' names, comma separated.")
-@click.option("--ranks", default="", metavar="SEL", help="Only these ranks: 0, 1,3, 0:8:2, policy/0, dp=0.")
-@click.option("--steps", default="", metavar="START:STOP", help="1-based, stop exclusive: 3:5 is steps 3 and 4.")
+@click.option("--workers", default="", metavar="PATTERNS", help="Workers to profile: shell patterns, comma separated.")
+@click.option("--ranks", default="", metavar="SEL", help="Ranks to profile: 0, 1,3, 0:8:2, policy/0, dp=0.")
+@click.option("--steps", default="", metavar="START:STOP", help="Steps to profile, from 1: 3:5 is steps 3 and 4.")
 @click.option("--tool", type=click.Choice(_TOOLS), help="[default: torch; nsys with NRL_NSYS_WORKER_PATTERNS]")
-@click.option("--opt", "options", multiple=True, metavar="K[=V]", help="An option of the tool; may be repeated.")
-@click.option("--delay", "delay_s", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait before it starts.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where profiles go.  [default: RUN/profiles]")
+@click.option("--opt", "options", multiple=True, metavar="K[=V]", help="Set an option of the tool; may be repeated.")
+@click.option("--delay", "delay_s", type=click.FloatRange(min=0), default=0.0, help="Seconds before profiling starts.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for profiles.  [default: RUN/profiles]")
 @click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
     default=_WAIT_S,
     show_default=True,
-    help="Seconds that the end waits for reports.",
+    help="Seconds to wait for reports at the end.",
 )
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder (default: a new one).")
-@click.option("--attach", "who", default="", metavar="WHO", help="Profile processes that run already.")
-@click.option("--for", "duration", default="10s", show_default=True, metavar="TIME", help="How long, with --attach.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
+@click.option("--attach", "who", default="", metavar="WHO", help="Profile running processes.")
+@click.option("--for", "duration", default="10s", show_default=True, metavar="TIME", help="Duration, with --attach.")
 def command(
     command: tuple[str, ...],
     workers: str,
@@ -92,7 +96,7 @@ def command(
     duration: str,
     as_json: bool,
 ) -> int | None:
-    """Run COMMAND and profile the workers named, in the steps named, without a change of its code.
+    """Run COMMAND and profile the named workers in the named steps, without changes to its code.
 
     \b
     rldbg profile --workers '*policy*' --steps 3:5 --tool torch -- COMMAND
@@ -105,7 +109,7 @@ def command(
     wanted = ProfileRequest(workers, ranks, steps, tool or "", options, delay_s)
     if who:
         if command:
-            raise UsageError("--attach and a command are two different things", "give one of them")
+            raise UsageError("--attach and a command are mutually exclusive", "give one of them")
         return _attach(who, wanted, duration, output, run_folder, as_json)
     if command and command[0] in _READERS:
         arguments = [*command[1:], *(["--json"] if as_json else [])]
@@ -178,32 +182,23 @@ def profile_this_command(run_folder: Path | None) -> int:
 
 
 def _say_plan(plan: "Plan") -> None:
-    if plan.tool == "phases":
-        return
-    which = f"steps {plan.window}" if plan.steps else "from their start to their end"
-    print_note(f"rldbg: {plan.tool} for workers {', '.join(plan.patterns)}, {which}; profiles go to {plan.folder}")
-    if plan.steps is None:
-        print_note("rldbg: without a window files grow large: --steps 3:5 profiles steps 3 and 4 only")
+    from rldbg.reports.profile import plan_lines
+
+    for line in plan_lines(plan):
+        print_note(f"rldbg: {line}")
 
 
 def _say_outcome(profiled: "Profiled") -> None:
     """On stderr: stdout belongs to the command that was run."""
-    from rldbg.core.finding_terminal import to_terminal
-    from rldbg.profiling.collection import places_by_node
+    from rldbg.reports.findings import to_terminal
+    from rldbg.reports.profile import closing_lines, outcome_lines
 
-    manifest = profiled.manifest
-    for entry in manifest.profiles:
-        for file in entry["files"]:
-            print_note(f"rldbg: {entry['worker']}: {file['path']} ({file['size_bytes']} bytes)")
-    for node, places in places_by_node(manifest).items():
-        print_note(f"rldbg: profiles of node {node}: {', '.join(places)}")
+    for line in outcome_lines(profiled):
+        print_note(f"rldbg: {line}")
     if profiled.findings:
         console(stderr=True).print(to_terminal(profiled.findings))
-    print_note(
-        f"rldbg: the command ended with {profiled.exit_code}; {len(manifest.profiles)} profiles, "
-        f"{len(manifest.missing)} missing; {manifest.folder / 'manifest.json'}; run folder {profiled.run}"
-    )
-    print_note(f"rldbg: next: rldbg profile timeline {profiled.run}; rldbg profile report {profiled.run}")
+    for line in closing_lines(profiled):
+        print_note(f"rldbg: {line}")
 
 
 def _attach(
@@ -235,5 +230,5 @@ def read_duration(text: str) -> float:
     """Seconds of `20s`, `2m`, `500ms` or a bare number."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
-        raise UsageError(f"--for {text!r} is no time", "for example --for 20s, --for 2m")
+        raise UsageError(f"invalid duration: --for {text!r}", "for example --for 20s, --for 2m")
     return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}[match[2]]

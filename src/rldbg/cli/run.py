@@ -1,4 +1,4 @@
-"""`rldbg run`: arm a training script or command, say what that changes, and run it."""
+"""`rldbg run`: run a training script or command with debugging enabled, and say what that changes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rldbg.core import Finding, Run
     from rldbg.doctor import Diagnosis, RunSettings
-    from rldbg.launch import Explained, Explanation, Outcome, Request
+    from rldbg.launch import Explanation, Outcome, Request
 
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 
@@ -25,28 +25,32 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
     options_metavar="[OPTIONS]",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...")
-@click.option("--dry-run", is_flag=True, help="Only say what would run and what would be changed.")
-@click.option("--post-mortem/--no-post-mortem", default=True, help="Let exceptions in workers be looked at (default).")
-@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps.")
-@click.option("--epochs", type=click.IntRange(min=1), help="Train this many epochs (default 1).")
-@click.option("--full-length", is_flag=True, help="Leave the length of the training as it is.")
-@click.option("--name-suffix", default="-Debug", show_default=True, help="Added to the experiment's name.")
-@click.option("--set", "set_options", multiple=True, metavar="KEY=VALUE", help="An option of the framework.")
-@click.option("--env", "set_environment", multiple=True, metavar="NAME=VALUE", help="A variable for all processes.")
-@click.option("--framework", default="", help="Whose script it is, when that is not recognised.")
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder (default: a new one).")
-@click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Switch dumps on.")
-@click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Stop there in every process.")
+@click.option("--dry-run", is_flag=True, help="Show what would run and what would change; start nothing.")
+@click.option("--post-mortem/--no-post-mortem", default=True, help="Enable post-mortem debugging (default).")
+@click.option("--steps", type=click.IntRange(min=1), help="Train for this many steps.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Train for this many epochs (default 1).")
+@click.option("--full-length", is_flag=True, help="Keep the length of the training.")
+@click.option("--name-suffix", default="-Debug", show_default=True, help="Append this to the experiment's name.")
+@click.option("--set", "set_options", multiple=True, metavar="KEY=VALUE", help="Set an option of the framework.")
+@click.option("--env", "set_environment", multiple=True, metavar="NAME=VALUE", help="Set a variable in all processes.")
+@click.option("--framework", default="", help="Framework of the script, if not detected.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
+@click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Enable recording.")
+@click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Set a breakpoint in every process.")
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() to Ray and its VS Code extension.")
 @click.option("--legacy", "--break-driver", is_flag=True, help="RAY_DEBUG=legacy: driver breakpoints on the terminal.")
 @click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds a crash waits."
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=600,
+    show_default=True,
+    help="Seconds to hold a crashed process for inspection.",
 )
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
-@click.option("--tame", is_flag=True, help="Leave out the script's pkill, killall and `ray stop`.")
-@click.option(
-    "--doctor/--no-doctor", "ask_doctor", default=True, help="Name the cause when the command fails (default)."
-)
+@click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")
+@click.option("--tame", is_flag=True, hidden=True, help="The former name of --skip-kills.")
+@click.option("--doctor/--no-doctor", "ask_doctor", default=True, help="Diagnose failures (default).")
 def command(
     command: tuple[str, ...],
     dry_run: bool,
@@ -65,20 +69,21 @@ def command(
     legacy: bool,
     wait_s: float,
     hide: bool,
+    skip_kills: bool,
     tame: bool,
     ask_doctor: bool,
     as_json: bool,
 ) -> int:
-    """Arm a training script or command for debugging and run it.
+    """Run a training script or command with debugging enabled.
 
-    The script is never edited. What is changed, and how it gets there, is said by --dry-run, which runs the script with
-    stand-ins for its commands in a sandbox.
+    The script is never edited. --dry-run shows what is changed and how: it runs the script in a sandbox in which the
+    commands are stubs.
     """
     from rldbg.doctor import RunSettings
     from rldbg.launch import Request, resolve_command
 
     if steps is not None and epochs is not None:
-        raise UsageError("--steps and --epochs are two answers to one question", "give one of them")
+        raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
     argv, script = resolve_command(command)
     settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
     request = Request(
@@ -99,7 +104,7 @@ def command(
         breakpoints=breakpoints,
         ray_breakpoints=ray_breakpoints,
         legacy=legacy,
-        tame=tame,
+        skip_kills=skip_kills or tame,
     )
     if dry_run:
         return _explain(request, run_folder, as_json)
@@ -117,7 +122,7 @@ def _apply(settings: "RunSettings") -> None:
     if settings.raise_limits:
         raise_soft_limits()
     for word in settings.words():
-        print_note(f"rldbg: {word}: noted by rldbg doctor --fix")
+        print_note(f"rldbg: {word}: set by rldbg doctor --fix")
 
 
 def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, *, quiet: bool) -> "Outcome":
@@ -145,22 +150,21 @@ def _conclude(outcome: "Outcome", diagnosis: "Diagnosis | None", *, as_json: boo
     if as_json:
         print_json(outcome.to_dict() | {"diagnosis": diagnosis.to_dict() if diagnosis else None})
     if diagnosis is not None and not as_json:
-        from rldbg.doctor.terminal import diagnosis_to_terminal
+        from rldbg.reports.diagnosis import to_terminal
 
-        console(stderr=True).print(diagnosis_to_terminal(diagnosis))
+        console(stderr=True).print(to_terminal(diagnosis))
     if outcome.findings and not as_json:
         _note_findings(outcome.findings)
-    print_note(f"rldbg: the command ended with {outcome.exit_code}; run folder {outcome.run}")
+    print_note(f"rldbg: exit code {outcome.exit_code}; run folder {outcome.run}")
 
 
 def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Run") -> None:
     """Before anything starts: what is changed, what was found, where it will be written."""
+    from rldbg.reports.launch import announcement_lines
+
     print_note(f"rldbg: run folder {run.path}")
-    for explained in explanation.trainings:
-        words = " ".join(f"{change.what}={change.value}" for change in explained.changes)
-        print_note(f"rldbg: {explained.command.profile.name} training, {explained.command.program.name}: {words}")
-        for missing in explained.unreached:
-            print_note(f"rldbg: not reached: {missing.what}: {missing.reason}")
+    for line in announcement_lines(explanation):
+        print_note(f"rldbg: {line}")
     notable = [*findings, *(hazard for hazard in explanation.hazards if hazard.severity is not Severity.INFO)]
     if notable:
         _note_findings(notable)
@@ -168,7 +172,7 @@ def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Ru
 
 def _note_findings(findings: "Sequence[Finding]") -> None:
     """On stderr: stdout belongs to the command that is run."""
-    from rldbg.core.finding_terminal import to_terminal
+    from rldbg.reports.findings import to_terminal
 
     console(stderr=True).print(to_terminal(findings))
 
@@ -176,7 +180,7 @@ def _note_findings(findings: "Sequence[Finding]") -> None:
 def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option} {text!r} is not NAME=VALUE", f"for example {option} name=value")
+        raise UsageError(f"invalid {option}: {text!r} (expected NAME=VALUE)", f"for example {option} name=value")
     return name.lstrip("+"), value
 
 
@@ -187,52 +191,22 @@ def _kinds(text: str) -> tuple[str, ...]:
     named = tuple(kind.strip() for kind in text.split(",") if kind.strip() not in ("", "all"))
     unknown = [kind for kind in named if kind not in KINDS]
     if unknown:
-        raise UsageError(f"--record knows no kind {unknown[0]!r}", f"choose from: {', '.join(KINDS)}")
+        raise UsageError(f"unknown kind for --record: {unknown[0]!r}", f"choose from: {', '.join(KINDS)}")
     return named
 
 
 def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:
     from rldbg.launch import explain
+    from rldbg.reports.launch import explanation_lines
 
     planned = run_folder or Path(Environment().text("RLDBG_HOME")) / "runs" / f"<time>-{request.name}"
     explanation = explain(request, planned.absolute())
     if as_json:
         print_json(explanation.to_dict())
     else:
-        show_explanation(explanation)
+        for line in explanation_lines(explanation):
+            print_line(line)
+        if explanation.hazards:
+            print_line("")
+            print_findings(explanation.hazards)
     return ExitCode.OK if explanation.trainings and not explanation.stopped else ExitCode.FINDING
-
-
-def show_explanation(explanation: "Explanation") -> None:
-    """The answer for people: each command, what is changed in it, and what to beware of."""
-    print_line(f"framework: {explanation.framework}    sandbox: {explanation.isolation}")
-    for explained in explanation.commands:
-        _show_command(explained)
-    if not explanation.trainings:
-        print_line("no training command was found")
-    if explanation.hazards:
-        print_line("")
-        print_findings(explanation.hazards)
-
-
-def _show_command(explained: "Explained") -> None:
-    from shlex import join
-
-    call = explained.command.call
-    place = f"{call.file}:{call.line}" if call.line else "command line"
-    if explained.command.kind == "other":
-        print_line(f"\nnot the training ({place}): {_short(join(call.argv))}")
-        return
-    print_line(f"\nthe training ({explained.command.profile.name}, {place}, in {call.cwd}):")
-    for launcher in explained.command.via:
-        print_line(f"  behind: {_short(join(launcher.argv))}")
-    print_line(f"  {join(call.argv)}")
-    for change in explained.changes:
-        print_line(f"  + {change.what}={change.value}")
-        print_line(f"      {change.reason}; by {change.method}")
-    for missing in explained.unreached:
-        print_line(f"  - not reached: {missing.what}: {missing.reason}")
-
-
-def _short(text: str, width: int = 100) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -59,7 +59,7 @@ def settings_of(command: click.Command, defaults: Mapping[str, Any], path: tuple
             yield from settings_of(sub_command, defaults.get(name) or {}, (*path, name))
     environment = Environment()
     for option in command.params:
-        if not isinstance(option, click.Option) or option.name is None or not option.expose_value:
+        if not isinstance(option, click.Option) or option.name is None or not option.expose_value or option.hidden:
             continue
         variable = "_".join(["RLDBG", *path, option.name]).upper().replace("-", "_")
         value, origin = option.default, "default"

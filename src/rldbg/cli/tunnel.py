@@ -95,6 +95,7 @@ def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
     from rldbg.launch.tunnel.broker_alias import write_alias
     from rldbg.launch.tunnel.forwarding import KeptTunnel, dashboard_answers
     from rldbg.launch.tunnel.route import alias_folder
+    from rldbg.reports.launch import tunnel_lines
 
     tunnel = KeptTunnel(
         route.command,
@@ -112,20 +113,11 @@ def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
         if as_json:
             print_json(route.to_dict() | {"broker_run": alias or None})
         else:
-            _tell(route, alias)
+            for line in tunnel_lines(route, alias):
+                print_line(line)
         sys.stdout.flush()
         why = tunnel.keep()
         print_note(f"rldbg: {why}; the tunnel is closed")
     finally:
         tunnel.close()
     return ExitCode.OK
-
-
-def _tell(route: "Route", alias: str) -> None:
-    print_line(f"{route.goal}, {route.found}")
-    print_line(f"dashboard: {route.url}")
-    print_line(f"VS Code: Ray Debugger > Add Cluster > 127.0.0.1:{route.dashboard.local}")
-    print_line(f"paused tasks: rldbg ps --ray {route.url}")
-    if alias:
-        print_line(f"this run's processes: rldbg ps --run {alias}")
-    print_line("Ctrl-C closes the tunnel")

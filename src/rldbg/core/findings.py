@@ -1,7 +1,4 @@
-"""The one type in which every verb reports what it found, and how it is shown in JSON and HTML.
-
-The terminal renderer is `rldbg.core.finding_terminal`, apart so that machine output never imports rich.
-"""
+"""The one type in which every verb reports what it found."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
 """The answer: the root cause first, what it dragged along under it, and where to look when it is not there."""
 
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
 from rldbg.doctor.evidence import Failure, Hit, excerpt
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.root_cause import is_wrapper
+from rldbg.lazy import shown_by
 
 Verdict = Literal["found", "unknown", "healthy"]
 Confidence = Literal["high", "medium", "low"]
@@ -81,6 +81,7 @@ class ProbeResult:
         return body | ({"node": self.node} if self.node else {})
 
 
+@shown_by("diagnosis")
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What the logs, the machine and the flight recorder say together."""
@@ -116,18 +117,6 @@ class Diagnosis:
             "flight_recorder": [report.to_dict() for report in self.flights],
             "read": {"files": self.read_files, "bytes": self.read_bytes, "engine": self.engine},
         }
-
-    def _repr_html_(self) -> str:
-        """The diagnosis for a notebook; everything in it is escaped."""
-        parts = [f"<h3>{escape(self.headline)}</h3>"]
-        for cause in self.root_causes:
-            lines = "".join(
-                f"<li><code>{escape(f'{q.file}:{q.line}')}</code> {escape(q.text)}</li>" for q in cause.evidence
-            )
-            steps = "".join(f"<li>{escape(step)}</li>" for step in cause.fix)
-            parts.append(f"<p><b>{escape(cause.title)}</b> {escape(cause.cause)}</p><ul>{lines}</ul><ol>{steps}</ol>")
-        parts += [f"<p>{escape(step)}</p>" for step in self.next]
-        return "".join(parts)
 
     @property
     def headline(self) -> str:

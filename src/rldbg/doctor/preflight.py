@@ -86,9 +86,7 @@ def preflight(path: Path, machine: Machine | None = None, *, gpus_available: int
         raise UsageError(f"there is no file {path}", "give the recipe (YAML) or the launch script of the job")
     jobs = list(_jobs(path))
     if not jobs:
-        raise IncompleteDataError(
-            f"no training command was found in {path}", "give the recipe or the script that trains"
-        )
+        raise IncompleteDataError(f"no training command found in {path}", "give the recipe or the script that trains")
     return [probe for job in jobs for probe in _checks(job, machine, gpus_available)]
 
 

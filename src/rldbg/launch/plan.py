@@ -59,7 +59,7 @@ def refuse_unarmable(explanation: Explanation) -> None:
             )
         if not any(explained.command.program.is_python for explained in explanation.commands):
             raise UsageError(
-                "no training command was found in it",
+                "no training command found in it",
                 "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",
             )
     if explanation.stopped:
@@ -100,7 +100,7 @@ def shell_functions(trainings: Sequence[Explained], request: Request, previous: 
         lines += ["set -T", f"trap '{{ {keep}; }} 2>/dev/null' DEBUG"]
     for program in sorted({explained.command.call.argv[0] for explained in lost if _sets_path_in_front(explained)}):
         lines.append(f'function {program} {{ PYTHONPATH={path} command {quote(program)} "$@"; }}')
-    if request.tame:
+    if request.skip_kills:
         for program in ("pkill", "killall"):
             lines.append(f'{program}() {{ echo "rldbg: left out: {program} $*" >&2; }}')
         lines.append(

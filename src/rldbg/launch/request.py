@@ -34,7 +34,7 @@ class Request:
     breakpoints: tuple[str, ...] = ()
     ray_breakpoints: bool = False
     legacy: bool = False
-    tame: bool = False
+    skip_kills: bool = False
 
     @property
     def added_environment(self) -> dict[str, str]:

@@ -47,8 +47,8 @@ def ray_variables(request: Request) -> dict[str, str]:
 def environment_changes(command: Command, request: Request, reach: Reach) -> list[Change]:
     """The variables that a training command and its workers will find, beside the options."""
     reasons = {
-        "RAY_DEBUG_POST_MORTEM": "an exception in a Ray worker can be looked at where it was raised",
-        "RAY_DEBUG": "asked for with --legacy: Ray's old debugger, with driver breakpoints on the terminal",
+        "RAY_DEBUG_POST_MORTEM": "an exception in a Ray worker can be inspected where it was raised",
+        "RAY_DEBUG": "set by --legacy: Ray's old debugger, with driver breakpoints on the terminal",
     }
     method = f"environment; {reach.environment}; Ray's runtime-env hook for workers of a running cluster"
     if reach.environment == NONE:
@@ -60,10 +60,10 @@ def environment_changes(command: Command, request: Request, reach: Reach) -> lis
     ]
     for name, value in command.profile.environment:
         if name not in request.environment:
-            changes.append(Change(name, value, method, "a stopped rank must not make the others give up"))
+            changes.append(Change(name, value, method, "the other ranks must not time out while one is stopped"))
     own = dict(request.set_environment)
     for name, value in request.added_environment.items():
-        reason = "asked for with --env" if name in own else "noted by rldbg doctor --fix"
+        reason = "set by --env" if name in own else "set by rldbg doctor --fix"
         changes.append(Change(name, value, method, reason))
     changes.append(Change("PYTHONPATH", STARTUP, method, "each Python process loads the agent as it starts"))
     return changes

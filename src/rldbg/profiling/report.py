@@ -5,13 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rldbg.core import IncompleteDataError
+from rldbg.lazy import shown_by
 from rldbg.profiling.tracks import Span, Track, read_tracks
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 _WHOLE = ("step", "start")
 _WAITING = ("sync",)
@@ -60,6 +58,7 @@ class Tail:
     cost_share: float
 
 
+@shown_by("profile")
 @dataclass(frozen=True, slots=True)
 class Report:
     """The whole of it; shares are of a step's time."""
@@ -73,18 +72,6 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    def __rich__(self) -> "Group":
-        from rldbg.profiling.report_terminal import to_terminal
-
-        return to_terminal(self)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{row.role}</td><td>{row.phase}</td><td>{row.seconds:.4f}</td><td>{row.share:.1%}</td></tr>"
-            for row in self.phases
-        )
-        return f"<table><tr><th>role</th><th>phase</th><th>s a step</th><th>share</th></tr>{rows}</table>"
 
 
 def make_report(run: Path) -> Report:

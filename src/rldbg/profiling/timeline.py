@@ -34,18 +34,6 @@ class Merged:
     tracks: tuple[Track, ...]
     notes: tuple[str, ...]
 
-    def clock_lines(self) -> list[str]:
-        """One line a process whose clock was moved or is not known."""
-        lines = []
-        for track in self.tracks:
-            who = f"{track.worker} ({track.host}, process {track.pid})"
-            if track.offset_ns is None:
-                lines.append(f"clock of {who}: not measured against the broker's; taken as it is")
-            elif track.round_trip_ns is not None:
-                doubt = track.round_trip_ns / 2e6
-                lines.append(f"clock of {who}: moved by {track.offset_ns / 1e6:+.3f} ms, known to {doubt:.3f} ms")
-        return lines
-
     def to_dict(self) -> dict[str, Any]:
         clocks = [
             {

@@ -4,7 +4,7 @@ import json
 from rich.console import Console
 
 from rldbg.core import Finding, Severity, by_severity, to_html, worst
-from rldbg.core.finding_terminal import to_terminal
+from rldbg.reports.findings import to_terminal
 
 BAD = Finding(
     "truncated-file", Severity.ERROR, "loss/x.pt", ("size <b>", "[red]not markup[/red]"), "killed", ("rerun",)

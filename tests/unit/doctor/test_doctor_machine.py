@@ -11,9 +11,9 @@ from rldbg.doctor import Library, RunSettings, SearchIndex, diagnose
 from rldbg.doctor.drafts import draft, expression_for
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.fixes import steps_of
-from rldbg.doctor.pages import failure_pages
 from rldbg.doctor.preflight import preflight, settings_of
 from rldbg.doctor.probes import CHECKS, Machine, gpus, network, probe_machine, resources, sessions, variables
+from rldbg.reports.knowledge import failure_pages
 
 
 @pytest.fixture

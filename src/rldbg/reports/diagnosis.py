@@ -1,22 +1,21 @@
-"""How a diagnosis, probes and an entry look on a terminal. Text from logs is shown as text, never as markup."""
+"""What the doctor found: a diagnosis, and checks of a machine. Text from logs is shown as text, never as markup."""
 
 from collections.abc import Iterable, Sequence
+from html import escape
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from rldbg.core.finding_terminal import to_terminal as findings_to_terminal
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult
-from rldbg.doctor.entries import Entry
 from rldbg.doctor.evidence import Failure
+from rldbg.reports.findings import to_terminal as findings_to_terminal
 
 _STATUS = {"pass": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skip": ("-", "dim")}
 _FRAMES_SHOWN = 6
 
 
-def diagnosis_to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> RenderableType:
+def to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> RenderableType:
     """The root cause first, fallout folded under it, then where to look."""
     parts: list[RenderableType] = [_headline(diagnosis)]
     for number, cause in enumerate(diagnosis.root_causes):
@@ -39,6 +38,20 @@ def diagnosis_to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> Ren
             )
         )
     return Group(*parts)
+
+
+def to_html(diagnosis: Diagnosis) -> str:
+    """The diagnosis for a notebook; everything in it is escaped."""
+    parts = [f"<h3>{escape(diagnosis.headline)}</h3>"]
+    for cause in diagnosis.root_causes:
+        lines = "".join(
+            f"<li><code>{escape(f'{quote.file}:{quote.line}')}</code> {escape(quote.text)}</li>"
+            for quote in cause.evidence
+        )
+        steps = "".join(f"<li>{escape(step)}</li>" for step in cause.fix)
+        parts.append(f"<p><b>{escape(cause.title)}</b> {escape(cause.cause)}</p><ul>{lines}</ul><ol>{steps}</ol>")
+    parts += [f"<p>{escape(step)}</p>" for step in diagnosis.next]
+    return "".join(parts)
 
 
 def _headline(diagnosis: Diagnosis) -> Text:
@@ -88,7 +101,7 @@ def _folded(title: str, causes: Sequence[Cause], *, verbose: bool) -> Renderable
 
 
 def probes_to_terminal(probes: Iterable[ProbeResult]) -> RenderableType:
-    """One line a probe; the fix under those that warn or fail."""
+    """One line per probe; the fix under those that warn or fail."""
     lines: list[RenderableType] = []
     for probe in probes:
         mark, style = _STATUS[probe.status]
@@ -99,39 +112,6 @@ def probes_to_terminal(probes: Iterable[ProbeResult]) -> RenderableType:
         if probe.status in ("warn", "fail"):
             lines += [_indented(Text.assemble(("→ ", "green"), step, overflow="fold"), 4) for step in probe.fix]
     return Group(*lines)
-
-
-def entry_to_terminal(entry: Entry) -> RenderableType:
-    """Everything that is known about one failure."""
-    lines: list[RenderableType] = [
-        Text.assemble((entry.id, "bold"), f"  {entry.title}  ", (entry.title_zh, "dim"), overflow="fold"),
-        Text(f"{entry.category.value}, {entry.role.value}, known from {entry.evidence}", "dim"),
-        Text(entry.cause, overflow="fold"),
-    ]
-    lines += [_indented(Text.assemble(("→ ", "green"), step, overflow="fold")) for step in entry.fix]
-    for title, items in (
-        ("looks like", [example for signature in entry.signatures for example in signature.examples]),
-        ("leads to", entry.leads_to),
-        ("can be fallout of", entry.downstream_of),
-        ("look", entry.look),
-        ("sources", entry.sources),
-    ):
-        if items:
-            lines.append(Text(title, "bold"))
-            lines += [_indented(Text(item, overflow="fold")) for item in items]
-    if entry.remedy:
-        lines.append(Text(f"rldbg doctor --fix {entry.id} can do part of this", "green"))
-    return Group(*lines)
-
-
-def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
-    """The list of all entries by category."""
-    table = Table(box=None, header_style="bold")
-    for column in ("category", "id", "role", "title"):
-        table.add_column(column, overflow="fold", no_wrap=column == "id")
-    for entry in sorted(entries, key=lambda item: (item.category.value, item.id)):
-        table.add_row(entry.category.value, entry.id, entry.role.value, entry.title)
-    return table
 
 
 def _indented(content: RenderableType, by: int = 2) -> RenderableType:

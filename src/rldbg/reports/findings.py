@@ -1,4 +1,4 @@
-"""How findings look on a terminal: worst first, cause and fix under each."""
+"""Findings: worst first, cause and fix under each."""
 
 from collections.abc import Iterable
 

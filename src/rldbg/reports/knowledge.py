@@ -1,6 +1,11 @@
-"""The knowledge as documentation: one page a category, and an index. `docs/generate.py` writes what this returns."""
+"""The known failures: on a terminal, and as documentation pages, one per category, which `docs/generate.py` writes."""
 
 from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from rldbg.doctor.entries import Category, Entry
 from rldbg.doctor.library import Library
@@ -55,3 +60,40 @@ def _section(entry: Entry) -> list[str]:
     if entry.versions:
         lines += [f"Versions: {entry.versions}.", ""]
     return [*lines, f"Known from: {'; '.join(entry.sources)}.", ""]
+
+
+def entry_to_terminal(entry: Entry) -> RenderableType:
+    """Everything that is known about one failure."""
+    lines: list[RenderableType] = [
+        Text.assemble((entry.id, "bold"), f"  {entry.title}  ", (entry.title_zh, "dim"), overflow="fold"),
+        Text(f"{entry.category.value}, {entry.role.value}, known from {entry.evidence}", "dim"),
+        Text(entry.cause, overflow="fold"),
+    ]
+    lines += [_indented(Text.assemble(("→ ", "green"), step, overflow="fold")) for step in entry.fix]
+    for title, items in (
+        ("looks like", [example for signature in entry.signatures for example in signature.examples]),
+        ("leads to", entry.leads_to),
+        ("can be fallout of", entry.downstream_of),
+        ("look", entry.look),
+        ("sources", entry.sources),
+    ):
+        if items:
+            lines.append(Text(title, "bold"))
+            lines += [_indented(Text(item, overflow="fold")) for item in items]
+    if entry.remedy:
+        lines.append(Text(f"rldbg doctor --fix {entry.id} can do part of this", "green"))
+    return Group(*lines)
+
+
+def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
+    """The list of all entries by category."""
+    table = Table(box=None, header_style="bold")
+    for column in ("category", "id", "role", "title"):
+        table.add_column(column, overflow="fold", no_wrap=column == "id")
+    for entry in sorted(entries, key=lambda item: (item.category.value, item.id)):
+        table.add_row(entry.category.value, entry.id, entry.role.value, entry.title)
+    return table
+
+
+def _indented(content: RenderableType) -> RenderableType:
+    return Padding(content, (0, 0, 0, 2))
