@@ -197,32 +197,33 @@ def test_own_options_win_and_secrets_stay_out_of_the_run_folder(project):
     assert not [file for file in written if "verysecretvalue" in file.read_text(errors="replace")]
 
 
-def test_tame_leaves_out_what_kills(project):
+@pytest.mark.parametrize("flag", ["--skip-kills", "--tame"])
+def test_kills_of_the_script_are_skipped_under_both_names_of_the_flag(project, flag):
     name = script(
         project, "pkill -9 -f pkg.nosuch python\nray stop --force\npython -m pkg.main_ppo actor_rollout_ref.x=1\n"
     )
 
-    result = rldbg(project, "run", "--tame", name)
+    result = rldbg(project, "run", flag, name)
 
     assert result.returncode == 0
-    assert "left out: pkill -9 -f pkg.nosuch python" in result.stderr
-    assert "left out: ray stop --force" in result.stderr
+    assert "skipped: pkill -9 -f pkg.nosuch python" in result.stderr
+    assert "skipped: ray stop --force" in result.stderr
     assert "launch.kills-python" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["missing.sh"], 2, "no script"),
+        (["missing.sh"], 2, "script not found"),
         (["broken.sh"], 2, "fill in its placeholders"),
         (["nothing.sh"], 2, "no training command"),
         (["asks.sh"], 2, "MODEL"),
         (["--framework", "verll", "ok.sh"], 2, "choose one of"),
-        (["--set", "a=1", "--set", "a=2", "ok.sh"], 2, "two values"),
+        (["--set", "a=1", "--set", "a=2", "ok.sh"], 2, "conflicting values"),
         (["--steps", "1", "--epochs", "1", "ok.sh"], 2, "one of them"),
         (["--set", "nonsense", "ok.sh"], 2, "NAME=VALUE"),
         (["--break", "nowhere", "ok.sh"], 2, "FILE:LINE"),
-        (["--", "nosuchcommand"], 3, "no command"),
+        (["--", "nosuchcommand"], 3, "command not found"),
         ([], 2, "nothing to run"),
     ],
 )

@@ -41,5 +41,5 @@ def test_unreached_worker_and_unreached_breakpoint(tmp_path: Path):
 
     text = said.read_text()
     assert code == 0, text
-    assert "was started with -I, which keeps the start-up hook out" in text
+    assert "was started with -I, which disables the start-up hook" in text
     assert "launch.breakpoint-never-reached" in text

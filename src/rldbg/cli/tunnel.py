@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
 @verb("tunnel")
 @click.argument("job", required=False)
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="The port on this machine (default: the same, or a free one)."
-)
-@click.option(
-    "--dashboard-port", type=click.IntRange(1, 65535), help="The dashboard's port there (default: found out)."
-)
-@click.option("--login", help="The login node, when Slurm's commands are not on this machine.")
-@click.option("--jump", default="", help="A host to go through, as for ssh -J.")
-@click.option("--run", "run_folder", default="", help="The run folder on the cluster whose broker is wanted too.")
-@click.option("--k8s", help="NAMESPACE/RAYCLUSTER: through kubectl instead of ssh.")
-@click.option("--ssh", default="ssh", show_default=True, help="The ssh to use, with options of its own.")
-@click.option("--print", "only_print", is_flag=True, help="Only print the command that would forward.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine (default: the same, or a free one).")
+@click.option("--dashboard-port", type=click.IntRange(1, 65535), help="Port of the dashboard (default: detected).")
+@click.option("--login", help="Login node, if Slurm's commands are not on this machine.")
+@click.option("--jump", default="", help="Jump host, as for ssh -J.")
+@click.option("--run", "run_folder", default="", help="Run folder on the cluster, to forward its broker too.")
+@click.option("--k8s", help="NAMESPACE/RAYCLUSTER: forward with kubectl instead of ssh.")
+@click.option("--ssh", default="ssh", show_default=True, help="ssh command, with its options.")
+@click.option("--print", "only_print", is_flag=True, help="Print the forwarding command; do not run it.")
 def command(
     job: str | None,
     port: int | None,
@@ -44,7 +40,7 @@ def command(
 ) -> int:
     """Forward the Ray dashboard (and rldbg's broker) of a Slurm JOB or a Kubernetes RayCluster to this machine.
 
-    Without JOB, your running job is taken; of several you choose. Stays until interrupted or until the job ends.
+    Without JOB, use your running job; with several, you choose. Runs until interrupted or until the job ends.
     """
     from rldbg.launch.tunnel.kubernetes import RayCluster
     from rldbg.launch.tunnel.remote import Host
@@ -54,7 +50,7 @@ def command(
     wish = Wish(port or 0, dashboard_port or 0, jump, run_folder)
     if k8s:
         if job or login:
-            raise UsageError("--k8s goes without a Slurm job and without --login", "leave them out")
+            raise UsageError("--k8s is mutually exclusive with a Slurm job and --login", "give one of them")
         route = kubernetes_route(RayCluster.parse(k8s), wish)
     else:
         slurm = Slurm(Host(tuple(shlex.split(ssh)), login or ""))
@@ -78,7 +74,7 @@ def _choose(slurm: "Slurm") -> "Job":
         raise UsageError(f"you have {len(running)} running jobs: {listing}", f"rldbg tunnel {running[0].id}")
     for number, job in enumerate(running, start=1):
         print_note(f"{number}  {job}")
-    chosen: int = click.prompt("which one", type=click.IntRange(1, len(running)), default=1, err=True)
+    chosen: int = click.prompt("which job", type=click.IntRange(1, len(running)), default=1, err=True)
     return slurm.check(running[chosen - 1])
 
 

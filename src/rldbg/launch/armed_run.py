@@ -110,7 +110,9 @@ def check_breakpoints(request: Request) -> None:
     for place in request.breakpoints:
         file, _, line = place.rpartition(":")
         if not file or not line.isdigit():
-            raise UsageError(f"--break {place!r} is not FILE:LINE", "for example --break verl/trainer/main_ppo.py:42")
+            raise UsageError(
+                f"invalid --break {place!r} (expected FILE:LINE)", "for example --break verl/trainer/main_ppo.py:42"
+            )
 
 
 def broker_host(request: Request) -> str:
@@ -142,7 +144,7 @@ def run_child(
     """
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
-        raise PrerequisiteError(f"there is no command {argv[0]!r} on this machine", "check the spelling and PATH")
+        raise PrerequisiteError(f"command not found: {argv[0]!r}", "check the spelling and PATH")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     try:
         prepare()

@@ -64,7 +64,9 @@ def option_edits(command: Command, request: Request, recording: Path) -> tuple[l
     _edit_length(command, request, edits, missing)
     if request.record:
         _edit_recording(command, request, recording, edits, missing)
-    edits += _fixed(command, command.profile.timeouts, "a stopped rank must not make the others give up", recording)
+    edits += _fixed(
+        command, command.profile.timeouts, "the other ranks must not time out while one is stopped", recording
+    )
     return _with_own(edits, request), missing
 
 
@@ -78,17 +80,17 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
         if not base:
             missing.append(
                 Unreached(
-                    entry.key, "the name is neither on the command line nor readable in its configuration: --set it"
+                    entry.key, "the name is neither on the command line nor in a readable configuration file: use --set"
                 )
             )
             continue
-        reason = entry.reason or "the debug run must not be taken for the real one"
+        reason = entry.reason or "keep the debug run apart from the real one"
         edits.append(Edit(entry.key, reason, suffix=request.name_suffix, base=None if entry.key in given else base))
     if not entries:
-        missing.append(Unreached("experiment name", "no option of the command names the run: --set one"))
+        missing.append(Unreached("experiment name", "no option of the command names the run: use --set"))
     for entry in applicable(command.profile.checkpoints, command.program, given):
         if given.get(entry.key):
-            reason = entry.reason or "the real run's checkpoints are neither resumed nor overwritten"
+            reason = entry.reason or "do not resume from or overwrite the checkpoints of the real run"
             edits.append(Edit(entry.key, reason, suffix=request.name_suffix))
 
 
@@ -102,37 +104,39 @@ def _edit_length(command: Command, request: Request, edits: list[Edit], missing:
     for entry in entries:
         value = _scaled(length, entry, command)
         if value is None:
-            missing.append(Unreached(entry.key, f"its value counts in {entry.times}, which the command does not give"))
+            missing.append(
+                Unreached(entry.key, f"its value is in units of {entry.times}, which the command does not set")
+            )
             continue
         plural = "" if length == 1 else "s"
         reason = f"{length} {unit}{plural} {'is' if length == 1 else 'are'} enough to debug"
         edits.append(Edit(entry.key, f"{reason}; {entry.reason}" if entry.reason else reason, value=str(value)))
     if not entries:
         missing.append(
-            Unreached(f"length in {unit}s", f"no such option of {command.profile.name} is known: --steps or --set may")
+            Unreached(f"length in {unit}s", f"no such option is known for {command.profile.name}: try --steps or --set")
         )
 
 
 def _edit_recording(
     command: Command, request: Request, recording: Path, edits: list[Edit], missing: list[Unreached]
 ) -> None:
-    """Switches the framework's own dumps on; with KINDS those alone, as far as it can tell them apart."""
+    """Enables the framework's own dumps; with KINDS only those, as far as it distinguishes them."""
     profile = command.profile
     if not profile.record:
-        missing.append(Unreached("recording", f"{profile.name} has no dump option that rldbg knows"))
+        missing.append(Unreached("recording", f"{profile.name} has no known option for dumps"))
         return
     edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
     wanted = request.record_kinds or tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)
     for kind, key in profile.record_kinds:
         if kind in wanted:
-            edits.append(Edit(key, "asked for with --record", value="true"))
+            edits.append(Edit(key, "set by --record", value="true"))
         elif request.record_kinds and kind not in _LARGE_KINDS:
             edits.append(Edit(key, "not among the kinds of --record", value="false"))
     can = [kind for kind, _ in profile.record_kinds] or profile.records
     for kind in request.record_kinds:
         if kind not in can:
-            held = ", ".join(can) or "what its documentation says"
-            missing.append(Unreached(f"recording of {kind}", f"the dumps of {profile.name} hold {held}"))
+            held = ", ".join(can) or "what its documentation lists"
+            missing.append(Unreached(f"recording of {kind}", f"the dumps of {profile.name} contain {held}"))
 
 
 def _scaled(length: int, entry: Entry, command: Command) -> int | None:
@@ -154,9 +158,9 @@ def _with_own(edits: list[Edit], request: Request) -> list[Edit]:
     own: dict[str, str] = {}
     for key, value in request.set_options:
         if own.setdefault(key, value) != value:
-            raise UsageError(f"--set gives {key} two values: {own[key]} and {value}", "give it once")
+            raise UsageError(f"conflicting values for --set {key}: {own[key]} and {value}", "give it once")
     return [edit for edit in edits if edit.key not in own] + [
-        Edit(key, "asked for with --set", value=value) for key, value in own.items()
+        Edit(key, "set by --set", value=value) for key, value in own.items()
     ]
 
 

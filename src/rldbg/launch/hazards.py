@@ -42,7 +42,7 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
                 Severity.WARNING,
                 str(script),
                 ("it has #SBATCH lines",),
-                "it is written for Slurm and started here by bash: on this machine, without what #SBATCH asks for",
+                "it is written for Slurm, but bash starts it on this machine and ignores the #SBATCH lines",
                 (f"rldbg run -- sbatch {script}",),
             )
         )
@@ -54,7 +54,7 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
                     Severity.WARNING,
                     f"{script}:{left.number}",
                     (left.text,),
-                    "the training command holds a text that its author left for you to fill in",
+                    "the training command contains a placeholder",
                     (f"replace {left.text} in the script",),
                 )
             )
@@ -67,8 +67,8 @@ def _kills(where: str, command: str, victim: str) -> Finding:
         Severity.WARNING,
         where,
         (command,),
-        f"it kills every {victim} process it may, the debugger and other jobs on this machine among them",
-        ("run with --tame to leave these commands out", "or take the line out of the script"),
+        f"it kills every {victim} process of this user, including the debugger and other jobs on this machine",
+        ("run with --skip-kills to ignore these commands", "or remove the line from the script"),
     )
 
 
@@ -88,7 +88,7 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
                     _place(call),
                     (words,),
                     "it stops every Ray cluster of this user on this machine, not only its own",
-                    ("run with --tame to leave it out", "or stop by address once nothing else runs here"),
+                    ("run with --skip-kills to ignore it", "or stop by address once nothing else runs here"),
                 )
             )
         if _STRAY.match(call.argv[0]):
@@ -98,8 +98,8 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
                     Severity.ERROR,
                     _place(call),
                     (words[:120],),
-                    "options are run as a command of their own, so the command above does not get them",
-                    ("end the line above with a backslash, with no space or comment behind it",),
+                    "the shell runs these options as a command of their own: the command above does not get them",
+                    ("end the line above with a backslash, with no space or comment after it",),
                 )
             )
     for command in commands:
@@ -131,7 +131,7 @@ def _lost_status(command: Command) -> list[Finding]:
             Severity.WARNING,
             _place(call),
             (f"| {match[1]}, without `set -o pipefail`",),
-            f"the script will see the status of {match[1]}, not that of the training: a crash looks like success",
+            f"the script sees the exit status of {match[1]}, not of the training: a crash looks like success",
             ("add `set -o pipefail` to the script",),
         )
     ]
@@ -151,7 +151,7 @@ def _detached(command: Command) -> list[Finding]:
             Severity.INFO,
             _place(command.call),
             (why,),
-            "the training goes on after the command has returned; its exit code is not that of `rldbg run`",
+            "the training continues after the command has returned; `rldbg run` does not return its exit code",
             ("follow it with `rldbg ps`",),
         )
     ]
@@ -168,7 +168,7 @@ def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding
                 Severity.WARNING,
                 where,
                 (f"RAY_DEBUG={value}",),
-                "with this value Ray's breakpoints silently do nothing",
+                "with this value Ray ignores breakpoints without a message",
                 ("unset RAY_DEBUG",),
             )
         )
@@ -179,7 +179,7 @@ def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding
                 Severity.INFO,
                 where,
                 ("RAY_DEBUG=legacy",),
-                "Ray's old debugger: the driver stops in pdb on the terminal, workers wait for `ray debug`",
+                "Ray's old debugger: the driver opens pdb on the terminal, workers wait for `ray debug`",
                 ("unset RAY_DEBUG for the distributed debugger",),
             )
         )
@@ -209,7 +209,7 @@ def _missing(command: Command) -> list[Finding]:
             Severity.WARNING,
             _place(command.call),
             (f"{program}: not on PATH",),
-            f"{program} is not installed on this machine, or not in this environment: the real run would fail here",
+            f"{program} is not installed on this machine or not in this environment: the run would fail here",
             (f"install {program}, or activate the environment that has it",),
         )
     ]
@@ -223,8 +223,8 @@ def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
             Severity.ERROR,
             dry_run.passed[0],
             tuple(last[-2:]),
-            "the script would stop here, before any training; what is shown is what it would start if it went on",
-            ("give it what it asks for: an argument, a variable, a file",),
+            "the script would stop here, before any training; it is shown what it would start if it continued",
+            ("give it what it requires: an argument, a variable, a file",),
         )
     if dry_run.ended == "too long":
         yield Finding(
@@ -232,17 +232,17 @@ def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
             Severity.WARNING,
             dry_run.last,
             (),
-            "the dry run did not come to an end and was stopped; commands behind this line are not shown",
-            ("look at what the script waits for at that line",),
+            "the dry run did not finish and was stopped; commands after this line are not shown",
+            ("check what the script waits for at that line",),
         )
     if dry_run.ended == "waiting" and not any(command.kind == "training" for command in commands):
         yield Finding(
             "launch.dry-run-unfinished",
             Severity.WARNING,
             dry_run.last,
-            ("it sleeps for something that does not happen in a dry run",),
-            "commands behind this line are not shown",
-            ("name the training command itself: rldbg run -- COMMAND",),
+            ("it waits for something that does not happen in a dry run",),
+            "commands after this line are not shown",
+            ("give the training command itself: rldbg run -- COMMAND",),
         )
 
 
@@ -265,8 +265,8 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
             Severity.WARNING,
             where,
             (*words, how, *(f"it said: {line[:160]}" for line in said[-2:])),
-            "with these arguments and on this machine the script does not come to a training",
-            ("give it what it asks for: arguments behind its name, variables with --env, the packages it imports",),
+            "with these arguments and on this machine the script does not reach a training command",
+            ("give it what it requires: arguments after its name, variables with --env, the packages it imports",),
         )
         for where, words in places
     ]
@@ -279,8 +279,8 @@ def no_training(script: Path | None) -> Finding:
         Severity.WARNING,
         str(script or "the command"),
         (),
-        "nothing in it is known to train: options are left alone, Python processes in it load the agent",
-        ("name the training itself: rldbg run -- COMMAND; and its options: --framework NAME, --set KEY=VALUE",),
+        "no known training command in it: options stay unchanged, but its Python processes load the agent",
+        ("give the training command itself: rldbg run -- COMMAND, with --framework NAME and --set KEY=VALUE",),
     )
 
 
@@ -289,9 +289,9 @@ def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:
         return
     why = "; ".join(f"{name}: {reason}" for name, reason in dry_run.failures.items())
     cause = {
-        "none": "this machine allows no sandbox, so the script was only read: variables are shown unexpanded",
-        "landlock": "the script could write nowhere: commands whose output goes to a file are missing",
-        "unprivileged": "the script was run by the user nobody; it could still write where everybody can",
+        "none": "this machine does not allow a sandbox, so the script was only read: variables are not expanded",
+        "landlock": "the script could not write files: commands whose output goes to a file are missing",
+        "unprivileged": "the script ran as user nobody; it could still write to world-writable folders",
     }[dry_run.isolation]
     yield Finding(
         "launch.weak-sandbox", Severity.WARNING, str(script), (why,), cause, ("allow unprivileged user namespaces",)

@@ -17,7 +17,7 @@ def expand(nodelist: str) -> list[str]:
     for part in _parts(nodelist.strip()):
         names.extend(_expand_part(part, nodelist))
         if len(names) > _LARGEST:
-            raise UsageError(f"the node list names more than {_LARGEST} nodes", "name the nodes you mean")
+            raise UsageError(f"the node list has more than {_LARGEST} nodes", "give fewer nodes")
     return names
 
 
@@ -50,7 +50,7 @@ def _expand_part(part: str, nodelist: str) -> Iterator[str]:
     for choice in choices:
         total *= len(choice)
     if total > _LARGEST:
-        raise UsageError(f"the node list names more than {_LARGEST} nodes", "name the nodes you mean")
+        raise UsageError(f"the node list has more than {_LARGEST} nodes", "give fewer nodes")
     for chosen in product(*choices):
         yield texts[0] + "".join(number + text for number, text in zip(chosen, texts[1:], strict=True))
 

@@ -55,18 +55,19 @@ def refuse_unarmable(explanation: Explanation) -> None:
         missed = next((hazard for hazard in explanation.hazards if hazard.id == "launch.training-not-reached"), None)
         if missed is not None:
             raise UsageError(
-                f"it does not come to a training ({missed.where}): {'; '.join(missed.evidence)}", missed.fix[0]
+                f"the script does not reach a training command ({missed.where}): {'; '.join(missed.evidence)}",
+                missed.fix[0],
             )
         if not any(explained.command.program.is_python for explained in explanation.commands):
             raise UsageError(
                 "no training command found in it",
-                "see what it starts with --dry-run; name the training itself with: rldbg run -- COMMAND",
+                "see what it starts with --dry-run; give the training command itself: rldbg run -- COMMAND",
             )
     if explanation.stopped:
         reason = next((hazard.evidence for hazard in explanation.hazards if hazard.id == "launch.stops-early"), ())
         raise UsageError(
             f"the script stops at {explanation.stopped} before any training{': ' if reason else ''}{'; '.join(reason)}",
-            "give it what it asks for; --dry-run shows the rest",
+            "give it what it requires; --dry-run shows the rest",
         )
 
 
@@ -83,8 +84,8 @@ def _arguments_variable(trainings: Sequence[Explained], environment: Mapping[str
     whole = json.dumps({"rules": rules, "ray_job": job}, separators=(",", ":"))
     if len(whole) > _LARGEST_VARIABLE_BYTES:
         raise PrerequisiteError(
-            "the training commands are too long to be armed through the environment",
-            "start them one at a time: rldbg run -- COMMAND",
+            "the training commands are too long to be passed through the environment",
+            "start them one by one: rldbg run -- COMMAND",
         )
     return whole
 
@@ -102,9 +103,9 @@ def shell_functions(trainings: Sequence[Explained], request: Request, previous: 
         lines.append(f'function {program} {{ PYTHONPATH={path} command {quote(program)} "$@"; }}')
     if request.skip_kills:
         for program in ("pkill", "killall"):
-            lines.append(f'{program}() {{ echo "rldbg: left out: {program} $*" >&2; }}')
+            lines.append(f'{program}() {{ echo "rldbg: skipped: {program} $*" >&2; }}')
         lines.append(
-            'ray() { if [[ $1 == stop ]]; then echo "rldbg: left out: ray $*" >&2; else command ray "$@"; fi; }'
+            'ray() { if [[ $1 == stop ]]; then echo "rldbg: skipped: ray $*" >&2; else command ray "$@"; fi; }'
         )
     if not lines:
         return ""

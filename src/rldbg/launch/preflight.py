@@ -115,7 +115,7 @@ def judge_interpreter(interpreter: Interpreter, where: str, ray_breakpoints: boo
                 Severity.ERROR,
                 where,
                 (f"ray {interpreter.ray}",),
-                "its debugger hooks came with Ray 2.9.1",
+                "Ray has the debugger hooks since 2.9.1",
                 ("pip install 'ray[default]>=2.9.1'",),
             )
         )
@@ -126,7 +126,7 @@ def judge_interpreter(interpreter: Interpreter, where: str, ray_breakpoints: boo
                 Severity.WARNING,
                 where,
                 ("ray without [default]",),
-                "there will be no dashboard: the VS Code extension finds nothing, and paused workers cannot be listed",
+                "no dashboard: the VS Code extension does not work, and paused workers cannot be listed",
                 ("pip install 'ray[default]'",),
             )
         )
@@ -147,7 +147,7 @@ def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
                 where,
                 (f"Python {'.'.join(map(str, interpreter.python))}",),
                 "Ray's own post-mortem stops in Ray's code on this Python, not where the exception was raised",
-                ("leave --ray-breakpoints out: rldbg's own post-mortem works", "or export PYDEVD_USE_SYS_MONITORING=0"),
+                ("drop --ray-breakpoints: rldbg's own post-mortem works", "or export PYDEVD_USE_SYS_MONITORING=0"),
             )
         ]
     return [
@@ -156,8 +156,8 @@ def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
             Severity.ERROR,
             where,
             (f"debugpy {interpreter.debugpy or 'is not installed'}",),
-            "without debugpy 1.8.0 or later Ray passes over every breakpoint and says so only in a log",
-            ("pip install 'debugpy>=1.8.0' in the environment of driver and workers", "or leave --ray-breakpoints out"),
+            "without debugpy 1.8.0 or later Ray skips every breakpoint, with a message only in a worker log",
+            ("pip install 'debugpy>=1.8.0' in the environment of driver and workers", "or drop --ray-breakpoints"),
         )
     ]
 
@@ -170,8 +170,8 @@ def _dashboard_port(explanation: Explanation) -> list[Finding]:
             "launch.dashboard-port-taken",
             Severity.WARNING,
             f"port {port}",
-            (f"`ray start` asks for port {port}, which is in use on this machine",),
-            "another Ray cluster, perhaps somebody else's, answers there",
+            (f"`ray start` asks for port {port}, which is already in use on this machine",),
+            "another Ray cluster, perhaps of another user, listens there",
             ("choose another --dashboard-port in the script", "or stop what listens there"),
         )
         for port in sorted(wanted)

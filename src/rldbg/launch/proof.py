@@ -43,9 +43,9 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
                     "launch.not-armed",
                     Severity.WARNING,
                     where,
-                    (f"no process of {explained.command.program.name} reported its changed arguments",),
+                    (f"no process of {explained.command.program.name} reported changed arguments",),
                     "it was not started, or its interpreter did not load the start-up hook",
-                    ("see what keeps it from there: rldbg run --dry-run",),
+                    ("see why: rldbg run --dry-run",),
                 )
             )
             continue
@@ -57,7 +57,7 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
                     Severity.INFO,
                     where,
                     tuple(_difference(mine[0].argv[1:], promised)),
-                    "its arguments were not those of the dry run: the script does not start the same command each time",
+                    "its arguments differ from the dry run: the script does not start the same command each time",
                 )
             )
     return findings

@@ -27,14 +27,14 @@ def auth_mode(commands: Sequence[Command], environment: Mapping[str, str]) -> tu
     starts = any(_words(command)[:2] == ["ray", "start"] and "--head" in _words(command) for command in commands)
     if starts:
         if ray_token(Environment(environment)):
-            return "token", "this machine has a Ray token: `ray start` demands it, so every other command must send it"
+            return "token", "this machine has a Ray token: `ray start` requires it, so every other command must send it"
         return "", ""
     address = _address(commands, environment)
     mode = _ask(address)
     if mode == "token":
-        return mode, f"the cluster at {address} demands its token"
+        return mode, f"the cluster at {address} requires its token"
     if mode == "disabled" and ray_token(Environment(environment)):
-        return mode, f"the cluster at {address} knows no token"
+        return mode, f"the cluster at {address} does not use tokens"
     return "", ""
 
 

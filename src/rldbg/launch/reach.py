@@ -12,8 +12,8 @@ from rldbg.launch.known_launchers import Peeled
 from rldbg.launch.recognition import Command
 
 HOOK = "start-up hook on PYTHONPATH"
-SHELL = "start-up hook; bash puts back the PYTHONPATH that the script replaces"
-ARGUMENTS = "arguments of the script, which it passes on last"
+SHELL = "start-up hook; bash restores the PYTHONPATH that the script replaces"
+ARGUMENTS = "arguments of the script, which it appends to the command"
 RAY_JOB = "runtime environment of `ray job submit`"
 NONE = "none"
 SENTINEL = "RLDBG_RUN"
@@ -41,7 +41,7 @@ def reach_of(command: Command, startup: str, *, lands_last: bool = False) -> Rea
     ]
     barriers = [reason for launcher in launchers if (reason := _barrier(launcher))]
     if command.call.environment and SENTINEL not in command.call.environment:
-        barriers.append("its environment is emptied on the way")
+        barriers.append("its environment is cleared before it starts")
     if barriers:
         return Reach(NONE, NONE, tuple(barriers))
     if command.program.kind == "none":
@@ -50,14 +50,14 @@ def reach_of(command: Command, startup: str, *, lands_last: bool = False) -> Rea
     flag = command.program.ignores_start_up
     if flag:
         options = ARGUMENTS if lands_last else NONE
-        reason = f"the interpreter is started with {flag}, which ignores PYTHONPATH: no start-up hook, no agent there"
+        reason = f"the interpreter is started with {flag}, which ignores PYTHONPATH: the agent is not loaded"
         return Reach(options, "environment of the process", (reason,))
     if any(peeled.launcher.place == "cluster" for peeled in launchers):
         return Reach(RAY_JOB, RAY_JOB) if kept else Reach(SHELL, SHELL)
     if not kept and not command.via:
         return Reach(SHELL, SHELL)
     if not kept:
-        return Reach(NONE, NONE, ("the script replaces PYTHONPATH on the way",))
+        return Reach(NONE, NONE, ("the script replaces PYTHONPATH before it starts",))
     return Reach(HOOK, HOOK)
 
 
@@ -68,16 +68,16 @@ def _barrier(peeled: Peeled) -> str:
     if place == "host":
         return f"`{name}` starts it on another host, without this environment"
     if place == "session":
-        return f"`{name}` starts it in a server that may have been there before: type `rldbg run` inside the session"
+        return f"`{name}` starts it in a server that may already run: use `rldbg run` inside the session"
     if name.startswith(("docker", "podman", "nerdctl", "kubectl")):
         return f"`{name}` starts it in a container without this environment: pass it in (-e, -v), or run rldbg inside"
     if name.startswith(("apptainer", "singularity")):
         closed = {"-e", "--cleanenv", "-C", "--containall", "-c", "--contain"}.intersection(head)
-        return f"`{name} {min(closed)}` keeps this environment out of the container" if closed else ""
+        return f"`{name} {min(closed)}` does not pass this environment into the container" if closed else ""
     if place in ("allocation", "batch"):
         exported = next((word.partition("=")[2] for word in head if word.startswith("--export=")), "ALL")
         if "ALL" not in exported.split(","):
-            return f"`{name} --export={exported}` keeps this environment from the job: add ALL to it"
+            return f"`{name} --export={exported}` does not pass this environment to the job: add ALL"
     if name == "sudo" and not {"-E", "--preserve-env"}.intersection(head):
         return "`sudo` without -E drops this environment"
     return ""

@@ -60,7 +60,7 @@ def resolve_command(words: Sequence[str], *, path: str | None = None) -> tuple[t
     if "/" in first or Path(first).is_file():
         return _resolve_file(first, rest, path)
     if first.endswith((".sh", ".bash", ".slurm", ".sub", ".sbatch", ".py")):
-        raise UsageError(f"there is no script {first}", "give its path from here, or an absolute one")
+        raise UsageError(f"script not found: {first}", "give an absolute path or a path relative to this folder")
     _found(first, path)
     return (first, *rest), None
 
@@ -78,7 +78,7 @@ def _resolve_file(first: str, rest: tuple[str, ...], path: str | None) -> tuple[
     if is_shell or file.suffix in (".sh", ".bash", ".slurm", ".sub", ".sbatch") or (not shebang and _is_text(opening)):
         return (_found("bash", path), first, *rest), file
     if not os.access(file, os.X_OK):
-        raise UsageError(f"{first} is not executable and no shell script", f"chmod +x {first}")
+        raise UsageError(f"{first} is neither executable nor a shell script", f"chmod +x {first}")
     return (first, *rest), None
 
 
@@ -95,7 +95,7 @@ def _interpreter(shebang: str, path: str | None) -> tuple[str, ...]:
 def _readable(name: str) -> Path:
     file = Path(name)
     if not file.exists():
-        raise UsageError(f"there is no script {name}", "give its path from here, or an absolute one")
+        raise UsageError(f"script not found: {name}", "give an absolute path or a path relative to this folder")
     if file.is_dir():
         raise UsageError(f"{name} is a folder", "name the script in it")
     if not os.access(file, os.R_OK):
@@ -109,11 +109,12 @@ def _found(program: str, path: str | None) -> str:
         return program
     if program == "bash":
         raise PrerequisiteError(
-            "there is no bash on this machine", "install bash, or run the command itself: rldbg run -- python ..."
+            "bash is not installed on this machine",
+            "install bash, or run the command directly: rldbg run -- python ...",
         )
     if Path(program).exists():
         raise UsageError(f"{program} is not executable", f"chmod +x {program}")
-    raise PrerequisiteError(f"there is no command {program!r} on this machine", "check the spelling and PATH")
+    raise PrerequisiteError(f"command not found: {program!r}", "check the spelling and PATH")
 
 
 def _is_text(opening: bytes) -> bool:

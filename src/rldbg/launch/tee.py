@@ -55,7 +55,7 @@ class RedactedLog:
         try:
             _write_all(self._file, text.encode("utf-8", "surrogateescape"))
         except OSError as error:
-            _write_all(2, f"rldbg: the log of the output ends here: {error.strerror}\n".encode())
+            _write_all(2, f"rldbg: writing the output log failed, it ends here: {error.strerror}\n".encode())
             self._file = None
 
 

@@ -36,8 +36,8 @@ class UnreachedProcess:
             Severity.WARNING,
             f"{self.name} (process {self.pid})",
             (self.reason,),
-            "this process cannot be stopped, attached to or looked into",
-            ("see `rldbg run --dry-run` for what keeps the agent out",),
+            "this process cannot be stopped, attached to or inspected",
+            ("`rldbg run --dry-run` shows why the agent is not loaded",),
         )
 
 
@@ -96,9 +96,9 @@ def _reason(process: psutil.Process) -> str:
     flags = [word for word in words[1:4] if word.startswith("-") and not word.startswith("--")]
     closed = next((flag for flag in flags if set(flag[1:]) & set("IES") and flag[1] not in "mcXW"), "")
     if closed:
-        return f"its interpreter was started with {closed}, which keeps the start-up hook out"
+        return f"its interpreter was started with {closed}, which disables the start-up hook"
     if STARTUP not in environment.get("PYTHONPATH", "").split(os.pathsep):
-        return "its PYTHONPATH does not hold the start-up folder: something on the way replaced it"
+        return "its PYTHONPATH lacks the start-up folder: something replaced it"
     if not environment.get("RLDBG_RUN"):
-        return "its environment lacks RLDBG_RUN: something on the way emptied it"
-    return "it has the start-up folder but has not reported in; it may hang while starting"
+        return "its environment lacks RLDBG_RUN: something cleared it"
+    return "it has the start-up folder but no agent has connected; it may hang during start-up"

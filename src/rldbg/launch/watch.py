@@ -68,7 +68,7 @@ class Watch:
             if self._client is not None and self._breaks:
                 self._breaks = self._client.request("break_list", timeout_s=5.0)["breaks"]
         except UnreachableError:
-            self.say("the broker is gone; what it knew last is shown")
+            self.say("the broker has ended; the last known state is shown")
         return [*self._never_hit(), *(process.to_finding() for process in self.unreached.values())]
 
     def close(self) -> None:
@@ -89,9 +89,9 @@ class Watch:
             self._breaks.clear()
             self.begin()
         except (UnreachableError, PrerequisiteError) as error:
-            self._once(("broker",), f"the broker cannot be reached: {error}")
+            self._once(("broker",), f"the broker is unreachable: {error}")
             return
-        self._once(("restarted", time.monotonic()), "the broker was killed and has been started again")
+        self._once(("restarted", time.monotonic()), "the broker was killed and was restarted")
 
     def _look(self) -> None:
         assert self._client is not None
@@ -156,9 +156,9 @@ class Watch:
                         "launch.breakpoint-never-reached",
                         Severity.WARNING,
                         f"{made['file']}:{made['line']}",
-                        (f"set in {', '.join(places)}" if places else "set in no process: none has such a file",),
-                        "no process came to this line",
-                        ("is it the file that runs, and not a copy of it?",),
+                        (f"set in {', '.join(places)}" if places else "set in no process: no process has this file",),
+                        "no process reached this line",
+                        ("check that this file is executed, not a copy of it",),
                     )
                 )
         return found

@@ -134,5 +134,5 @@ def test_a_kind_that_a_framework_cannot_dump_is_named():
     _, missing = option_edits(command, request, Path("/run/recording"))
 
     assert [(each.what, each.reason) for each in missing] == [
-        ("recording of loss", "the dumps of verl hold trajectory")
+        ("recording of loss", "the dumps of verl contain trajectory")
     ]

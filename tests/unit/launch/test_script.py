@@ -78,12 +78,12 @@ def test_a_binary_that_is_not_executable_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prog").write_bytes(b"\x7fELF\0\0")
 
-    with pytest.raises(UsageError, match="not executable"):
+    with pytest.raises(UsageError, match="neither executable"):
         resolve_command(["./prog"])
 
 
 def test_no_bash(tmp_path):
     script = write(tmp_path, "true\n")
 
-    with pytest.raises(PrerequisiteError, match="no bash"):
+    with pytest.raises(PrerequisiteError, match="bash is not installed"):
         resolve_command([str(script)], path=str(tmp_path))

@@ -131,13 +131,13 @@ def test_a_taken_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert free_port(port, is_wish=True) != port
-        with pytest.raises(UsageError, match="taken"):
+        with pytest.raises(UsageError, match="already in use"):
             free_port(port, is_wish=False)
 
 
 def test_no_slurm_and_no_kubectl(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PrerequisiteError, match="no Slurm"):
+    with pytest.raises(PrerequisiteError, match="Slurm is not installed"):
         Slurm(Host()).jobs()
     with pytest.raises(PrerequisiteError, match="kubectl"):
         RayCluster("a", "b").head_pod()

@@ -43,7 +43,7 @@ def free_port(wanted: int, *, is_wish: bool) -> int:
     if _is_free(wanted):
         return wanted
     if not is_wish:
-        raise UsageError(f"port {wanted} is taken on this machine", "leave --port out: a free one is chosen")
+        raise UsageError(f"port {wanted} is already in use on this machine", "omit --port to choose a free one")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -89,7 +89,7 @@ class KeptTunnel:
         while not self.answers():
             if self._ended() or time.monotonic() > deadline:
                 self.close()
-                said = self.complaints[-1] if self.complaints else "the far end does not answer"
+                said = self.complaints[-1] if self.complaints else "the remote side does not answer"
                 raise UnreachableError(
                     f"the tunnel could not be opened: {said}", f"try it by hand: {' '.join(self.command)}"
                 )

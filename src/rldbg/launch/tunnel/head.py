@@ -143,12 +143,12 @@ class HeadFinder:
         if failures and len(failures) == len(self.job.nodes):
             node, reason = next(iter(failures.items()))
             return UnreachableError(
-                f"no node of job {self.job.id} lets us in: {node}: {reason}",
-                f"can you log in there? ssh {node}",
+                f"ssh to every node of job {self.job.id} failed: {node}: {reason}",
+                f"check that you can log in: ssh {node}",
             )
         return UnreachableError(
             f"no node of job {self.job.id} listens on port {port} ({_some(self.job.nodes)})",
-            "is Ray up there? with another dashboard port, give --dashboard-port N",
+            "check that Ray runs there; for another dashboard port give --dashboard-port N",
         )
 
 

@@ -19,7 +19,9 @@ class RayCluster:
     def parse(cls, text: str) -> "RayCluster":
         namespace, slash, name = text.partition("/")
         if not slash or not namespace or not name or "/" in name:
-            raise UsageError(f"--k8s {text!r} is not NAMESPACE/RAYCLUSTER", "for example --k8s training/ray-math")
+            raise UsageError(
+                f"invalid --k8s {text!r} (expected NAMESPACE/RAYCLUSTER)", "for example --k8s training/ray-math"
+            )
         return cls(namespace, name)
 
     def head_pod(self) -> str:
@@ -28,7 +30,7 @@ class RayCluster:
         pods = json.loads(self._kubectl("get", "pods", "-l", label, "-o", "json")).get("items", [])
         if not pods:
             raise UnreachableError(
-                f"there is no head pod of {self.namespace}/{self.name}",
+                f"no head pod found for {self.namespace}/{self.name}",
                 f"kubectl -n {self.namespace} get rayclusters",
             )
         for pod in pods:
@@ -61,7 +63,7 @@ class RayCluster:
             )
         except FileNotFoundError:
             raise PrerequisiteError(
-                "there is no kubectl on this machine", "install kubectl and log in to the cluster"
+                "kubectl is not installed on this machine", "install kubectl and log in to the cluster"
             ) from None
         except subprocess.TimeoutExpired:
             raise UnreachableError("kubectl did not answer within 60 s", "kubectl cluster-info") from None

@@ -83,8 +83,8 @@ def _way(finder: HeadFinder, head: Head, forwards: list[Forward], login: Host) -
         return host.name, host.jump, forwards
     if not login.name:
         raise UnreachableError(
-            f"the head {head.node} of the job does not let you in by ssh, and without it nothing can be forwarded",
-            f"from here its dashboard may answer directly: http://{head.node}:{head.port}",
+            f"ssh to the head node {head.node} of the job is refused, and forwarding needs it",
+            f"the dashboard may be reachable directly: http://{head.node}:{head.port}",
         )
     # The login node itself can reach the compute nodes' addresses, though not their loopback.
     seen = [

@@ -41,7 +41,7 @@ def parse_jobs(text: str) -> list[Job]:
             continue
         parts = line.split(_SEPARATOR)
         if len(parts) != len(_FIELDS):
-            raise UnreachableError(f"squeue said something unexpected: {line!r}", "is it Slurm's own squeue?")
+            raise UnreachableError(f"unexpected output of squeue: {line!r}", "is it Slurm's own squeue?")
         number, state, nodes, batch_host, name, reason = (part.strip() for part in parts)
         jobs.append(Job(number, state, tuple(expand(nodes)), batch_host, name, reason.strip("()")))
     return jobs
@@ -74,11 +74,12 @@ class Slurm:
             matches = self._by_id(wanted)
         if len(matches) > 1:
             raise UsageError(
-                f"{wanted!r} names {len(matches)} jobs", f"name one by its id: {', '.join(job.id for job in matches)}"
+                f"ambiguous: {wanted!r} matches {len(matches)} jobs",
+                f"give the id of one: {', '.join(job.id for job in matches)}",
             )
         if not matches:
             there = "; ".join(map(str, jobs)) or "you have no job in the queue"
-            raise UnreachableError(f"there is no job {wanted!r}", there)
+            raise UnreachableError(f"no such job: {wanted!r}", there)
         return self.check(matches[0])
 
     def check(self, job: Job) -> Job:
@@ -92,7 +93,7 @@ class Slurm:
                 f"squeue -j {job.id.split('_')[0]} --start",
             )
         raise UnreachableError(
-            f"job {job.id} has ended: {job.state}", "submit it again, or look at its log with rldbg doctor"
+            f"job {job.id} has ended: {job.state}", "submit it again, or diagnose its log with rldbg doctor"
         )
 
     def is_running(self, job_id: str) -> bool:
@@ -146,6 +147,6 @@ class Slurm:
 def _no_slurm(host: Host) -> PrerequisiteError:
     where = f"on {host.name}" if host.name else "on this machine"
     return PrerequisiteError(
-        f"there is no Slurm {where}: squeue was not found",
-        "run this on the login node, or name it: rldbg tunnel --login HOST; for Kubernetes: --k8s NAMESPACE/RAYCLUSTER",
+        f"Slurm is not installed {where}: squeue was not found",
+        "run this on the login node, or give it: rldbg tunnel --login HOST; for Kubernetes: --k8s NAMESPACE/RAYCLUSTER",
     )
