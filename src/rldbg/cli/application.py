@@ -9,7 +9,7 @@ import click
 
 from rldbg.cli.groups import CommandGroup, NoCommandError
 from rldbg.cli.verbs import GROUPS, VERBS
-from rldbg.core.errors import ExitCode, RldbgError
+from rldbg.core import ExitCode, RldbgError
 
 
 class LazyVerbs(CommandGroup):
@@ -141,7 +141,7 @@ def _report_bug(error: Exception, wants_json: bool) -> int:
     import tempfile
     import traceback
 
-    from rldbg.core.redaction import redact_text
+    from rldbg.core import redact_text
 
     with tempfile.NamedTemporaryFile("w", prefix="rldbg-bug-", suffix=".txt", delete=False) as file:
         file.write(redact_text("".join(traceback.format_exception(error))))

@@ -13,9 +13,7 @@ from rldbg.cli.output import print_json, print_line, print_note, print_result
 from rldbg.core import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.doctor import Diagnosis, Library, ProbeResult
-    from rldbg.doctor.engines import EngineName
-    from rldbg.doctor.evidence import Hit
+    from rldbg.doctor import Diagnosis, EngineName, Hit, Library, ProbeResult
 
 
 @verb("doctor", short_help="Find the root cause of a failure and its fix; check this machine.")
@@ -91,8 +89,7 @@ def _report(diagnosis: "Diagnosis", *, verbose: bool, as_json: bool) -> int:
 def _read(
     paths: tuple[str, ...], library: "Library", engine: "EngineName", probe: bool | None, *, quiet: bool
 ) -> "Diagnosis":
-    from rldbg.doctor import SearchIndex, diagnose
-    from rldbg.doctor.jobs import job_facts
+    from rldbg.doctor import SearchIndex, diagnose, job_facts
     from rldbg.doctor.probes import probe_machine
 
     facts = job_facts(paths)
@@ -109,9 +106,7 @@ def _read(
 
 
 def _watched(paths: tuple[str, ...], library: "Library", engine: "EngineName") -> "Diagnosis":
-    from rldbg.doctor import SearchIndex
-    from rldbg.doctor.jobs import job_facts
-    from rldbg.doctor.watching import watch
+    from rldbg.doctor import SearchIndex, job_facts, watch
 
     print_note(f"watching {', '.join(paths)}; press Ctrl-C to stop")
     is_run = any((Path(path) / "run.json").is_file() for path in paths)
@@ -143,7 +138,7 @@ def _reading(library: "Library", *, quiet: bool) -> "Iterator[tuple[Callable[[in
 
 
 def _machine(*, nodes: bool, verbose: bool, as_json: bool) -> int:
-    from rldbg.doctor.nodes import cluster_address, probe_nodes
+    from rldbg.doctor import cluster_address, probe_nodes
     from rldbg.doctor.probes import Machine, probe_machine
 
     machine = Machine()
@@ -155,9 +150,9 @@ def _machine(*, nodes: bool, verbose: bool, as_json: bool) -> int:
 
 
 def _preflight(path: Path, *, verbose: bool, as_json: bool) -> int:
-    from rldbg.doctor.preflight import preflight
+    from rldbg.doctor import check_needs
 
-    return _probes(preflight(path), verbose=verbose, as_json=as_json)
+    return _probes(check_needs(path), verbose=verbose, as_json=as_json)
 
 
 def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int:
@@ -190,7 +185,7 @@ def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
 
 
 def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
-    from rldbg.doctor.fixes import home_folder, steps_of
+    from rldbg.doctor import home_folder, steps_of
     from rldbg.doctor.probes import Machine
 
     entry = library[name]
@@ -215,7 +210,7 @@ def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
 
 
 def _draft(diagnosis: "Diagnosis", *, as_json: bool) -> int:
-    from rldbg.doctor.drafts import draft
+    from rldbg.doctor import draft
 
     text = draft(diagnosis)
     if as_json:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from rldbg.core.environment import Environment
-from rldbg.core.errors import UsageError
+from rldbg.core import Environment, UsageError
 
 
 def project_file() -> Path | None:

@@ -12,8 +12,7 @@ from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.core import Environment, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.launch.tunnel.route import Route, Wish
-    from rldbg.launch.tunnel.slurm import Job, Slurm
+    from rldbg.launch.tunnel import Job, Route, Slurm, Wish
 
 
 @verb("tunnel")
@@ -42,10 +41,7 @@ def command(
 
     Without JOB, use your running job; with several, you choose. Runs until interrupted or until the job ends.
     """
-    from rldbg.launch.tunnel.kubernetes import RayCluster
-    from rldbg.launch.tunnel.remote import Host
-    from rldbg.launch.tunnel.route import Wish, kubernetes_route, slurm_route
-    from rldbg.launch.tunnel.slurm import Slurm
+    from rldbg.launch.tunnel import Host, RayCluster, Slurm, Wish, kubernetes_route, slurm_route
 
     wish = Wish(port or 0, dashboard_port or 0, jump, run_folder)
     if k8s:
@@ -88,9 +84,7 @@ def _print_command(route: "Route", as_json: bool) -> int:
 
 
 def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
-    from rldbg.launch.tunnel.broker_alias import write_alias
-    from rldbg.launch.tunnel.forwarding import KeptTunnel, dashboard_answers
-    from rldbg.launch.tunnel.route import alias_folder
+    from rldbg.launch.tunnel import KeptTunnel, alias_folder, dashboard_answers, write_alias
     from rldbg.reports.launch import tunnel_lines
 
     tunnel = KeptTunnel(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from rldbg.core.recipe import load_recipe
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
-    from rldbg.core.run import Run
+    from rldbg.core.run import Run, versions
 
 __all__ = [
     "REDACTED",
@@ -57,6 +57,7 @@ __all__ = [
     "redact",
     "redact_text",
     "to_html",
+    "versions",
     "worst",
 ]
 
@@ -75,7 +76,7 @@ _MODULES = {
     "ray_clusters": ("TOKEN_HINT", "dashboard_auth_mode", "demands_token", "join_ray", "ray_access", "ray_token"),
     "recipe": ("load_recipe",),
     "redaction": ("REDACTED", "is_secret_name", "redact", "redact_text"),
-    "run": ("Run",),
+    "run": ("Run", "versions"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

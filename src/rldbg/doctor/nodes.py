@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rldbg.core import Environment, PrerequisiteError, join_ray
-from rldbg.core.run import versions
+from rldbg.core import Environment, PrerequisiteError, join_ray, versions
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.probes.machine import Machine, result

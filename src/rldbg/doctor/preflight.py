@@ -79,7 +79,7 @@ class Job:
         return own if shares else own + (self.size("rollout_gpus") or 0)
 
 
-def preflight(path: Path, machine: Machine | None = None, *, gpus_available: int | None = None) -> list[ProbeResult]:
+def check_needs(path: Path, machine: Machine | None = None, *, gpus_available: int | None = None) -> list[ProbeResult]:
     """The checks of a recipe (YAML) or a script; what the job does not state is left out."""
     machine = machine or Machine()
     if not path.is_file():

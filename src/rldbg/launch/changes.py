@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent.arguments import digest, edit_value, edited, written
-from rldbg.core.errors import UsageError
+from rldbg.core import UsageError
 from rldbg.launch.configuration import configured_value
 from rldbg.launch.profile import Entry, applicable
 from rldbg.launch.reach import Reach

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from rldbg.core.errors import UsageError
+from rldbg.core import UsageError
 
 _LARGEST = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from rldbg.core.errors import UsageError
+from rldbg.core import UsageError
 from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks, lineage
 from rldbg.launch.command_line import Program
 

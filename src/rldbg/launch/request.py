@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rldbg.core.errors import PrerequisiteError, UsageError
+from rldbg.core import PrerequisiteError, UsageError
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 

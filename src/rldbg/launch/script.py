@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from rldbg.core.errors import UsageError
+from rldbg.core import UsageError
 from rldbg.launch.command_line import is_interpreter
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.known_launchers import peel

@@ -17,7 +17,7 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 
-from rldbg.core.redaction import redact_text
+from rldbg.core import redact_text
 
 _PIECE_BYTES = 1 << 16
 _LINE_END = re.compile(rb"[\r\n]")

@@ -7,7 +7,7 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.profiling.attaching import Attached, profile_running
-    from rldbg.profiling.collection import Manifest
+    from rldbg.profiling.collection import Manifest, places_by_node
     from rldbg.profiling.profiled_run import Profiled, run_profiled
     from rldbg.profiling.report import Report, make_report
     from rldbg.profiling.request import ProfileRequest, make_plan
@@ -24,6 +24,7 @@ __all__ = [
     "Report",
     "make_plan",
     "make_report",
+    "places_by_node",
     "profile_running",
     "run_profiled",
     "write_timeline",
@@ -31,7 +32,7 @@ __all__ = [
 
 _MODULES = {
     "attaching": ("Attached", "profile_running"),
-    "collection": ("Manifest",),
+    "collection": ("Manifest", "places_by_node"),
     "report": ("Report", "make_report"),
     "request": ("ProfileRequest", "make_plan"),
     "profiled_run": ("Profiled", "run_profiled"),

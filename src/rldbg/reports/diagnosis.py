@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult
-from rldbg.doctor.evidence import Failure
+from rldbg.doctor import Cause, Diagnosis, Failure, ProbeResult
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 
 _STATUS = {"pass": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skip": ("-", "dim")}

@@ -7,8 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.doctor.entries import Category, Entry
-from rldbg.doctor.library import Library
+from rldbg.doctor import Category, Entry, Library
 
 
 def failure_pages(library: Library) -> Mapping[str, str]:

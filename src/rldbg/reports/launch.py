@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from shlex import join
 
 from rldbg.launch import Explained, Explanation
-from rldbg.launch.tunnel.route import Route
+from rldbg.launch.tunnel import Route
 
 _WIDTH = 100
 

@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.profiling import Merged, Plan, Profiled, Report
-from rldbg.profiling.collection import places_by_node
+from rldbg.profiling import Merged, Plan, Profiled, Report, places_by_node
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

@@ -11,7 +11,7 @@ from rldbg.doctor import Library, RunSettings, SearchIndex, diagnose
 from rldbg.doctor.drafts import draft, expression_for
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.fixes import steps_of
-from rldbg.doctor.preflight import preflight, settings_of
+from rldbg.doctor.preflight import check_needs, settings_of
 from rldbg.doctor.probes import CHECKS, Machine, gpus, network, probe_machine, resources, sessions, variables
 from rldbg.reports.knowledge import failure_pages
 
@@ -137,7 +137,7 @@ def test_damaged_settings_are_an_error_that_names_the_file(tmp_path):
 
 
 def statuses(path, **options):
-    return {probe.id: probe.status for probe in preflight(path, **options)}
+    return {probe.id: probe.status for probe in check_needs(path, **options)}
 
 
 def test_a_recipe_is_checked_for_gpus_sizes_and_lengths(tmp_path):
@@ -175,7 +175,7 @@ def test_both_spellings_of_options_are_read():
 
 def test_preflight_of_nothing_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="no file"):
-        preflight(tmp_path / "x.yaml")
+        check_needs(tmp_path / "x.yaml")
 
 
 def test_a_draft_loads_and_finds_its_own_failure(tmp_path, library):

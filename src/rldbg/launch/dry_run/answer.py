@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rldbg.core.environment import Environment
+from rldbg.core import Environment
 from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import PREFIX
 from rldbg.launch.known_launchers import peel

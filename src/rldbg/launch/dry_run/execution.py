@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from rldbg.core.environment import Environment
+from rldbg.core import Environment
 from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.dry_run.calls import PREFIX, Call, read_calls
 

@@ -1,1 +1,51 @@
-"""The way to a cluster from where you sit: which node is the head, what it listens on, and a port that leads there."""
+"""Tunnels to a cluster: which node is the head, what it listens on, and a local port that leads there."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.launch.tunnel.broker_alias import write_alias
+    from rldbg.launch.tunnel.forwarding import KeptTunnel, dashboard_answers
+    from rldbg.launch.tunnel.kubernetes import RayCluster
+    from rldbg.launch.tunnel.remote import Host
+    from rldbg.launch.tunnel.route import Route, Wish, alias_folder, kubernetes_route, slurm_route
+    from rldbg.launch.tunnel.slurm import Job, Slurm
+
+__all__ = [
+    "Host",
+    "Job",
+    "KeptTunnel",
+    "RayCluster",
+    "Route",
+    "Slurm",
+    "Wish",
+    "alias_folder",
+    "dashboard_answers",
+    "kubernetes_route",
+    "slurm_route",
+    "write_alias",
+]
+
+_MODULES = {
+    "broker_alias": ("write_alias",),
+    "forwarding": (
+        "KeptTunnel",
+        "dashboard_answers",
+    ),
+    "kubernetes": ("RayCluster",),
+    "remote": ("Host",),
+    "route": (
+        "Route",
+        "Wish",
+        "alias_folder",
+        "kubernetes_route",
+        "slurm_route",
+    ),
+    "slurm": (
+        "Job",
+        "Slurm",
+    ),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
