@@ -1,8 +1,8 @@
 """One known failure as data: how it looks in a log, what it means, what to do, what it drags along.
 
-Entries are written in YAML (`knowledge/<category>.yaml`) and are closed: an unknown key is an error. A signature is a
-regular expression for one line as a person reads it: colours, Ray's prefixes and terminal wrapping are gone, and a
-space in it stands for any white space or none (a wrapped line may have lost it).
+Entries are written in YAML (`knowledge/<category>.yaml`, `frameworks/<name>/knowledge.yaml`) and are closed: an unknown
+key is an error. A signature is a regular expression for one line as a person reads it: colours, Ray's prefixes and
+terminal wrapping are gone, and a space in it stands for any white space or none (a wrapped line may have lost it).
 """
 
 from enum import StrEnum
@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 class Category(StrEnum):
-    """The topics, one knowledge file each."""
+    """The topics: one page each."""
 
     RAY = "ray"
     ENGINE = "inference-engine"

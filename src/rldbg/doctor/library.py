@@ -1,7 +1,7 @@
 """All known failures: loaded from YAML, checked as a whole, with the relations between them.
 
-The packaged knowledge comes first; folders of the user (RLDBG_KNOWLEDGE, `--knowledge`) add to it or replace an entry
-of the same id.
+The packaged knowledge and that of the frameworks come first; folders of the user (RLDBG_KNOWLEDGE, `--knowledge`) add
+to it or replace an entry of the same id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from rldbg.core import Environment, UsageError
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
 from rldbg.doctor.entries import Entry
+from rldbg.frameworks import frameworks
 
 _FEW_CAUSES = 4
 PACKAGED = Path(__file__).parent / "knowledge"
@@ -86,8 +87,9 @@ def _reach(start: str, direct: Mapping[str, frozenset[str]]) -> set[str]:
 
 @lru_cache(maxsize=1)
 def packaged() -> tuple[Entry, ...]:
-    """The entries that come with rldbg; they cannot change while it runs."""
-    return tuple(read_folder(PACKAGED))
+    """The entries that come with rldbg and with frameworks; they cannot change while it runs."""
+    of_frameworks = [file for framework in frameworks() if (file := framework.file("knowledge.yaml")) is not None]
+    return tuple(entry for place in (PACKAGED, *of_frameworks) for entry in read_folder(place))
 
 
 def read_folder(folder: Path) -> list[Entry]:
