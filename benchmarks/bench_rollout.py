@@ -41,7 +41,7 @@ def ours(address: str, episodes: int, concurrency: int) -> None:
         (folder / "data.jsonl").write_text("".join(json.dumps({"prompt": f"{n}"}) + "\n" for n in range(episodes)))
         request = RolloutRequest(f"{folder}/flow.py:flow", f"{folder}/data.jsonl", [address], concurrency=concurrency)
         report = rollout(request, lambda: Run.create(name="b", path=folder / "run"), load_tokenizer=lambda name: None)
-        assert report.rows == episodes, report.summary()
+        assert report.rows == episodes, report.to_dict()
 
 
 def bare(address: str, episodes: int, concurrency: int) -> None:

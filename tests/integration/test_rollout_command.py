@@ -100,7 +100,7 @@ def test_the_command_it_prints_runs_just_that_sample(project, server):
     words = ("rollout", "flows:raises", "--data", "data.jsonl", "--n", "2", "gconfig.max_new_tokens=5")
     done = rldbg(project, *words, env={"AREAL_LLM_SERVER_ADDRS": server.address})
     assert done.returncode == 1 and 'return found["other"]' in done.stderr and "KeyError: 'other'" in done.stderr
-    command = re.search(r"run just this one .*?: (rldbg .*)", done.stderr)[1]
+    command = re.search(r"run only this sample .*?: (rldbg .*)", done.stderr)[1]
     again = rldbg(project, *shlex.split(command)[1:], "--json")
     assert [failure["sample"] for failure in json.loads(again.stdout)["failures"]] == ["0/0"]
     assert json.loads(again.stdout)["episodes"] == 1

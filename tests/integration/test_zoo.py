@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.trainer.zoo import BUGS, find_bug
-from rldbg.trainer.zoo.pairs import PAIRS
-from rldbg.trainer.zoo.score import score
+from rldbg.reports.zoo import score_to_markdown
+from rldbg.trainer.zoo import BUGS, PAIRS, find_bug, score
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = Path("zoo")
@@ -36,7 +35,7 @@ def test_a_few_bugs_are_found_and_named_and_clean_runs_are_not(scored):
         assert row.changed and row.found_by_compare and row.stage_right and row.cause_right, row
     assert report.totals()["late"].bugs == 2
     assert [row["name"] for row in report.to_dict()["rows"]] == [*SAMPLE, *CLEAN]
-    assert any("| clip-high |" in line for line in report.markdown())
+    assert any("| clip-high |" in line for line in score_to_markdown(report))
 
 
 def test_nothing_in_a_recording_tells_which_bug_it_holds(scored):

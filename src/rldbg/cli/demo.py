@@ -74,8 +74,7 @@ def _some_sample(recording: str, step: int) -> str:
 def command(run_folder: Path | None, steps: int, recipe: str, as_json: bool) -> int:
     """Take the tour: train, record, verify, check, replay, compare, rerun. Prints the command of each stop."""
     from rldbg.core import Run
-    from rldbg.trainer.cluster import Cluster
-    from rldbg.trainer.settings import ClusterSettings
+    from rldbg.trainer import Cluster, ClusterSettings
 
     run = Run.create(name="demo", path=run_folder)
     if not as_json:

@@ -80,27 +80,18 @@ def command(
         return _rerun_loss(run, step, loss, debugger, options, as_json)
     if step is None:
         raise UsageError("no --step is given", "give --step N, or --loss module:function for a saved batch")
+    from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 
     report = rerun(run, step, rank=rank, changes=changes, debugger=debugger)
     if as_json:
         print_json(report.to_dict())
     else:
-        print_result(report)
-        print_line(_conclusion(report.to_dict()))
+        print_result(to_terminal(report))
+        print_line(conclusion(report))
     if all(stage.verdict in (Verdict.NOT_EXECUTED, Verdict.NOT_COMPARED) for stage in report.stages):
         return ExitCode.INCOMPLETE
     return ExitCode.OK if report.reproduced or changes else ExitCode.FINDING
-
-
-def _conclusion(report: dict[str, object]) -> str:
-    first, changes = report["first_difference"], report["changes"]
-    if changes:
-        effect = f"first changes the {first} stage" if first else "changes nothing beyond tolerance"
-        return f"with {', '.join(f'{key}={value}' for key, value in dict(changes).items())}: {effect}"  # type: ignore[call-overload]
-    if first:
-        return f"first difference: {first}"
-    return "reproduced" if report["reproduced"] else "nothing could be compared"
 
 
 def _rerun_loss(
@@ -137,9 +128,7 @@ def _parameter_norms(gradients: Any) -> str:
 def _load_model(name: str, device: Any) -> Any:
     """The model in evaluation mode: dropout would make every loss a different one."""
     if name == "tiny":
-        from rldbg.trainer.model import build_model
-        from rldbg.trainer.settings import Recipe
-        from rldbg.trainer.tokenizer import load_tokenizer
+        from rldbg.trainer import Recipe, build_model, load_tokenizer
 
         recipe = Recipe()
         vocabulary = load_tokenizer("tiny").vocabulary_size

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rldbg.core import Run
     from rldbg.inference.workflows import Observer, RolloutReport
 
-_MOST_SHOWN = 5
 # Not part of the command that runs one sample: where results go, what is secret, and what that command sets itself.
 _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "server", "api_key", "limit", "pdb"})
 
@@ -125,7 +124,7 @@ def _make_run(folder: Path | None) -> "Run":
 def _merged(context: click.Context, overrides: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Puts overrides into the options; an option of the command line that says otherwise is an error of the user."""
     from rldbg.core import UsageError
-    from rldbg.inference.workflows.overrides import parse_overrides
+    from rldbg.inference.workflows import parse_overrides
 
     set_by_override, generation = parse_overrides(overrides)
     for name, value in set_by_override.items():
@@ -160,11 +159,11 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _tokenizer(name: str) -> Any:
-    from rldbg.inference.workflows.tokenizers import NamedAsHuggingFace, pretrained_tokenizer
+    from rldbg.inference.workflows import NamedAsHuggingFace, pretrained_tokenizer
 
     if name != "tiny":
         return pretrained_tokenizer(name)
-    from rldbg.trainer.tokenizer import load_tokenizer
+    from rldbg.trainer import load_tokenizer
 
     return NamedAsHuggingFace(load_tokenizer(name))
 
@@ -224,21 +223,12 @@ def _progress() -> Iterator["Observer"]:
 
 
 def _show(report: "RolloutReport") -> None:
-    groups = report.failures_by_likeness()
-    for group in groups[:_MOST_SHOWN]:
-        print_note(group[0].to_text(group[1:]) + "\n")
-    if len(groups) > _MOST_SHOWN:
-        print_note(f"{len(groups) - _MOST_SHOWN} further kinds of failure: see {report.run}/reports/rollout.json")
-    for note in report.notes:
-        print_note(f"note: {note}")
-    if report.rejected:
-        print_note(f"rejected by the workflow (it returned None): {', '.join(report.rejected[:10])}")
-    print_line(report.summary())
-    if report.batch:
-        print_line(f"batch: {report.batch}   (rldbg check {report.batch})")
-    if report.traces:
-        print_line(f"timelines: {report.traces}   (chrome://tracing or ui.perfetto.dev)")
-    print_line(f"run: {report.run}")
+    from rldbg.reports.rollout import notes, results
+
+    for line in notes(report):
+        print_note(line)
+    for line in results(report):
+        print_line(line)
 
 
 def _exit_code(report: "RolloutReport") -> int:

@@ -1,7 +1,5 @@
 """`rldbg serve`: servers that stay when the shell is gone. `up` starts one, the other verbs look after it."""
 
-import time
-
 import click
 
 from rldbg.cli.application import verb
@@ -30,23 +28,14 @@ def ls(as_json: bool) -> int:
     if as_json:
         print_json({"servers": [server.to_dict(row) for server, row in zip(servers, states, strict=True)]})
         return 1 if unwell else 0
-    from rich.table import Table
+    from rldbg.reports.servers import crash_notes, to_terminal
 
-    table = Table("name", "backend", "model", "state", "address", "pid", "up")
-    for server, row in zip(servers, states, strict=True):
-        age = f"{(time.time() - server.started_at) / 60:.0f} min"
-        for process, state in zip(server.processes, row, strict=True):
-            table.add_row(server.name, server.backend, server.model, state, process.address, str(process.pid), age)
     if servers:
-        print_result(table)
+        print_result(to_terminal(servers, states))
     else:
-        print_note("there are no servers; `rldbg serve up` starts one")
-    for server, row in zip(servers, states, strict=True):
-        for process, state in zip(server.processes, row, strict=True):
-            if state == "crashed":
-                print_note(f"{server.name} (pid {process.pid}) crashed; its last lines, of {process.log}:")
-                print_note("\n".join(f"  {line}" for line in process.last_lines(5)) or "  none")
-                print_note(f"  `rldbg serve restart {server.name}` starts it again")
+        print_note("no servers found; start one with `rldbg serve up`")
+    for line in crash_notes(servers, states):
+        print_note(line)
     return 1 if unwell else 0
 
 

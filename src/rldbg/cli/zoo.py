@@ -1,4 +1,4 @@
-"""`rldbg zoo`: bugs built into the trainer on purpose, and how well check and compare explain them."""
+"""`rldbg zoo`: bugs that can be built into the trainer, and how well check and compare explain them."""
 
 import tempfile
 from collections.abc import Sequence
@@ -52,71 +52,47 @@ def _list(as_json: bool) -> int:
         fields = ("name", "stage", "causes", "place", "late", "story")
         print_json({"bugs": [{field: getattr(item, field) for field in fields} for item in BUGS]})
         return ExitCode.OK
-    from rich.table import Table
+    from rldbg.reports.zoo import list_to_terminal
 
-    table = Table("bug", "first stage", "what is wrong", box=None, header_style="bold")
-    for item in BUGS:
-        table.add_row(item.name, item.stage, item.story)
-    print_result(table)
+    print_result(list_to_terminal(BUGS))
     return ExitCode.OK
 
 
 def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     """One bug beside a clean run, and what compare says."""
-    from rldbg.analysis import compare, nearest_text
+    from rldbg.analysis import compare
     from rldbg.recording import open as open_recording
-    from rldbg.trainer.zoo import find_bug
-    from rldbg.trainer.zoo.judging import failed_checks
-    from rldbg.trainer.zoo.runs import ZooRunner
+    from rldbg.reports.zoo import run_to_lines
+    from rldbg.trainer.zoo import ZooRunner, failed_checks, find_bug
 
     if len(bugs) != 1:
-        raise UsageError("run takes one bug", "rldbg zoo list names them")
+        raise UsageError("run takes one bug", "`rldbg zoo list` lists them")
     bug, runner = find_bug(bugs[0]), ZooRunner(recipe, folder)
     clean, spoiled = runner.run(0, bug.overrides), runner.run(1, [*bug.overrides, f"++zoo.bug={bug.name}"])
     result = compare(open_recording(clean.recording), open_recording(spoiled.recording))
     checks = failed_checks(spoiled.recording)
-    first = result.first_difference
     if as_json:
         facts = {"bug": bug.name, "story": bug.story, "changed": clean.parameters != spoiled.parameters}
         print_json({**facts, "checks": list(checks), "compare": result.to_dict()})
         return ExitCode.OK
-    print_line(f"{bug.name}: {bug.story}")
-    print_line(f"  spoils    {bug.place}")
-    print_line(f"  check     {', '.join(checks) or 'finds nothing'}")
-    print_line(
-        f"  compare   first difference: {'none' if first is None else f'{first.stage.value}, step {first.step}'}"
-    )
-    for item in result.explanations:
-        print_line(f"  because   {item.explains}  ({item.id})")
-    for item in result.nearest:
-        print_line(f"  not quite {nearest_text(item)}")
+    for line in run_to_lines(bug, checks, result):
+        print_line(line)
     return ExitCode.OK
 
 
 def _score(
     bugs: Sequence[str], recipe: Path, folder: Path, processes: int, with_pairs: bool, markdown: bool, as_json: bool
 ) -> int:
-    from rldbg.trainer.zoo import BUGS, find_bug
-    from rldbg.trainer.zoo.pairs import PAIRS
-    from rldbg.trainer.zoo.score import score
+    from rldbg.reports.zoo import score_to_lines, score_to_markdown
+    from rldbg.trainer.zoo import BUGS, PAIRS, find_bug, score
 
     chosen = [find_bug(name) for name in bugs] or BUGS
     pairs = PAIRS if with_pairs else ()
-    report = score(chosen, pairs, recipe, folder, processes=processes, on_row=print_note)
+    result = score(chosen, pairs, recipe, folder, processes=processes, on_row=print_note)
     if as_json:
-        print_json(report.to_dict())
-    elif markdown:
-        for line in report.markdown():
-            print_line(line)
+        print_json(result.to_dict())
     else:
-        for row in report.bugs:
-            said = f"{row.stage or 'nothing'} / {', '.join(row.causes) or 'no cause'}"
-            wrong = "" if row.stage_right and row.cause_right else "  <- not as it should be"
-            print_line(f"{row.name:36} {'check ' if row.found_by_check else '      '} {said}{wrong}")
-        for pair in report.pairs:
-            print_line(f"{pair.name:36}        {pair.verdict}{'' if pair.right else '  <- not as it should be'}")
-        for name, totals in report.totals().items():
-            print_line(f"{name}: {totals}")
-        print_line(f"false alarms: {', '.join(report.false_alarms) or 'none'}; {report.seconds:.0f} s")
-    everything = report.totals()["all"]
-    return ExitCode.OK if everything.found == everything.bugs and not report.false_alarms else ExitCode.FINDING
+        for line in score_to_markdown(result) if markdown else score_to_lines(result):
+            print_line(line)
+    everything = result.totals()["all"]
+    return ExitCode.OK if everything.found == everything.bugs and not result.false_alarms else ExitCode.FINDING

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.core.debugger import call_under_pdb
     from rldbg.core.environment import VARIABLES, Environment, Variable
     from rldbg.core.errors import (
         ExitCode,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from rldbg.core.findings import Finding, Severity, by_severity, to_html, worst
+    from rldbg.core.http import NoAnswerError, async_http_client, bearer_header, http_request
     from rldbg.core.identity import Identity, SampleId, prompt_hash
     from rldbg.core.ray_clusters import (
         TOKEN_HINT,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rldbg.core.recipe import load_recipe
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
+    from rldbg.core.user_object import load_user_object, user_code, user_traceback
 
 __all__ = [
     "REDACTED",
@@ -37,6 +40,7 @@ __all__ = [
     "Finding",
     "Identity",
     "IncompleteDataError",
+    "NoAnswerError",
     "PrerequisiteError",
     "RldbgError",
     "Run",
@@ -45,23 +49,31 @@ __all__ = [
     "UnreachableError",
     "UsageError",
     "Variable",
+    "async_http_client",
+    "bearer_header",
     "by_severity",
+    "call_under_pdb",
     "dashboard_auth_mode",
     "demands_token",
+    "http_request",
     "is_secret_name",
     "join_ray",
     "load_recipe",
+    "load_user_object",
     "prompt_hash",
     "ray_access",
     "ray_token",
     "redact",
     "redact_text",
     "to_html",
+    "user_code",
+    "user_traceback",
     "versions",
     "worst",
 ]
 
 _MODULES = {
+    "debugger": ("call_under_pdb",),
     "environment": ("VARIABLES", "Environment", "Variable"),
     "errors": (
         "ExitCode",
@@ -72,11 +84,13 @@ _MODULES = {
         "UsageError",
     ),
     "findings": ("Finding", "Severity", "by_severity", "to_html", "worst"),
+    "http": ("NoAnswerError", "async_http_client", "bearer_header", "http_request"),
     "identity": ("Identity", "SampleId", "prompt_hash"),
     "ray_clusters": ("TOKEN_HINT", "dashboard_auth_mode", "demands_token", "join_ray", "ray_access", "ray_token"),
     "recipe": ("load_recipe",),
     "redaction": ("REDACTED", "is_secret_name", "redact", "redact_text"),
     "run": ("Run", "versions"),
+    "user_object": ("load_user_object", "user_code", "user_traceback"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})

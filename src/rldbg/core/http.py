@@ -20,12 +20,12 @@ class NoAnswerError(ConnectionError):
     """No answer came: nobody listens, the connection broke, the time is over, or the address is not one."""
 
 
-def authorization(token: str) -> dict[str, str]:
+def bearer_header(token: str) -> dict[str, str]:
     """The header that carries a token; none without one."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def request(
+def http_request(
     method: str,
     url: str,
     *,
@@ -37,7 +37,7 @@ def request(
     """One request on a connection of its own; the answer, whatever its status, or NoAnswerError."""
     import httpx
 
-    options: dict[str, Any] = {"content": content, "headers": {**(headers or {}), **authorization(token)}}
+    options: dict[str, Any] = {"content": content, "headers": {**(headers or {}), **bearer_header(token)}}
     try:
         with httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=url.startswith("https:")) as client:
             try:
@@ -50,7 +50,7 @@ def request(
         raise NoAnswerError(_reason(error)) from error
 
 
-def async_client(base_url: str = "", *, connections: int | None = None) -> httpx.AsyncClient:
+def async_http_client(base_url: str = "", *, connections: int | None = None) -> httpx.AsyncClient:
     """A client that waits for answers as long as they take, for streams and for agents."""
     import httpx
 

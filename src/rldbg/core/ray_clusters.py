@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import http
 from rldbg.core.environment import Environment
 from rldbg.core.errors import PrerequisiteError, UnreachableError
+from rldbg.core.http import http_request
 
 TOKEN_HINT = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the token file (~/.ray/auth_token on the head node)"
 _INSTALL = "pip install 'rldbg[ray]'"
@@ -91,7 +91,7 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
 def dashboard_auth_mode(url: str, timeout_s: float = 2.0) -> str:
     """What a dashboard answers anybody who asks: "token" or "disabled"; empty when it does not answer, or is older."""
     try:
-        answer = http.request("GET", f"{url.rstrip('/')}/api/authentication_mode", timeout_s=timeout_s)
+        answer = http_request("GET", f"{url.rstrip('/')}/api/authentication_mode", timeout_s=timeout_s)
         mode = answer.json().get("authentication_mode") if answer.is_success else ""
     except (OSError, ValueError, AttributeError):
         return ""

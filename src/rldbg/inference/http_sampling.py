@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.core import IncompleteDataError, UnreachableError, http
+from rldbg.core import IncompleteDataError, NoAnswerError, UnreachableError, http_request
 from rldbg.inference.batch_sampler import Generation, GenerationRequest
 
 _CHECK_S = 30.0
@@ -56,8 +56,8 @@ class HttpSampling:
 
     def _ask(self, method: str, path: str, **options: Any) -> bytes:
         try:
-            answer = http.request(method, f"http://{self.address}{path}", **options)
-        except http.NoAnswerError as error:
+            answer = http_request(method, f"http://{self.address}{path}", **options)
+        except NoAnswerError as error:
             raise UnreachableError(
                 f"the inference server at {self.address} does not answer: {error}", "see `rldbg serve ls`"
             ) from error

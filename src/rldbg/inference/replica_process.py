@@ -17,7 +17,7 @@ from typing import Literal
 
 import psutil
 
-from rldbg.core import Environment, http
+from rldbg.core import Environment, NoAnswerError, http_request
 
 State = Literal["running", "starting", "not answering", "crashed"]
 # From the worst to the best.
@@ -72,8 +72,8 @@ class ServerProcess:
         if address is None:
             return False
         try:
-            return http.request("GET", f"http://{address}{health}", timeout_s=timeout_s).status_code == 200
-        except http.NoAnswerError:
+            return http_request("GET", f"http://{address}{health}", timeout_s=timeout_s).status_code == 200
+        except NoAnswerError:
             return False
 
     def last_lines(self, count: int = 20) -> list[str]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.trainer.cluster import Cluster
     from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
     from rldbg.trainer.model import build_model, check_model, choose_device
     from rldbg.trainer.recipe import LoadedRecipe, parse_recipe, read_recipe
-    from rldbg.trainer.settings import AlgorithmSettings, ModelSettings, OptimizerSettings, Recipe
+    from rldbg.trainer.settings import AlgorithmSettings, ClusterSettings, ModelSettings, OptimizerSettings, Recipe
     from rldbg.trainer.steps import (
         Forward,
         LossTerms,
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from rldbg.trainer.training import Reporting, TrainResult, train
 
 _MODULES = {
+    "cluster": ("Cluster",),
     "determinism": ("fix_threads", "random_state", "restore_random_state", "seed_everything"),
     "model": ("build_model", "check_model", "choose_device"),
     "recipe": ("LoadedRecipe", "parse_recipe", "read_recipe"),
-    "settings": ("AlgorithmSettings", "ModelSettings", "OptimizerSettings", "Recipe"),
+    "settings": ("AlgorithmSettings", "ClusterSettings", "ModelSettings", "OptimizerSettings", "Recipe"),
     "steps": (
         "Forward",
         "LossTerms",
@@ -52,6 +54,8 @@ __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _
 __all__ = [
     "AlgorithmSettings",
     "CharacterTokenizer",
+    "Cluster",
+    "ClusterSettings",
     "Forward",
     "LoadedRecipe",
     "LossTerms",

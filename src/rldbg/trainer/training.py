@@ -95,7 +95,7 @@ def train(
         save_tokenizer(recipe.model.path, recording / "tokenizer")
     with _exit_code_kept(run), ExitStack() as stack:
         if recipe.zoo.bug is not None:
-            from rldbg.trainer.zoo import injected
+            from rldbg.trainer.zoo.catalogue import injected
 
             stack.enter_context(injected(recipe.zoo.bug))
         trackers = open_trackers(recipe.logging, run.path, name=recipe.name, config=loaded.data)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rldbg.core import http
+from rldbg.core import NoAnswerError, http_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -34,21 +34,21 @@ def server(*answers):
 
 def test_a_get_is_sent_again_when_the_connection_breaks():
     with server(None, OK) as (url, got):
-        assert http.request("GET", url, timeout_s=10).json() == {}
+        assert http_request("GET", url, timeout_s=10).json() == {}
     assert len(got) == 2
 
 
 def test_a_get_is_sent_twice_at_most():
     with server(None, None, OK) as (url, got):
-        with pytest.raises(http.NoAnswerError):
-            http.request("GET", url, timeout_s=10)
+        with pytest.raises(NoAnswerError):
+            http_request("GET", url, timeout_s=10)
         assert len(got) == 2
 
 
 def test_a_post_is_sent_once():
     with server(None, OK) as (url, got):
-        with pytest.raises(http.NoAnswerError):
-            http.request("POST", url, timeout_s=10, content=b"{}")
+        with pytest.raises(NoAnswerError):
+            http_request("POST", url, timeout_s=10, content=b"{}")
         assert len(got) == 1
 
 
@@ -56,17 +56,17 @@ def test_a_token_goes_with_the_request_and_a_proxy_of_the_environment_is_not_use
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with server(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n") as (url, got):
-        answer = http.request("PUT", url, timeout_s=10, content=b"x", headers={"X-Own": "1"}, token="t0ken")
+        answer = http_request("PUT", url, timeout_s=10, content=b"x", headers={"X-Own": "1"}, token="t0ken")
     assert answer.status_code == 403 and not answer.is_success
     assert got[0].startswith("PUT /place ") and "X-Own: 1" in got[0] and "Authorization: Bearer t0ken" in got[0]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://127.0.0.1:999999/", "nowhere", "http://[/", "ftp://x/"])
 def test_no_answer_is_one_kind_of_error(url):
-    with pytest.raises(http.NoAnswerError, match=r"."):
-        http.request("GET", url, timeout_s=10)
+    with pytest.raises(NoAnswerError, match=r"."):
+        http_request("GET", url, timeout_s=10)
 
 
 def test_a_server_that_says_nothing_is_not_waited_for():
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(http.NoAnswerError, match="Timeout"):
-        http.request("GET", f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(NoAnswerError, match="Timeout"):
+        http_request("GET", f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)

@@ -12,6 +12,7 @@ from rldbg.inference.workflows import GenerationSettings, RolloutRequest, rollou
 from rldbg.inference.workflows.completions import Completion, rows_of_answers
 from rldbg.inference.workflows.overrides import parse_overrides
 from rldbg.replay import ReplayRollout
+from rldbg.reports.rollout import failure_text
 from small_server import rows, small_server
 
 WORKFLOWS = """
@@ -145,7 +146,7 @@ async def leaves(prompt, generate):
     assert "raise LookupError(f" in first.traceback and "ValueError: the cause" in first.traceback
     assert "rldbg/inference" not in first.traceback
     assert first.command == "run 0/0" and json.loads(first.data) == PROMPTS[0]
-    assert len(report.failures_by_likeness()) == 1 and "and 1 more like it: g/two/0" in first.to_text([second])
+    assert len(report.failures_by_likeness()) == 1 and "and 1 more like it: g/two/0" in failure_text(first, second)
     assert (
         json.loads((Run(report.run).folder("reports") / "rollout.json").read_text())["failures"][0]["sample"] == "0/0"
     )

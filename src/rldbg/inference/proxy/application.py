@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rldbg.core.http import async_client
+from rldbg.core import async_http_client
 from rldbg.inference.deployment import PROXY_HEALTH
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 from rldbg.inference.proxy.protocol_readers import READERS, UPDATES, Reader
@@ -43,7 +43,7 @@ _WRITE_S = 2.0
 def build_proxy(
     upstream: str, recorder: GenerationRecorder, *, guard: list[Middleware], at_end: Callable[[], None]
 ) -> Starlette:
-    client = async_client(upstream, connections=_CONNECTIONS)
+    client = async_http_client(upstream, connections=_CONNECTIONS)
 
     @asynccontextmanager
     async def lifespan(_application: Starlette) -> AsyncIterator[None]:

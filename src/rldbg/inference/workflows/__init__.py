@@ -8,17 +8,21 @@ if TYPE_CHECKING:
     from rldbg.inference.workflows.addresses import find_servers
     from rldbg.inference.workflows.episode import span
     from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
+    from rldbg.inference.workflows.overrides import parse_overrides
     from rldbg.inference.workflows.rollout_run import RolloutRequest, rollout
     from rldbg.inference.workflows.runner import Observer
     from rldbg.inference.workflows.sampling import GenerationSettings
     from rldbg.inference.workflows.shapes import SHAPES
+    from rldbg.inference.workflows.tokenizers import NamedAsHuggingFace, pretrained_tokenizer
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(("Failure", "Outcome", "RolloutReport"), "outcome"),
         **dict.fromkeys(("RolloutRequest", "rollout"), "rollout_run"),
+        **dict.fromkeys(("NamedAsHuggingFace", "pretrained_tokenizer"), "tokenizers"),
         "GenerationSettings": "sampling",
+        "parse_overrides": "overrides",
         "Observer": "runner",
         "SHAPES": "shapes",
         "find_servers": "addresses",
@@ -30,11 +34,14 @@ __all__ = [
     "SHAPES",
     "Failure",
     "GenerationSettings",
+    "NamedAsHuggingFace",
     "Observer",
     "Outcome",
     "RolloutReport",
     "RolloutRequest",
     "find_servers",
+    "parse_overrides",
+    "pretrained_tokenizer",
     "rollout",
     "span",
 ]

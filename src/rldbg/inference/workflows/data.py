@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import IncompleteDataError, SampleId, UsageError
-from rldbg.core.user_object import load_user_object, user_code
+from rldbg.core import IncompleteDataError, SampleId, UsageError, load_user_object, user_code
 
 _MOST_ROWS = 1_000_000
 _PROMPT_KEYS = ("prompt", "messages", "question", "input_ids", "prompt_ids")

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import PrerequisiteError, RldbgError
-from rldbg.core.http import async_client
+from rldbg.core import PrerequisiteError, RldbgError, async_http_client
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
@@ -90,7 +89,7 @@ class RecordingProxy:
 
     def http_client(self, episode: Episode) -> httpx.AsyncClient:
         """For an agent that takes one. Each episode has its own: a shared pool is searched for every request."""
-        client = async_client()
+        client = async_http_client()
         self._clients[id(episode)] = client
         return client
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import PrerequisiteError, Run
-from rldbg.core.user_object import load_user_object
+from rldbg.core import PrerequisiteError, Run, load_user_object
 from rldbg.inference.workflows.batch import padded_batch, samples_of
 from rldbg.inference.workflows.data import EpisodeSpec, load_rows, specs_of
 from rldbg.inference.workflows.episode import Episode

@@ -17,8 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.core import RldbgError, redact
-from rldbg.core.user_object import user_traceback
+from rldbg.core import RldbgError, redact, user_traceback
 from rldbg.inference.workflows.adapters import Adapter
 from rldbg.inference.workflows.breakpoints import one_prompt, post_mortem
 from rldbg.inference.workflows.completions import Trained

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rldbg.core import UsageError
-from rldbg.core.user_object import load_user_object, user_code
+from rldbg.core import UsageError, load_user_object, user_code
 from rldbg.inference.workflows.adapters import Adapter, AgentAdapter, ArealAdapter, FunctionAdapter
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.sampling import GenerationSettings

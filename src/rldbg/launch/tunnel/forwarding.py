@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from rldbg.core import UnreachableError, UsageError, http
+from rldbg.core import NoAnswerError, UnreachableError, UsageError, http_request
 from rldbg.launch.tunnel.remote import is_harmless
 
 _READY_S = 20.0
@@ -63,8 +63,8 @@ def _is_free(port: int) -> bool:
 def dashboard_answers(port: int) -> bool:
     """Whether a Ray dashboard is at the other end; one that asks for its token is one too."""
     try:
-        answer = http.request("GET", f"http://127.0.0.1:{port}/api/version", timeout_s=5.0)
-    except http.NoAnswerError:
+        answer = http_request("GET", f"http://127.0.0.1:{port}/api/version", timeout_s=5.0)
+    except NoAnswerError:
         return False
     return answer.status_code in (200, 401, 403)
 

@@ -10,8 +10,9 @@ from rldbg.core import (
     Environment,
     PrerequisiteError,
     UnreachableError,
+    bearer_header,
     dashboard_auth_mode,
-    http,
+    http_request,
     ray_token,
 )
 
@@ -107,7 +108,7 @@ class Dashboard:
         if self._headers is None:
             self._headers = self._authorisation()
         try:
-            answer = http.request("GET", self.url + path, timeout_s=_TIMEOUT_S, headers=self._headers)
+            answer = http_request("GET", self.url + path, timeout_s=_TIMEOUT_S, headers=self._headers)
             body = answer.json() if answer.is_success else None
         except (OSError, ValueError) as error:
             raise UnreachableError(
@@ -122,7 +123,7 @@ class Dashboard:
         """The token is sent only to a cluster that asks for one."""
         token = self.token()
         asks = dashboard_auth_mode(self.url, _TIMEOUT_S) == "token"
-        return http.authorization(token) if asks else {}
+        return bearer_header(token) if asks else {}
 
     def _refused(self, status: int) -> Exception:
         if status in (401, 403):

@@ -10,9 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import RldbgError, UsageError
-from rldbg.core.debugger import call_under_pdb
-from rldbg.core.user_object import load_user_object, user_traceback
+from rldbg.core import RldbgError, UsageError, call_under_pdb, load_user_object, user_traceback
 from rldbg.replay.loss.inputs import LossInputs
 
 if TYPE_CHECKING:

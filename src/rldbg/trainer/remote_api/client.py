@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from rldbg.core import RldbgError, UnreachableError, UsageError, http
+from rldbg.core import NoAnswerError, RldbgError, UnreachableError, UsageError, http_request
 from rldbg.inference import Generation, GenerationRequest
 
 _POLL_S = 20
@@ -40,7 +40,7 @@ class ServiceConnection:
         data = content if content is not None else (None if body is None else json.dumps(body).encode())
         kind = "application/octet-stream" if content is not None else "application/json"
         try:
-            answer = http.request(
+            answer = http_request(
                 method,
                 f"{self.url.rstrip('/')}/api/v1{path}",
                 timeout_s=self._timeout_s,
@@ -48,7 +48,7 @@ class ServiceConnection:
                 headers={"Content-Type": kind},
                 token=self._api_key,
             )
-        except http.NoAnswerError as error:
+        except NoAnswerError as error:
             raise UnreachableError(
                 f"the training service at {self.url} does not answer: {error}",
                 "start one with `rldbg serve up --backend train`, and set remote.url to its address",

@@ -7,15 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import IncompleteDataError, UsageError
-from rldbg.core.debugger import call_under_pdb
+from rldbg.core import IncompleteDataError, UsageError, call_under_pdb
 from rldbg.recording import Recording
 from rldbg.recording import open as open_recording
 from rldbg.trainer.recipe import parse_recipe, recipe_from_data
 from rldbg.trainer.rerun.capsule_reader import Capsule
 from rldbg.trainer.rerun.execution import StepExecution
 from rldbg.trainer.rerun.partial import PartialExecution
-from rldbg.trainer.rerun.report import Measured, RerunReport, Stage, Tolerance, Verdict
+from rldbg.trainer.rerun.stages import Measured, RerunReport, Stage, Tolerance, Verdict
 from rldbg.trainer.settings import Recipe
 
 __all__ = ["Measured", "RerunReport", "Stage", "Tolerance", "Verdict", "rerun"]

@@ -14,7 +14,7 @@ from rldbg.replay import padded_rows
 from rldbg.trainer.determinism import fix_threads, restore_random_state
 from rldbg.trainer.distributed import add_in_order
 from rldbg.trainer.rerun.capsule_reader import Capsule, RankCapsule, tensors_of
-from rldbg.trainer.rerun.report import Measured, Stage, Tolerance, judge, measure
+from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, StepBatch, micro_batches, mini_batch_denominator, prepare
 from rldbg.trainer.steps import MicroBatch, apply_gradients, learning_rate, make_optimizer, train_micro_batch

@@ -12,7 +12,7 @@ from rldbg.algorithms import aggregate, combine_losses, loss_denominator, policy
 from rldbg.core import SampleId
 from rldbg.recording import Record, Recording
 from rldbg.replay import trajectories_of
-from rldbg.trainer.rerun.report import Measured, Stage, Tolerance, Verdict, judge, measure
+from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, Verdict, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import prepare
 

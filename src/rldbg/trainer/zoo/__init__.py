@@ -2,5 +2,24 @@
 
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.catalogue import BUGS, find_bug, injected
+from rldbg.trainer.zoo.judging import failed_checks
+from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore
+from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
+from rldbg.trainer.zoo.scoring import BugScore, Totals, ZooScore, score
 
-__all__ = ["BUGS", "Bug", "find_bug", "injected"]
+__all__ = [
+    "BUGS",
+    "PAIRS",
+    "Bug",
+    "BugScore",
+    "CleanPair",
+    "PairScore",
+    "Totals",
+    "ZooRun",
+    "ZooRunner",
+    "ZooScore",
+    "failed_checks",
+    "find_bug",
+    "injected",
+    "score",
+]

@@ -1,26 +1,24 @@
-"""What a re-executed step has to say, stage by stage, in causal order."""
+"""The stages of a re-executed step in causal order, each compared with its recording."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from rldbg.lazy import shown_by
 
 
 class Verdict(StrEnum):
-    """How a stage came out."""
+    """How a stage compares with its recording."""
 
     EXACT = "exact"
     WITHIN = "within tolerance"
     DIFFERS = "differs"
-    NOT_COMPARED = "not compared"  # executed, but the recording has nothing to hold against it
+    NOT_COMPARED = "not compared"  # executed, but the recording has nothing to compare it with
     NOT_EXECUTED = "not executed"  # the recording lacks what it needs
 
 
@@ -37,7 +35,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One quantity held against its record."""
+    """One quantity compared with its record."""
 
     name: str
     values: int
@@ -80,9 +78,10 @@ class Stage:
         }
 
 
+@shown_by("rerun")
 @dataclass(frozen=True, slots=True)
 class RerunReport:
-    """A re-executed step held against its recording."""
+    """A re-executed step compared with its recording."""
 
     recording: str
     step: int
@@ -114,34 +113,9 @@ class RerunReport:
             "metrics": dict(self.metrics),
         }
 
-    def __rich__(self) -> Table:
-        from rich.table import Table
-
-        table = Table("stage", "verdict", "values", "differing", "largest difference", "where", box=None)
-        for stage in self.stages:
-            row = stage.to_dict()
-            where = stage.note or row["first"]
-            table.add_row(
-                stage.name,
-                stage.verdict.value,
-                str(row["values"] or ""),
-                str(row["differing"] or ""),
-                f"{row['max_abs']:.3g}" if row["max_abs"] else "",
-                where,
-            )
-        return table
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.verdict.value)}</td>"
-            f"<td>{escape(stage.note or str(stage.to_dict()['first']))}</td></tr>"
-            for stage in self.stages
-        )
-        return f"<table><caption>step {self.step}</caption>{rows}</table>"
-
 
 def measure(name: str, recomputed: Any, recorded: Any, tolerance: Tolerance, places: Sequence[str] = ()) -> Measured:
-    """Holds an array against its record, bit by bit first. NaN equals NaN: it was reproduced."""
+    """Compares an array with its record, bit by bit first. NaN equals NaN: it was reproduced."""
     ours, theirs = np.asarray(recomputed), np.asarray(recorded)
     if ours.shape != theirs.shape:
         place = f"shape {list(ours.shape)}, recorded {list(theirs.shape)}"

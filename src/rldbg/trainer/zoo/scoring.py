@@ -5,20 +5,95 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.catalogue import BUGS, find_bug
 from rldbg.trainer.zoo.judging import compared, failed_checks
-from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, score_pair
-from rldbg.trainer.zoo.report import BugScore, ZooReport
+from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore, score_pair
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 
 # Runs are numbered by their place in the catalogue, so that a folder always holds the same run under a number:
 # clean ones, then bugs, then (two numbers each) pairs.
 _BUGS_FROM, _PAIRS_FROM = 100, 500
 OnRow = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BugScore:
+    """One bug: whether it did anything, who found it, and whether stage and cause were named right."""
+
+    name: str
+    late: bool
+    changed: bool
+    found_by_check: bool
+    found_by_compare: bool
+    stage: str | None
+    stage_right: bool
+    causes: tuple[str, ...]
+    cause_right: bool
+    checks: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many of some bugs were found, by which verb, and named."""
+
+    bugs: int
+    changed: int
+    found_by_check: int
+    found_by_compare: int
+    found: int
+    stage_right: int
+    cause_right: int
+
+    @classmethod
+    def of(cls, rows: Sequence[BugScore]) -> Totals:
+        return cls(
+            len(rows),
+            sum(row.changed for row in rows),
+            sum(row.found_by_check for row in rows),
+            sum(row.found_by_compare for row in rows),
+            sum(row.found_by_check or row.found_by_compare for row in rows),
+            sum(row.stage_right for row in rows),
+            sum(row.cause_right for row in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ZooScore:
+    """How well check and compare found and named the bugs, and judged the clean pairs."""
+
+    bugs: tuple[BugScore, ...]
+    pairs: tuple[PairScore, ...]
+    seconds: float
+
+    @property
+    def false_alarms(self) -> tuple[str, ...]:
+        """Clean pairs that were not judged as they should be."""
+        return tuple(pair.name for pair in self.pairs if not pair.right)
+
+    def totals(self) -> dict[str, Totals]:
+        early, late = ([row for row in self.bugs if row.late is late] for late in (False, True))
+        return {"all": Totals.of(self.bugs), "early": Totals.of(early), "late": Totals.of(late)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "totals": {name: asdict(totals) for name, totals in self.totals().items()},
+            "false_alarms": list(self.false_alarms),
+            "seconds": self.seconds,
+            "rows": [
+                *({"row": "bug", **row.to_dict()} for row in self.bugs),
+                *({"row": "pair", **pair.to_dict()} for pair in self.pairs),
+            ],
+        }
 
 
 def first_cause_right(bug: Bug, causes: Sequence[str]) -> bool:
@@ -56,7 +131,7 @@ def score(
     *,
     processes: int = 2,
     on_row: OnRow = lambda _line: None,
-) -> ZooReport:
+) -> ZooScore:
     """Scores bugs and clean pairs, several at a time; the clean runs come first, because all bugs need them."""
     started = time.perf_counter()
     runner = ZooRunner(recipe, folder)
@@ -78,4 +153,4 @@ def score(
             on_row(bug.name)
             rows.append(result.result())
         judged = tuple(result.result() for result in waiting_pairs)
-    return ZooReport(tuple(rows), judged, time.perf_counter() - started)
+    return ZooScore(tuple(rows), judged, time.perf_counter() - started)

@@ -1,0 +1,44 @@
+"""A re-executed step beside its recording, stage by stage."""
+
+from html import escape
+
+from rich.table import Table
+
+from rldbg.trainer.rerun import RerunReport, Stage
+
+
+def to_terminal(report: RerunReport) -> Table:
+    table = Table("stage", "verdict", "values", "differing", "largest difference", "where", box=None)
+    for stage in report.stages:
+        row = stage.to_dict()
+        table.add_row(
+            stage.name,
+            stage.verdict.value,
+            str(row["values"] or ""),
+            str(row["differing"] or ""),
+            f"{row['max_abs']:.3g}" if row["max_abs"] else "",
+            _where(stage),
+        )
+    return table
+
+
+def to_html(report: RerunReport) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.verdict.value)}</td><td>{escape(_where(stage))}</td></tr>"
+        for stage in report.stages
+    )
+    return f"<table><caption>step {report.step}</caption>{rows}</table>"
+
+
+def conclusion(report: RerunReport) -> str:
+    first = report.first_difference
+    if report.changes:
+        effect = f"first changes the {first.name} stage" if first else "changes nothing beyond tolerance"
+        return f"with {', '.join(f'{key}={value}' for key, value in report.changes.items())}: {effect}"
+    if first:
+        return f"first difference: {first.name}"
+    return "reproduced" if report.reproduced else "nothing could be compared"
+
+
+def _where(stage: Stage) -> str:
+    return stage.note or str(stage.to_dict()["first"])

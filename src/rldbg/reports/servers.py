@@ -1,0 +1,27 @@
+"""The servers of this user: where they are and whether they answer."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from rldbg.inference import Server
+
+
+def to_terminal(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> Table:
+    table = Table("name", "backend", "model", "state", "address", "pid", "up")
+    for server, row in zip(servers, states, strict=True):
+        age = f"{(time.time() - server.started_at) / 60:.0f} min"
+        for process, state in zip(server.processes, row, strict=True):
+            table.add_row(server.name, server.backend, server.model, state, process.address, str(process.pid), age)
+    return table
+
+
+def crash_notes(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The last lines of each process that crashed, and what to do."""
+    for server, row in zip(servers, states, strict=True):
+        for process, state in zip(server.processes, row, strict=True):
+            if state == "crashed":
+                yield f"{server.name} (pid {process.pid}) crashed. The last lines of {process.log}:"
+                yield "\n".join(f"  {line}" for line in process.last_lines(5)) or "  none"
+                yield f"  restart it with `rldbg serve restart {server.name}`"
