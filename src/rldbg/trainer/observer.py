@@ -12,6 +12,7 @@ from rldbg.core import Identity
 from rldbg.recording import Ragged, Recorder, RecorderSettings
 from rldbg.replay import Trajectory, TrajectoryBatch, prompt_hashes
 from rldbg.trainer.settings import AlgorithmSettings
+from rldbg.trainer.warm_start import StartingWeights
 
 if TYPE_CHECKING:
     from rldbg.trainer.remote_api.datums import Datum
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlan:
-    """What the processes of a run record: the kinds of the `debug:` block, and capsules with the code's version."""
+    """What the processes of a run keep: the kinds of the `debug:` block, capsules with the code's version, and the
+    weights it starts from."""
 
     records: RecorderSettings
     capsules: RecorderSettings
     code: Mapping[str, Any]
+    starting_weights: StartingWeights
 
 
 @dataclass(frozen=True, slots=True)

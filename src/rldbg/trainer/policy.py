@@ -31,7 +31,7 @@ from rldbg.trainer.steps import (
 )
 from rldbg.trainer.tasks import load_problems
 from rldbg.trainer.tokenizer import load_tokenizer
-from rldbg.trainer.warm_start import warm_start
+from rldbg.trainer.warm_start import start_key, warm_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class PolicyWorker:
         identity = Identity(role="policy", rank=rank, world_size=recipe.policy.ranks, coordinates={"dp": rank})
         self._observer = Observer(recording.records, identity)
         self._capsules = CapsuleWriter(recording, identity, recipe)
+        self._starting_weights = recording.starting_weights
 
     def __repr__(self) -> str:
         return f"policy/{self._rank}"
@@ -89,11 +90,14 @@ class PolicyWorker:
 
     def _warm_start(self) -> dict[str, Any]:
         started = time.monotonic()
-        problems = load_problems(self._recipe.data)
-        steps, success = warm_start(
-            self._model, self._tokenizer, problems, self._recipe.warm_start, seed=self._recipe.seed
-        )
-        return {"steps": steps, "expected_success": success, "seconds": time.monotonic() - started}
+        problems, settings, seed = load_problems(self._recipe.data), self._recipe.warm_start, self._recipe.seed
+        key = start_key(self._model, problems, settings, seed=seed)
+        known = self._starting_weights.load(self._model, key)
+        steps, success = known or warm_start(self._model, self._tokenizer, problems, settings, seed=seed)
+        if self._recipe.model.path == "tiny":
+            self._starting_weights.save(self._model, key, steps, success)
+        facts = {"steps": steps, "expected_success": success, "seconds": time.monotonic() - started}
+        return facts | ({"from": str(self._starting_weights.replayed)} if known else {})
 
     def log_probs(self, shards: Sequence[Shard]) -> list[list[np.ndarray]]:
         """Log probs of every response token under the policy as it is, by the micro-batches of the update to come."""

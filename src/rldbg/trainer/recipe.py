@@ -19,6 +19,7 @@ from rldbg.recording import (
 from rldbg.trainer.capsule import CAPSULE_KINDS
 from rldbg.trainer.observer import RecordingPlan
 from rldbg.trainer.settings import Recipe, RolloutSettings
+from rldbg.trainer.warm_start import StartingWeights
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -50,7 +51,13 @@ class LoadedRecipe:
             ranks=None,
             roles=None,
         )
-        return RecordingPlan(records, capsules, code)
+        replayed = self.recipe.rollout_worker.replay_from
+        return RecordingPlan(
+            records,
+            capsules,
+            code,
+            StartingWeights(run_folder.absolute(), Path(replayed).absolute() if replayed else None),
+        )
 
 
 def read_recipe(path: Path | str, overrides: Sequence[str] = (), *, allow_partial: bool = False) -> LoadedRecipe:

@@ -1,8 +1,13 @@
 """The supervised phase before the first step: the model learns the form of an answer, and part of its content.
 
-It runs in one process, from the seed alone, and is not counted as training steps.
+It runs in one process, from the seed alone, and is not counted as training steps. Hundreds of optimizer steps amplify
+the rounding of one CPU's kernels into other weights, so a run keeps the weights it starts from, and a run that replays
+its trajectories on another machine starts from the same ones.
 """
 
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,43 @@ from rldbg.trainer.tasks import Problem, supervised_texts
 from rldbg.trainer.tokenizer import Tokenizer
 
 _CHECK_EVERY = 5
+_FILE = "starting_weights.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class StartingWeights:
+    """Where a run keeps the weights it starts from, and where the run that it replays has kept its own."""
+
+    keep_in: Path | None = None
+    replayed: Path | None = None
+
+    def load(self, model: Any, key: str) -> tuple[int, float] | None:
+        """Takes over the replayed run's weights, if they come from the same settings; else None."""
+        from safetensors import SafetensorError, safe_open
+
+        for folder in () if self.replayed is None else (self.replayed, *self.replayed.parents[:2]):
+            try:
+                with safe_open(folder / _FILE, framework="pt") as file:
+                    facts = file.metadata() or {}
+                    if facts.get("key") == key:
+                        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                        return int(facts["steps"]), float(facts["success"])
+            except (OSError, SafetensorError):
+                continue
+        return None
+
+    def save(self, model: Any, key: str, steps: int, success: float) -> None:
+        from safetensors.torch import save_file
+
+        if self.keep_in is not None and self.keep_in.is_dir():  # a node without the run folder keeps nothing
+            facts = {"key": key, "steps": str(steps), "success": repr(success)}
+            save_file(model.state_dict(), self.keep_in / _FILE, metadata=facts)
+
+
+def start_key(model: Any, problems: tuple[Problem, ...], settings: WarmStartSettings, *, seed: int) -> str:
+    """What the weights after a warm start depend on, besides the rounding of the machine."""
+    shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()]
+    return sha256(repr((seed, settings, shapes, problems)).encode()).hexdigest()
 
 
 def warm_start(

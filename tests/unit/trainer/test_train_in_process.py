@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rldbg
+from rldbg.analysis import compare
 from rldbg.core import IncompleteDataError, Run, UsageError
 from rldbg.trainer import train
 
@@ -175,3 +176,17 @@ def test_a_kl_term_and_several_turns_train(trained):
     record = next(iter(rldbg.open(run).records("trajectory", 0)))
     turns = [np.count_nonzero(np.diff(row) == 1) for row in record.rows("loss_mask")]
     assert max(turns) == 2
+
+
+@pytest.mark.parametrize("place", [".", "recording"])
+def test_a_replay_starts_from_the_weights_of_the_run_it_replays(base_run, trained, monkeypatch, place):
+    """On another CPU the warm start would end elsewhere."""
+    monkeypatch.setattr("rldbg.trainer.policy.warm_start", lambda *_, **__: pytest.fail("the warm start ran again"))
+    replayed = trained("again", rollout_worker=replay_of(base_run / place))
+    assert json.loads((replayed / "run.json").read_text())["warm_start"]["from"] == str(base_run / place)
+    assert compare(rldbg.open(base_run), rldbg.open(replayed)).verdict == "equal"
+
+
+def test_other_settings_start_from_a_warm_start_of_their_own(base_run, trained):
+    replayed = trained("other", seed=1, rollout_worker=replay_of(base_run))
+    assert "from" not in json.loads((replayed / "run.json").read_text())["warm_start"]
