@@ -4,21 +4,21 @@ make docs                                    write them
 .venv/bin/python docs/generate.py --check    fail when one is out of date (a unit test does the same)
 """
 
-import ast
 import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import click
-from pydantic import BaseModel
 
 from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES
+from rldbg.core.settings import described
 from rldbg.doctor.library import Library
-from rldbg.recording.configuration import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.recording.kinds import KINDS
+from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages
 
 DOCS = Path(__file__).parent
@@ -51,23 +51,10 @@ def config_page() -> Iterator[str]:
         yield f"## `{name}:`\n"
         yield f"{inspect.getdoc(model)}\n"
         yield "| key | default | meaning |\n|---|---|---|"
-        meanings = _field_docs(model)
-        for key, field in model.model_fields.items():
-            default = field.get_default(call_default_factory=True)
-            shown = "see below" if isinstance(default, BaseModel) else f"`{default!r}`"
-            yield f"| `{key}` | {shown} | {meanings[key]} |"
+        for key, default, meaning in described(model):
+            shown = "see below" if is_dataclass(default) else f"`{default!r}`"
+            yield f"| `{key}` | {shown} | {meaning} |"
         yield ""
-
-
-def _field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The string under each field of a model's source."""
-    body = ast.parse(inspect.getsource(model)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            docs[field.target.id] = ast.literal_eval(text.value)
-    return docs
 
 
 def kinds_page() -> Iterator[str]:

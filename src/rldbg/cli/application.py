@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    from rldbg.cli.settings import project_settings
+    from rldbg.cli.option_sources import project_settings
 
     try:
         result: Any = application.main(

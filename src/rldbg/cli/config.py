@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
 
@@ -9,8 +10,8 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.groups import CommandGroup
+from rldbg.cli.option_sources import Setting, project_settings, settings_of
 from rldbg.cli.output import print_json, print_line, print_note, print_result
-from rldbg.cli.settings import Setting, project_settings, settings_of
 from rldbg.cli.verbs import VERBS
 from rldbg.core import VARIABLES, Environment, redact
 
@@ -56,7 +57,8 @@ def _show_settings(as_json: bool) -> None:
 
 def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: bool) -> None:
     from rldbg.core.recipe import compose, resolve_block
-    from rldbg.recording.configuration import (
+    from rldbg.recording.settings import (
+        RolloutWorkerBlock,
         debug_block_from_environment,
         origins_of,
         parse_debug_block,
@@ -73,11 +75,16 @@ def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: b
     debug = debug_block_from_environment(Environment(), parse_debug_block(written, source=recipe))
     origins: dict[str, str] = {}
     if written is not None or debug.enable_data_dump:
-        resolved["debug"] = debug.model_dump(mode="json")
+        resolved["debug"] = debug.to_dict()
         origins = {f"debug.{key}": origin for key, origin in origins_of(debug, written).items()}
     if resolved.get("rollout_worker") is not None:
-        worker = parse_rollout_worker_block(resolved["rollout_worker"], source=recipe)
-        resolved["rollout_worker"] = worker.model_dump(mode="json", exclude_defaults=True)
+        worker = asdict(parse_rollout_worker_block(resolved["rollout_worker"], source=recipe))
+        unset = asdict(RolloutWorkerBlock())
+        resolved["rollout_worker"] = {
+            key: worker.get(key, value)
+            for key, value in resolved["rollout_worker"].items()
+            if key not in unset or worker[key] != unset[key]
+        }
     shown = redact(resolved) if hide else resolved
     kinds = sorted(debug.kinds()) if debug.enable_data_dump else []
     if as_json:

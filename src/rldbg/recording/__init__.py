@@ -9,19 +9,19 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.recording.batch_file import write_batch
-    from rldbg.recording.configuration import (
-        DebugBlock,
-        debug_block_from_environment,
-        parse_debug_block,
-        parse_rollout_worker_block,
-        recorder_settings,
-    )
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
     from rldbg.recording.recorder import Recorder, RecorderSettings
     from rldbg.recording.recording import Recording, open
     from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
     from rldbg.recording.samples import Sample, SampleRow
+    from rldbg.recording.settings import (
+        DebugBlock,
+        debug_block_from_environment,
+        parse_debug_block,
+        parse_rollout_worker_block,
+        recorder_settings,
+    )
     from rldbg.recording.summary import Summary
 
 __all__ = [
@@ -66,7 +66,7 @@ __getattr__, __dir__ = lazy_names(
                 "parse_rollout_worker_block",
                 "recorder_settings",
             ),
-            "configuration",
+            "settings",
         ),
         **dict.fromkeys(("KINDS", "Field", "Kind", "Mode", "Scope", "Shape", "kinds_of"), "kinds"),
         **dict.fromkeys(("IDS_FROM", "VALIDATION", "Entry"), "layouts"),

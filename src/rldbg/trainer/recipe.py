@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from rldbg.core import Environment, UsageError, load_recipe
+from rldbg.core.settings import validated
 from rldbg.recording import (
     debug_block_from_environment,
     parse_debug_block,
@@ -22,8 +21,6 @@ from rldbg.trainer.settings import Recipe, RolloutSettings
 from rldbg.trainer.warm_start import StartingWeights
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from rldbg.recording import DebugBlock
 
 # Blocks of the seeds' recipes that say nothing to this trainer.
@@ -100,24 +97,7 @@ def _rollout(block: Mapping[str, Any] | None, source: str, allow_partial: bool) 
 
 
 def _check(recipe: Recipe, source: str) -> None:
-    """What types cannot say."""
-    positive = {
-        "steps": recipe.steps,
-        "threads": recipe.threads,
-        "data.prompts_per_step": recipe.data.prompts_per_step,
-        "data.samples_per_prompt": recipe.data.samples_per_prompt,
-        "data.max_turns": recipe.data.max_turns,
-        "policy.ranks": recipe.policy.ranks,
-        "policy.micro_batch_size": recipe.policy.micro_batch_size,
-        "policy.mini_batches": recipe.policy.mini_batches,
-        "policy.epochs": recipe.policy.epochs,
-        "inference.servers": recipe.inference.servers,
-        "inference.max_new_tokens": recipe.inference.max_new_tokens,
-    }
-    for key, value in positive.items():
-        if value < 1:
-            hint = "the data has no prompts then" if key == "data.prompts_per_step" else "use 1 or more"
-            raise UsageError(f"{source}: {key} is {value}", hint)
+    """What no single setting can say."""
     if recipe.cluster.in_process and recipe.policy.fsdp:
         raise UsageError(
             f"{source}: FSDP shards over processes, and cluster.in_process leaves room for one",
@@ -128,38 +108,7 @@ def _check(recipe: Recipe, source: str) -> None:
             f"{source}: zoo.bug is built into one process, and this recipe starts several",
             "set cluster.in_process=true, or use the recipe zoo",
         )
-    if recipe.inference.temperature <= 0:
-        raise UsageError(f"{source}: inference.temperature is {recipe.inference.temperature}", "use a number above 0")
 
 
 def _validate(data: Mapping[str, Any], source: str) -> Recipe:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(Recipe).validate_python(dict(data))
-    except ValidationError as error:
-        raise _explain(error, source) from error
-
-
-def _explain(error: ValidationError, source: str) -> UsageError:
-    """The first problem in a user's words, with the nearest name for a key there is not."""
-    problem = error.errors()[0]
-    place = [str(part) for part in problem["loc"]]
-    key = ".".join(place)
-    if problem["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        valid = _names(place[:-1])
-        near = get_close_matches(place[-1], valid, n=1)
-        return UsageError(
-            f"{source}: there is no {key!r}",
-            f"did you mean {near[0]!r}?" if near else f"valid names: {', '.join(valid)}",
-        )
-    message = re.sub(r"^Input", "it", problem["msg"])
-    return UsageError(f"{source}: {key} is {problem['input']!r}: {message}", f"see docs/train.md for {key}")
-
-
-def _names(place: Sequence[str]) -> list[str]:
-    """The keys a block may have."""
-    block: Any = Recipe
-    for part in place:
-        block = get_type_hints(block).get(part)
-    return [item.name for item in fields(block)] + (["debug"] if block is Recipe else []) if is_dataclass(block) else []
+    return validated(Recipe, data, source=source, page="train.md", others=["debug"])

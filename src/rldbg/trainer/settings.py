@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rldbg.algorithms import Aggregation, KlEstimator
-
-# Read by pydantic when a recipe is checked: a key that is not a field is an error.
-_CLOSED = {"extra": "forbid"}
+from rldbg.core.settings import CLOSED, setting
 
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
     """The shape of the built-in model (`model.path: tiny`)."""
 
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     hidden_size: int = 64
     layers: int = 2
@@ -23,7 +21,7 @@ class TinyModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     path: str = "tiny"
     """`tiny`, or the folder of any Hugging Face causal language model."""
@@ -33,7 +31,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     task: str = "arithmetic"
     """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} a line (and an "id", if the rows have one)."""
@@ -41,9 +39,9 @@ class DataSettings:
     """Which problems there are: a op b for each of these."""
     largest: int = 9
     """The largest a and b."""
-    prompts_per_step: int = 32
-    samples_per_prompt: int = 8
-    max_turns: int = 1
+    prompts_per_step: int = setting(32, at_least=1)
+    samples_per_prompt: int = setting(8, at_least=1)
+    max_turns: int = setting(1, at_least=1)
     """How often a sample may answer; after a wrong answer it is told so and tries again for half the reward."""
 
     @property
@@ -55,7 +53,7 @@ class DataSettings:
 class WarmStartSettings:
     """A short supervised phase before the first step, on answers made in code of which a share is wrong."""
 
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     max_steps: int = 0
     until_success: float = 0.2
@@ -67,7 +65,7 @@ class WarmStartSettings:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     advantages: Literal["grpo", "dapo"] = "grpo"
     scale_by_std: bool = True
@@ -93,7 +91,7 @@ class AlgorithmSettings:
 class OptimizerSettings:
     """AdamW, its learning rate falling linearly to the last step."""
 
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     learning_rate: float = 3e-3
     final_learning_rate: float = 3e-4
@@ -109,14 +107,14 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
-    ranks: int = 2
-    micro_batch_size: int = 64
+    ranks: int = setting(2, at_least=1)
+    micro_batch_size: int = setting(64, at_least=1)
     """Samples of one forward and backward pass on one rank."""
-    mini_batches: int = 1
+    mini_batches: int = setting(1, at_least=1)
     """Optimizer steps per epoch over a step's samples."""
-    epochs: int = 1
+    epochs: int = setting(1, at_least=1)
     fsdp: bool = False
     """Shard parameters, gradients and optimizer over the ranks (FSDP2) instead of replicating them."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -126,12 +124,12 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
-    servers: int = 1
-    max_new_tokens: int = 4
+    servers: int = setting(1, at_least=1)
+    max_new_tokens: int = setting(4, at_least=1)
     """Limit of one answer."""
-    temperature: float = 1.0
+    temperature: float = setting(1.0, above=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     addresses: tuple[str, ...] = ()
     """Inference servers to ask (`rldbg serve up`), host:port each; empty starts servers of the run's own."""
@@ -139,7 +137,7 @@ class InferenceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     address: str | None = None
     """A running Ray cluster to join (`auto` finds one); absent, a local one is started for this run."""
@@ -154,7 +152,7 @@ class ClusterSettings:
 class RemoteSettings:
     """Where the training service of `mode: remote_api` is."""
 
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     url: str = "http://127.0.0.1:8080"
     api_key: str = ""
@@ -163,7 +161,7 @@ class RemoteSettings:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     every_n_steps: int = 0
     """0 writes none."""
@@ -172,7 +170,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoggingSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Beside metrics.jsonl; each needs its own library."""
@@ -181,7 +179,7 @@ class LoggingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ZooSettings:
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     bug: str | None = None
     """A bug of `rldbg zoo list`, built into this run on purpose; needs `cluster.in_process`."""
@@ -194,22 +192,22 @@ class RolloutSettings:
     replay_from: str | None = None
     replay_format: str | None = None
     allow_partial: bool = False
-    workers: int = 2
+    workers: int = setting(2, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A whole training run. `rollout_worker` and `debug` are the documented blocks, read by `rldbg.recording`."""
 
-    __pydantic_config__: ClassVar = _CLOSED
+    __pydantic_config__: ClassVar = CLOSED
 
     name: str = "train"
     mode: Literal["self_hosted", "remote_api"] = "self_hosted"
     seed: int = 0
-    steps: int = 100
+    steps: int = setting(100, at_least=1)
     deterministic: bool = True
     """Bit-identical rewards, losses and parameters from run to run: fixed threads, batches and algorithms."""
-    threads: int = 1
+    threads: int = setting(1, at_least=1)
     """Threads of each process that computes; part of what makes a run repeatable."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)

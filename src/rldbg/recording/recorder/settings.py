@@ -1,4 +1,4 @@
-"""Every knob of a recorder, in one frozen value that pickles and travels to workers."""
+"""The settings of a recorder, in one frozen value that pickles and travels to workers."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core import Identity, SampleId, UsageError
+from rldbg.core.settings import check_values, setting, unknown_key
 from rldbg.recording.recorder.sample_ids import as_sample_id
 from rldbg.recording.step_files import Format
 
@@ -19,7 +20,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has already made one s
 
 
 def is_url(place: Path | str) -> bool:
-    """Whether a place to write to is no folder but a URL."""
+    """Whether a place to write to is a URL and not a folder."""
     return _URL.match(str(place)) is not None
 
 
@@ -36,7 +37,7 @@ class RecorderSettings:
     """Master switch; a recorder that is off touches nothing."""
     format: Format = "safetensors"
     """safetensors is ours; pt and jsonl are the NexRL document's files."""
-    every_n_steps: int = 1
+    every_n_steps: int = setting(1, at_least=1)
     """Record the steps that n divides."""
     kinds: frozenset[str] | None = None
     """Only these kinds."""
@@ -52,25 +53,25 @@ class RecorderSettings:
     """Whole parameters and gradients, or only their hash and statistics."""
     gather_shards: bool = False
     """Gather sharded parameters (a collective: all ranks must record them) instead of recording the local shard."""
-    buffer_bytes: int = 2048 * _MIB
+    buffer_bytes: int = setting(2048 * _MIB, at_least=_MIB)
     """Host memory for what is not yet on disk; only what is used is ever resident."""
-    warm_bytes: int = 16 * _MIB
+    warm_bytes: int = setting(16 * _MIB, at_least=0)
     """How much of that memory is touched beforehand, so that the first records do not pay for page faults."""
-    device_buffer_bytes: int = 1024 * _MIB
+    device_buffer_bytes: int = setting(1024 * _MIB, at_least=0)
     """GPU memory for clones that have not left the device; beyond it the caller's stream waits for the copy."""
     when_full: WhenFull = "block"
     """A full buffer makes the trainer wait, or drops the record and counts it in the journal."""
-    budget_bytes: int | None = None
+    budget_bytes: int | None = setting(None, at_least=1)
     """The recording stops itself before it takes more disk than this."""
-    keep_last: int | None = None
+    keep_last: int | None = setting(None, at_least=1)
     """Only the newest n recorded steps stay on disk, and the pinned ones."""
     pinned_steps: frozenset[int] = field(default_factory=frozenset)
     """Steps that retention never removes."""
-    gather_s: float = 10.0
+    gather_s: float = setting(10.0, at_least=0)
     """Micro-batches wait at most this long for others of their file."""
-    threads: int = 2
+    threads: int = setting(2, at_least=1)
     """Writer threads."""
-    exit_flush_s: float = 15.0
+    exit_flush_s: float = setting(15.0, at_least=0)
     """Seconds that the end of the process, or SIGTERM, waits for what is not yet written, smallest files first. Half
     of the 30 s that SLURM and Kubernetes grant between SIGTERM and SIGKILL, so the trainer's own handler has time."""
 
@@ -80,30 +81,24 @@ class RecorderSettings:
                 f"cannot record to {self.directory}: a recorder writes to a local or mounted folder",
                 "record to a folder and copy it, or mount the store",
             )
-        _one_of("format", self.format, ("safetensors", "pt", "jsonl"))
-        _one_of("parameter_mode", self.parameter_mode, ("full", "hash"))
-        _one_of("when_full", self.when_full, ("block", "drop"))
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}", f"give {name} a value of at least {least}")
+        check_values(self)
         for pattern in self.parameter_patterns:
             _compile(pattern)
 
     @classmethod
-    def make(cls, directory: Path | str, **knobs: Any) -> "RecorderSettings":
+    def make(cls, directory: Path | str, **given: Any) -> "RecorderSettings":
         """Settings from plain lists, strings and numbers, as keywords and configuration files give them."""
-        unknown = sorted(set(knobs) - set(cls.__slots__))
+        unknown = sorted(set(given) - set(cls.__slots__))
         if unknown:
-            raise UsageError(f"a recorder has no setting {unknown[0]!r}", "settings: " + ", ".join(cls.__slots__))
+            raise unknown_key(unknown[0], cls.__slots__, "Recorder")
         for name in ("kinds", "ranks", "roles", "pinned_steps"):
-            if knobs.get(name) is not None:
-                knobs[name] = frozenset(_many(knobs[name]))
-        if knobs.get("samples") is not None:
-            knobs["samples"] = frozenset(as_sample_id(item) for item in _many(knobs["samples"]))
-        if "parameter_patterns" in knobs:
-            knobs["parameter_patterns"] = tuple(pattern for pattern in _many(knobs["parameter_patterns"]) if pattern)
-        return cls(directory=Path(directory), **knobs)
+            if given.get(name) is not None:
+                given[name] = frozenset(_many(given[name]))
+        if given.get("samples") is not None:
+            given["samples"] = frozenset(as_sample_id(item) for item in _many(given["samples"]))
+        if "parameter_patterns" in given:
+            given["parameter_patterns"] = tuple(pattern for pattern in _many(given["parameter_patterns"]) if pattern)
+        return cls(directory=Path(directory), **given)
 
     def admits(self, identity: Identity) -> bool:
         """Whether this process records at all."""
@@ -114,26 +109,8 @@ class RecorderSettings:
         return self.roles is None or any(fnmatchcase(identity.role, pattern) for pattern in self.roles)
 
 
-_AT_LEAST: dict[str, float] = {
-    "every_n_steps": 1,
-    "buffer_bytes": _MIB,
-    "warm_bytes": 0,
-    "device_buffer_bytes": 0,
-    "budget_bytes": 1,
-    "keep_last": 1,
-    "gather_s": 0,
-    "threads": 1,
-    "exit_flush_s": 0,
-}
-
-
 def _many(value: Any) -> Iterable[Any]:
     return [value] if isinstance(value, str | int | SampleId) else value
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} is {value!r}", f"{name} is one of {', '.join(allowed)}")
 
 
 def _compile(pattern: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from rldbg.core import Environment, SampleId, UsageError, load_recipe
-from rldbg.recording.configuration import (
+from rldbg.recording.settings import (
     debug_block_from_environment,
     parse_debug_block,
     parse_rollout_worker_block,

@@ -1,36 +1,33 @@
-"""The seeds' configuration blocks as typed models: one model behind YAML,
-WEAVER_DEBUG_DUMP_*, RLDBG_RECORD_* and keywords.
+"""The blocks of a recipe that the recorded plane reads: `debug:` and `rollout_worker:`.
 
-`debug:` and `rollout_worker:` are ours: unknown or mistyped keys fail with the nearest valid name. Every other block
-of a foreign recipe is left alone.
+The same `debug:` block stands behind YAML, WEAVER_DEBUG_DUMP_*, RLDBG_RECORD_* and keywords. Unknown or mistyped keys
+fail with the nearest valid name. Every other block of another framework's recipe is left alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from typing import Any, ClassVar, Literal
 
 from rldbg.core import Environment, SampleId, UsageError
+from rldbg.core.settings import CLOSED, setting, unknown_key, validated
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
 from rldbg.recording.recorder.settings import RecorderSettings
+from rldbg.recording.step_files import Format
 
-Format = Literal["pt", "jsonl", "safetensors"]
-M = TypeVar("M", bound=BaseModel)
-
-
-class Block(BaseModel):
-    """A block we own: its keys are a closed set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+_DUMP_DIR = "debug_dump"
+_PAGE = "config.md"
 
 
-class DumpOptions(Block):
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
     """Which kinds a self-hosted trainer records; an absent entry means off."""
+
+    __pydantic_config__: ClassVar = CLOSED
 
     trajectory: bool = False
     """Rollout trajectories."""
@@ -50,8 +47,11 @@ class DumpOptions(Block):
     """What went into the model (trainer service)."""
 
 
-class RemoteApiDumpOptions(Block):
+@dataclass(frozen=True, slots=True)
+class RemoteApiDumpOptions:
     """Which kinds a trainer records that uses a remote training API."""
+
+    __pydantic_config__: ClassVar = CLOSED
 
     prepared_trajectories: bool = False
     """Trajectories with their advantages."""
@@ -61,20 +61,23 @@ class RemoteApiDumpOptions(Block):
     """What the training service answered."""
 
 
-class DebugBlock(Block):
+@dataclass(frozen=True, slots=True)
+class DebugBlock:
     """The `debug:` block of a recipe."""
+
+    __pydantic_config__: ClassVar = CLOSED
 
     enable_data_dump: bool = False
     """Master switch of recording."""
-    dump_dir: str = "debug_dump"
-    """Where the recording goes; inside a run folder a relative path is taken from there."""
+    dump_dir: str | None = None
+    """Folder of the recording; absent, it is `recording` in the run folder, or debug_dump without a run."""
     dump_format: Format = "pt"
-    """pt and jsonl are the seeds' files; safetensors is ours, smaller and faster."""
-    dump_every_n_steps: int = Field(1, ge=1)
+    """pt and jsonl are NexRL's files; safetensors is ours, smaller and faster."""
+    dump_every_n_steps: int = setting(1, at_least=1)
     """Record the steps that n divides."""
-    dump_options: DumpOptions = DumpOptions()
+    dump_options: DumpOptions = field(default_factory=DumpOptions)
     """Kinds of the self-hosted mode."""
-    remote_api_dump_options: RemoteApiDumpOptions = RemoteApiDumpOptions()
+    remote_api_dump_options: RemoteApiDumpOptions = field(default_factory=RemoteApiDumpOptions)
     """Kinds of the remote API mode."""
     target_param_pattern: str = ""
     """Regular expression over parameter names, for param and gradient; every match is recorded."""
@@ -90,53 +93,42 @@ class DebugBlock(Block):
     """Only the rows of these samples, each `group_id/run_id`; all when absent."""
     gather_shards: bool = False
     """Record whole sharded parameters, gathered by a collective that all ranks take part in, not each rank's shard."""
-    gather_s: float = Field(10.0, ge=0)
+    gather_s: float = setting(10.0, at_least=0)
     """Micro-batches wait at most this long for others of their file."""
-    threads: int = Field(2, ge=1)
+    threads: int = setting(2, at_least=1)
     """Threads that write."""
-    buffer_bytes: int = Field(2048 * 2**20, ge=2**20)
+    buffer_bytes: int = setting(2048 * 2**20, at_least=2**20)
     """Memory for what is not yet written."""
-    device_buffer_bytes: int = Field(2**30, ge=0)
+    device_buffer_bytes: int = setting(2**30, at_least=0)
     """GPU memory for copies that have not left the device."""
     when_full: Literal["block", "drop"] = "block"
     """What happens when the buffer is full: the trainer waits, or the record is dropped and counted."""
-    budget_bytes: int | None = Field(None, ge=1)
+    budget_bytes: int | None = setting(None, at_least=1)
     """Recording stops itself when it has written this much."""
-    keep_last: int | None = Field(None, ge=1)
+    keep_last: int | None = setting(None, at_least=1)
     """Keep only the newest n recorded steps, and the pinned ones."""
     pinned_steps: tuple[int, ...] = ()
     """Steps that are never removed."""
     capsule: bool = False
     """Store all that a step needs to be re-executed by `rldbg rerun`."""
-    capsule_every_n_steps: int = Field(1, ge=1)
+    capsule_every_n_steps: int = setting(1, at_least=1)
     """Store a capsule at the steps that n divides."""
-
-    @field_validator("target_param_pattern")
-    @classmethod
-    def _pattern_compiles(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
-        return pattern
-
-    @field_validator("samples")
-    @classmethod
-    def _samples_are_named(cls, samples: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for sample in samples or ():
-            SampleId.parse(sample)
-        return samples
 
     def kinds(self) -> frozenset[str]:
         """Every kind that is switched on, in whichever mode."""
-        chosen = self.dump_options.model_dump() | self.remote_api_dump_options.model_dump()
+        chosen = asdict(self.dump_options) | asdict(self.remote_api_dump_options)
         return frozenset(name for name, on in chosen.items() if on) | frozenset(self.extra_kinds)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The block as a recipe would have it."""
+        return asdict(self) | {"dump_dir": self.dump_dir or _DUMP_DIR}
 
-class RolloutWorkerBlock(BaseModel):
+
+@dataclass(frozen=True, slots=True)
+class RolloutWorkerBlock:
     """What we read of the `rollout_worker:` block; `type: mock` selects replay."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_config__: ClassVar = {"extra": "ignore"}
 
     type: str = "generate"
     """mock replays recorded trajectories; anything else generates."""
@@ -146,7 +138,7 @@ class RolloutWorkerBlock(BaseModel):
     """What to replay: a trajectory file, a folder of them, or a whole recording."""
     trajectory_format: Format | None = None
     """Format of that file; found by the file when absent."""
-    resource: dict[str, Any] = Field(default_factory=dict)
+    resource: dict[str, Any] = field(default_factory=dict)
     """num_workers, agents_per_worker."""
 
 
@@ -180,7 +172,20 @@ _FOREIGN_ROLLOUT_KEYS = frozenset(
 
 def parse_debug_block(block: Mapping[str, Any] | None, *, source: str = "debug") -> DebugBlock:
     """The validated `debug:` block; an absent one means recording is off, and a key without a value is absent."""
-    return _validate(DebugBlock, _without_nulls(block), name="debug", source=source)
+    parsed = validated(DebugBlock, _without_nulls(block), name="debug", source=source, page=_PAGE)
+    try:
+        re.compile(parsed.target_param_pattern)
+    except re.error as error:
+        raise UsageError(
+            f"{source}: invalid debug.target_param_pattern: {parsed.target_param_pattern!r}",
+            f"expected a regular expression ({error})",
+        ) from error
+    for sample in parsed.samples or ():
+        try:
+            SampleId.parse(sample)
+        except ValueError as error:
+            raise UsageError(f"{source}: invalid debug.samples: {error}", "expected GROUP/RUN, such as g0/3") from error
+    return parsed
 
 
 def _without_nulls(block: Any) -> Any:
@@ -194,18 +199,18 @@ def parse_rollout_worker_block(
     block: Mapping[str, Any] | None, *, source: str = "rollout_worker"
 ) -> RolloutWorkerBlock:
     """The validated `rollout_worker:` block. A foreign worker's own keys pass; a misspelt key of ours does not."""
-    ours = list(RolloutWorkerBlock.model_fields)
+    ours = [item.name for item in fields(RolloutWorkerBlock)]
     for key in block or {}:
         if key in ours or key in _FOREIGN_ROLLOUT_KEYS:
             continue
         near = get_close_matches(str(key), [*ours, *_FOREIGN_ROLLOUT_KEYS], n=1, cutoff=0.75)
         is_replay = (block or {}).get("type", "mock") == "mock"
         if is_replay or (near and near[0] in ours):
-            raise _unknown_key(f"rollout_worker.{key}", near or ours, source)
-    worker = _validate(RolloutWorkerBlock, block, name="rollout_worker", source=source)
+            raise unknown_key(f"rollout_worker.{key}", near or ours, source)
+    worker = validated(RolloutWorkerBlock, block, name="rollout_worker", source=source, page=_PAGE)
     if worker.type == "mock" and not worker.trajectory_load_path:
         raise UsageError(
-            f"{source}: rollout_worker.type is mock, but trajectory_load_path says not what to replay",
+            f"{source}: rollout_worker.type is mock, but trajectory_load_path is not set",
             "set rollout_worker.trajectory_load_path to a trajectory file or a recording",
         )
     return worker
@@ -216,7 +221,7 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
     for name, nearest in environment.near_misses().items():
         hint = f"did you mean {nearest}?" if nearest else "see `rldbg config show`"
         raise UsageError(f"{name} is set, but nothing reads it", hint)
-    changes: dict[str, Any] = {} if base is None else base.model_dump(exclude_unset=True)
+    changes: dict[str, Any] = {} if base is None else asdict(base)
     if environment.flag("WEAVER_DEBUG_DUMP_ENABLED"):
         changes |= {
             "enable_data_dump": True,
@@ -239,10 +244,10 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
 
 def origins_of(block: DebugBlock, written: Mapping[str, Any] | None) -> dict[str, str]:
     """Where each value of a block comes from that was read from a recipe and had the environment laid over it."""
-    recipe, before = _flat(_without_nulls(written or {})), _flat(parse_debug_block(written).model_dump(mode="json"))
+    recipe, before = _flat(_without_nulls(written or {})), _flat(parse_debug_block(written).to_dict())
     return {
         key: "environment" if value != before.get(key) else "recipe" if key in recipe else "default"
-        for key, value in _flat(block.model_dump(mode="json")).items()
+        for key, value in _flat(block.to_dict()).items()
     }
 
 
@@ -259,7 +264,7 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
     if "all" in chosen:
         chosen = set(KINDS)
     for kind in sorted(chosen - set(KINDS)):
-        raise _unknown_key(kind, get_close_matches(kind, KINDS, n=1) or list(KINDS), source)
+        raise unknown_key(kind, KINDS, source)
     remote = set(kinds_of(Mode.REMOTE_API))
     return {
         "dump_options": dict.fromkeys(chosen - remote, True),
@@ -269,9 +274,9 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
 
 def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:
     """The block as a recorder's settings. In a run it is RUN/recording unless `dump_dir` is given."""
-    in_run = run_folder is not None and "dump_dir" not in block.model_fields_set
+    in_run = run_folder / "recording" if run_folder is not None else _DUMP_DIR
     return RecorderSettings.make(
-        run_folder / "recording" if run_folder is not None and in_run else block.dump_dir,
+        block.dump_dir or in_run,
         enabled=block.enable_data_dump,
         format=block.dump_format,
         every_n_steps=block.dump_every_n_steps,
@@ -291,38 +296,3 @@ def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> Reco
         keep_last=block.keep_last,
         pinned_steps=block.pinned_steps,
     )
-
-
-def _validate(model: type[M], block: Mapping[str, Any] | None, *, name: str, source: str) -> M:
-    if block is not None and not isinstance(block, Mapping):
-        raise UsageError(f"{source}: {name} is not a mapping", f"write `{name}:` with keys under it")
-    try:
-        return model.model_validate(dict(block or {}))
-    except ValidationError as error:
-        raise _explain(error, model, name, source) from error
-
-
-def _explain(error: ValidationError, model: type[BaseModel], name: str, source: str) -> UsageError:
-    """The first problem of a block in a user's words."""
-    problem = error.errors()[0]
-    place = [str(part) for part in problem["loc"]]
-    full_key = ".".join([name, *place])
-    if problem["type"] == "extra_forbidden":
-        valid = list(_model_at(model, place[:-1]).model_fields)
-        return _unknown_key(full_key, get_close_matches(place[-1], valid, n=1) or valid, source)
-    message = problem["msg"].removeprefix("Value error, ")
-    return UsageError(f"{source}: {full_key} = {problem['input']!r}: {message}", f"see docs/config.md for {full_key}")
-
-
-def _model_at(model: type[BaseModel], place: Iterable[str]) -> type[BaseModel]:
-    for part in place:
-        annotation = model.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        model = annotation
-    return model
-
-
-def _unknown_key(key: str, candidates: list[str], source: str) -> UsageError:
-    if len(candidates) == 1:
-        return UsageError(f"{source}: there is no {key!r}", f"did you mean {candidates[0]!r}?")
-    return UsageError(f"{source}: there is no {key!r}", "valid names: " + ", ".join(candidates))
