@@ -194,4 +194,4 @@ def test_a_read_only_file_system_stops_the_recording_and_not_training(small_disk
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     code, out, err = finish(start("train_on_a_full_disk", small_disk / "dump", 0))
     assert (code, out) == (0, "trained 50 stopped\n"), err
-    assert err.count("training goes on") == 1
+    assert err.count("training continues") == 1

@@ -15,10 +15,10 @@ _FORMATS = ("nexrl-pt", "nexrl-jsonl", "safetensors", "parquet")
 @verb("convert", short_help="Write a recording in another format.")
 @click.argument("path")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--to", "target", type=click.Choice(_FORMATS), required=True, help="The format of the result.")
+@click.option("--to", "target", type=click.Choice(_FORMATS), required=True, help="Format of the result.")
 @click.option("--kind", help="Only this kind.")
 @click.option("--step", type=int, help="Only this step.")
-@click.option("--layout", help="The layout of PATH, when it is not recognised.")
+@click.option("--layout", help="Layout of PATH, if not detected.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT when it is a recording of rldbg.")
 def command(
     path: str,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MAX_RECORDS = 12
 
 
-@verb("show", short_help="What is in a recording, and is it healthy.")
+@verb("show", short_help="Show the contents and health of a recording.")
 @click.argument("path")
 @click.option("--step", type=int, help="Only this step.")
 @click.option("--kind", help="Only this kind.")
@@ -35,7 +35,7 @@ def command(
     tokenizer: str | None,
     as_json: bool,
 ) -> int:
-    """What is in a recording, and is it healthy.
+    """Show the contents and health of a recording.
 
     PATH is a run folder, a dump folder, one kind's folder, one dump file, or a URL (s3://, https://). With --step,
     --kind or --rank: the fields of the matching records. With --sample: one sample, token by token.

@@ -7,13 +7,13 @@ from rldbg.cli.output import print_json, print_result
 from rldbg.core import ExitCode, Severity, worst
 
 
-@verb("verify", short_help="Find what is missing, truncated, corrupt or was never written.")
+@verb("verify", short_help="Find missing, truncated, corrupt and never written files.")
 @click.argument("path")
 @click.option("--layout", help="Layout, if not detected: nexrl, slime, verl, ...")
 def command(path: str, layout: str | None, as_json: bool) -> int:
-    """Read every file of a recording and say what is wrong with it.
+    """Read every file of a recording and report what is wrong with it.
 
-    Exit code 0: nothing is wrong. 1: there are findings. 4: there is nothing there, or not one record can be read.
+    Exit code 0: nothing is wrong. 1: there are findings. 4: there is nothing there, or no record can be read.
     """
     from rldbg.recording import open
     from rldbg.recording.verification import is_unreadable_whole

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _SHIPPED = Path(__file__).parents[1] / "recipes"
-# The seeds' examples write `...` on a line of its own for what they leave out.
+# Examples of recipes write `...` on a line of its own for what they leave out.
 _ELLIPSIS = re.compile(r"^\s*\.\.\.\s*$", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"Environment variable '([^']+)' not found")
 

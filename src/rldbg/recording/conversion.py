@@ -72,7 +72,7 @@ def convert(
     entries = recording.entries(kind, step)
     if not entries:
         raise IncompleteDataError(
-            f"{recording.title} has no such record to convert", f"rldbg show {recording.title} lists what there is"
+            f"{recording.title} has no matching record to convert", f"rldbg show {recording.title} lists its records"
         )
     _refuse_places(recording, place, overwrite)
     work = place.with_name(f".{place.name}.{os.getpid()}.tmp")
@@ -145,7 +145,7 @@ class _Writer:
             self._encode(batch, path)
         except (TypeError, ValueError, KeyError, OverflowError) as error:
             path.unlink(missing_ok=True)
-            self._lost(str(first), str(error), f"{self._suffix} has no form for it", "try another --to", Severity.ERROR)
+            self._lost(str(first), str(error), f"{self._suffix} cannot hold it", "try another --to", Severity.ERROR)
             return
         self._note(batch, path)
 
@@ -168,7 +168,7 @@ class _Writer:
             ids.append(self._next_id)
             self._next_id += 1
             for name in _only_as_text(record):
-                why = "it is no data but an object, of which only the description was kept"
+                why = "it is an object and not data: only its description was kept"
                 self._lost(
                     str(record.key), name, why, "record plain numbers, text, lists or mappings", Severity.WARNING
                 )
@@ -209,15 +209,15 @@ def _refuse_places(recording: Recording, place: Path, overwrite: bool) -> None:
     target = place.resolve()
     if target == source or source in target.parents or target in source.parents:
         raise UsageError(
-            f"{place} and {recording.title} lie in each other", "choose a place for OUT beside the recording"
+            f"{place} and {recording.title} contain each other", "choose a place for OUT beside the recording"
         )
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return
     if not overwrite:
-        raise UsageError(f"{place} exists and would be replaced", "choose another OUT, or say --overwrite")
+        raise UsageError(f"{place} exists and would be replaced", "choose another OUT, or add --overwrite")
     if not (place / JOURNAL).is_dir():
         raise UsageError(
-            f"{place} is no recording of rldbg, so it is not replaced", "remove it yourself, or choose another OUT"
+            f"{place} is not a recording of rldbg, so it is not replaced", "remove it yourself, or choose another OUT"
         )
 
 

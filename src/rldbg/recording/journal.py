@@ -150,7 +150,7 @@ def read_journals(tree: Tree) -> Journals:
 
 
 def _parsed(lines: Sequence[bytes]) -> list[Any]:
-    """The value of each line, None for what is no JSON: all at once, or one by one when a line is damaged."""
+    """The value of each line, None for what is not JSON: all at once, or one by one when a line is damaged."""
     try:
         values = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
         if len(values) == len(lines):

@@ -105,8 +105,8 @@ def _never_written(intent: Intent, is_alive: bool) -> Finding:
         "never-written",
         Severity.INFO if is_alive else Severity.ERROR,
         str(intent.key),
-        (f"{intent.journal}: handed over, then neither completed nor dropped",),
-        "its writer still runs and has not come to it yet"
+        (f"{intent.journal}: recorded, but neither written nor dropped",),
+        "its writer is still running and has not written it yet"
         if is_alive
         else "the process ended before its buffer was on disk (killed, crashed, or out of time at exit)",
         ("run rldbg verify again when the run has ended",)
@@ -121,7 +121,7 @@ def _dropped(record: Intent, reason: str) -> Finding:
         Severity.WARNING,
         str(record.key),
         (f"{record.journal}: {reason}",),
-        "the recorder gave this record up rather than hold up or harm training",
+        "the recorder dropped this record instead of blocking or harming training",
         ("raise buffer_bytes, record fewer kinds or steps, or use when_full='block'",),
     )
 
@@ -149,7 +149,7 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) 
             Severity.ERROR,
             tree.place(writer.journal),
             (who, writer.stopped),
-            "the recorder stopped itself; from there on this process recorded nothing",
+            "the recorder stopped itself; this process recorded nothing after that",
             ("fix what the reason names (disk space, permissions, budget) and record again",),
         )
     if not writer.is_closed:
@@ -160,7 +160,7 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) 
             "corrupt-file",
             Severity.ERROR,
             tree.place(writer.journal),
-            (f"lines {lines} are not what a journal holds",),
+            (f"lines {lines} are not journal lines",),
             "the journal was damaged after it was written; what these lines said is lost",
             (_COPY_AGAIN,),
         )

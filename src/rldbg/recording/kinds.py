@@ -27,9 +27,9 @@ class Mode(StrEnum):
 class Shape(StrEnum):
     """What a field holds."""
 
-    TOKENS = "B×T"  # ragged rows, one value a token of the whole sequence
-    RESPONSE = "B×R"  # one value a response token: padded [B, R], or ragged rows
-    SAMPLES = "B"  # one value a sample
+    TOKENS = "B×T"  # ragged rows, one value per token of the whole sequence
+    RESPONSE = "B×R"  # one value per response token: padded [B, R], or ragged rows
+    SAMPLES = "B"  # one value per sample
     TENSOR = "tensor"  # any shape
     NUMBER = "number"
     TEXT = "text"
@@ -76,7 +76,7 @@ _TRAJECTORY_FIELDS = (
         "extra_fields",
         Shape.DATA,
         optional=True,
-        meaning="one mapping a sample: task_id, score, temperature ...",
+        meaning="one mapping per sample: task_id, score, temperature ...",
     ),
 )
 _PARAMETER_FIELDS = (

@@ -51,7 +51,7 @@ def _has_journal(folder: Path) -> bool:
 
 
 def _recording_of_run(folder: Path) -> Path | None:
-    """Where the run in this folder recorded to; None when it is no run folder."""
+    """Where the run in this folder recorded to; None when it is not a run folder."""
     named = _named_recording(folder)
     if named is not None:
         return named

@@ -1,4 +1,4 @@
-"""bfloat16 and float8, which numpy has not, decoded exactly into float32."""
+"""bfloat16 and float8, which numpy does not have, decoded exactly into float32."""
 
 from functools import cache
 

@@ -132,9 +132,7 @@ class Recording:
         for entry in self.entries(*key[:4]):
             if entry.key == key:
                 return self.read_entry(entry)
-        raise IncompleteDataError(
-            f"{self.title} has no record of {key}", f"rldbg show {self.title} lists what there is"
-        )
+        raise IncompleteDataError(f"{self.title} has no record of {key}", f"rldbg show {self.title} lists its records")
 
     def read_entry(self, entry: Entry) -> Record:
         """A listed record; the files read last are kept, so that the records of one file cost one load."""

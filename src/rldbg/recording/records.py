@@ -79,7 +79,7 @@ class Ragged:
         return padded
 
 
-# dtypes that numpy has not: stored as raw integers of the same width, with the name of the real type beside them.
+# dtypes that numpy does not have: stored as raw integers of the same width, with the name of the real type beside them.
 ENCODED_DTYPES: Mapping[str, type] = {
     "bfloat16": np.uint16,
     "float8_e4m3fn": np.uint8,
@@ -92,7 +92,7 @@ ENCODED_DTYPES: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class EncodedArray:
-    """An array of a dtype that numpy has not (bfloat16, float8): the raw bits and the real type's name."""
+    """An array of a dtype that numpy does not have (bfloat16, float8): the raw bits and the real type's name."""
 
     bits: np.ndarray
     dtype: str
@@ -156,7 +156,7 @@ class Record:
         return iter(value if isinstance(value, Ragged) else self.array(name))
 
     def dtype(self, name: str) -> str:
-        """The dtype the writer had, by its usual name; `object` for data that is no array."""
+        """The dtype the writer had, by its usual name; `object` for data that is not an array."""
         value = self.fields[name]
         if isinstance(value, Ragged):
             value = value.values

@@ -52,7 +52,7 @@ class RemoteTree:
         """The file's copy on this machine, fetched when it is not there yet."""
         info = self._found.get(name)
         if info is None:
-            raise IncompleteDataError(f"{self.place(name)}: there is no such file", f"rldbg show {self.title}")
+            raise IncompleteDataError(f"{self.place(name)}: no such file", f"rldbg show {self.title}")
         version = [str(info.get(key)) for key in _VERSION_KEYS if info.get(key) is not None]
         identity = "\0".join([self._url, name, str(info.get("size")), *version])
         digest = blake2b(identity.encode(), digest_size=12).hexdigest()

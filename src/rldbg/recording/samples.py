@@ -17,7 +17,7 @@ _ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """What one record says about the sample: the fields that have a row a sample, cut to this one's."""
+    """What one record says about the sample: the fields that have one row per sample, cut to this one's."""
 
     key: RecordKey
     row: int
@@ -79,7 +79,7 @@ def only_tokens(row: SampleRow) -> list[SampleRow]:
 
 
 def row_fields(record: Record, row: int) -> dict[str, Any]:
-    """A record's per-sample fields, and those of `extra` that have one value a sample, cut to one row."""
+    """A record's per-sample fields, and those of `extra` that have one value per sample, cut to one row."""
     everything = {**record.extra, **record.fields}
     return {name: value[row] for name, value in everything.items() if _has_rows(record, name, value)}
 

@@ -158,6 +158,6 @@ def _uncounted(title: str, records: int) -> Finding:
         Severity.INFO,
         title,
         (f"{records} records were not opened to count their samples",),
-        "counting them all would take too long for a first look; the number of samples is a lower bound",
+        "counting all of them would take too long here; the number of samples is a lower bound",
         (f"rldbg show {title} --step N counts one step",),
     )

@@ -39,7 +39,7 @@ def verify(recording: RecordSource) -> list[Finding]:
 
 
 def is_unreadable_whole(recording: RecordSource, findings: Iterable[Finding]) -> bool:
-    """Whether not one record can be read: then there is nothing to work on at all."""
+    """Whether no record can be read: then there is nothing to work on."""
     broken = {finding.where for finding in findings if finding.id in _BROKEN}
     return {recording.tree.place(entry.file) for entry in recording.listing.entries} <= broken
 
@@ -83,7 +83,7 @@ def _bad_checksums(recording: RecordSource, known: set[str]) -> Iterator[Finding
             yield damage(where, error)
             continue
         if members:
-            yield corrupt(where, f"the checksum of {_some(members)} does not fit its bytes")
+            yield corrupt(where, f"the checksum of {_some(members)} does not match its bytes")
 
 
 def corrupt(where: str, evidence: str) -> Finding:
@@ -106,7 +106,7 @@ def damage(where: str, error: IncompleteDataError) -> Finding:
         Severity.ERROR,
         where,
         (error.message.removeprefix(f"{where}: "),),
-        "the file wants to run code when it is loaded; nothing of it was run"
+        "the file would run code when it is loaded; nothing was run"
         if hostile
         else "the file is damaged, unfinished, or not what its name says",
         (error.hint,),
@@ -134,7 +134,7 @@ def _empty_ids(title: str, kind: str, keys: list[RecordKey]) -> Finding:
         Severity.WARNING,
         f"{title}: {kind}",
         (f"{_counted(keys, 'record')}: {_some(keys)}",),
-        "the rows of these records do not say which sample they are, so they can be aligned by content only",
+        "these records have no sample ids, so their rows can be aligned by content only",
         ("pass samples= to Recorder.record()",),
     )
 
@@ -145,7 +145,7 @@ def _no_ids(title: str, kinds: list[str]) -> Finding:
         Severity.INFO,
         title,
         (f"kinds: {', '.join(kinds)}",),
-        "the framework does not write which sample a row of these kinds is, so they can be aligned by content only",
+        "the framework does not record sample ids for these kinds, so rows can be aligned by content only",
         ("record with rldbg.Recorder to have ids in every record",),
     )
 
@@ -156,7 +156,7 @@ def _empty_records(title: str, kind: str, keys: list[RecordKey]) -> Finding:
         Severity.INFO,
         f"{title}: {kind}",
         (f"{_counted(keys, 'record')}: {_some(keys)}",),
-        "these records hold no sample at all",
+        "these records have no samples",
         ("if samples were expected, look at the rollout or the filter before it",),
     )
 
@@ -196,7 +196,7 @@ def _missing(what: str, where: str, numbers: list[int], because: str) -> Finding
         f"missing-{what}",
         Severity.WARNING,
         where,
-        (f"{what} {_some(numbers)} not there; {because}",),
+        (f"{what} {_some(numbers)} missing; {because}",),
         "the process died, was filtered out, or its files were lost",
         ("look at that rank's log and journal, or copy its files again",),
     )
@@ -213,8 +213,8 @@ def duplicates(entries: Iterable[Entry]) -> Iterator[Finding]:
                 Severity.WARNING,
                 str(RecordKey._make(key)),
                 tuple(names[:_SHOWN]),
-                "several files claim to be this record; the first is the one that is read by key",
-                ("remove or move all but the right one",),
+                "several files hold this record; reading by key gives the first",
+                ("remove all but the right one",),
             )
 
 
@@ -235,8 +235,8 @@ def empty_recording(recording: RecordSource) -> Finding:
     other = recognised(recording.tree)
     if other is not None and other.name != recording.layout.name:
         cause = f"these files are not in the layout {recording.layout.name}, but in {other.name}"
-        fix = f"leave --layout out, or say --layout {other.name}"
-    return Finding("empty-recording", Severity.ERROR, recording.title, ("there is no record in it",), cause, (fix,))
+        fix = f"omit --layout, or give --layout {other.name}"
+    return Finding("empty-recording", Severity.ERROR, recording.title, ("it has no records",), cause, (fix,))
 
 
 def _counted(things: Sequence[object], name: str) -> str:

@@ -46,7 +46,7 @@ class ReplayRollout:
             if format is not None and not entry.file.endswith(f".{format}"):
                 raise UsageError(
                     f"trajectory_format is {format}, but {self.path} holds {entry.file}",
-                    "leave trajectory_format out to have it found by the file",
+                    "omit trajectory_format to detect it from the file",
                 )
 
     @property
@@ -107,7 +107,7 @@ class ReplayRollout:
         return IncompleteDataError(
             f"{self.path} has no trajectory (group_id={sample.group_id!r}, run_id={sample.run_id}) "
             f"at step {step}; {found}",
-            "replay with the data, seed and sizes of the recorded run, or pass --allow-partial to leave it out",
+            "replay with the data, seed and sizes of the recorded run, or pass --allow-partial to skip it",
         )
 
     def _check_prompt(self, trajectory: Trajectory, prompt: np.ndarray, step: int) -> None:
@@ -132,7 +132,7 @@ def trajectories_of(record: Record) -> Iterator[Trajectory]:
     """The rows of a record as trajectories."""
     if not record.samples:
         raise IncompleteDataError(
-            f"{record.source or record.key} names no samples: nothing can be matched by (group_id, run_id)",
+            f"{record.source or record.key} has no sample ids: nothing can be matched by (group_id, run_id)",
             "record with group_id and run_id in each trajectory's extra_fields",
         )
     for row, sample in enumerate(record.samples):

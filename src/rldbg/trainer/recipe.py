@@ -23,7 +23,7 @@ from rldbg.trainer.warm_start import StartingWeights
 if TYPE_CHECKING:
     from rldbg.recording import DebugBlock
 
-# Blocks of the seeds' recipes that say nothing to this trainer.
+# Blocks of other frameworks' recipes that mean nothing to this trainer.
 _FOREIGN_BLOCKS = frozenset({"hydra"})
 
 
@@ -87,7 +87,7 @@ def _rollout(block: Mapping[str, Any] | None, source: str, allow_partial: bool) 
         )
     workers = worker.resource.get("num_workers", RolloutSettings().workers)
     if not isinstance(workers, int) or workers < 1:
-        raise UsageError(f"{source}: rollout_worker.resource.num_workers is {workers!r}", "use a whole number above 0")
+        raise UsageError(f"{source}: rollout_worker.resource.num_workers is {workers!r}", "use an integer above 0")
     return RolloutSettings(
         replay_from=worker.trajectory_load_path if replays else None,
         replay_format=worker.trajectory_format,

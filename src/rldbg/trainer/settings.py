@@ -34,7 +34,7 @@ class DataSettings:
     __pydantic_config__: ClassVar = CLOSED
 
     task: str = "arithmetic"
-    """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} a line (and an "id", if the rows have one)."""
+    """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} per line (and an "id", if the rows have one)."""
     operators: str = "+-*"
     """Which problems there are: a op b for each of these."""
     largest: int = 9

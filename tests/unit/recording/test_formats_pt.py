@@ -287,7 +287,7 @@ def test_changed_bytes_of_a_storage_are_found_by_verify(tmp_path):
 
 
 def test_missing_file_names_itself(tmp_path):
-    with pytest.raises(IncompleteDataError, match=r"nothing\.pt: there is no such file"):
+    with pytest.raises(IncompleteDataError, match=r"nothing\.pt: no such file"):
         load_pt(tmp_path / "nothing.pt")
 
 

@@ -229,7 +229,7 @@ def test_the_wrong_layout_says_which_one_it_is(tmp_path):
     recording = rldbg.open(tmp_path, "slime")
     for findings in (recording.summary().health, recording.verify()):
         empty = next(finding for finding in findings if finding.id == "empty-recording")
-        assert empty.fix == ("leave --layout out, or say --layout nexrl",)
+        assert empty.fix == ("omit --layout, or give --layout nexrl",)
     with pytest.raises(UsageError) as error:
         rldbg.open(tmp_path, "nexlr")
     assert error.value.hint.startswith("did you mean nexrl?")

@@ -144,7 +144,7 @@ def test_another_reference_than_the_one_asked_for(project):
         ("raising", RldbgError, "KeyError: 'no such thing'"),
         ("vector", RldbgError, r"a tensor of shape \[6, 8\]"),
         ("number", RldbgError, "returned 1.0"),
-        ("unknown", UsageError, "asks for 'kl_reference', which a saved batch has not"),
+        ("unknown", UsageError, "asks for 'kl_reference', which a saved batch does not have"),
         ("of_logits", UsageError, "asks for logits"),
         ("constant", UsageError, "is a int, not a function"),
         ("missing", UsageError, "has no 'missing'"),

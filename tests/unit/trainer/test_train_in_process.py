@@ -94,6 +94,14 @@ def test_a_replay_gives_the_same_losses_and_parameters_as_the_run_it_replays(tra
     assert same_parameters(first, second, 1)
 
 
+def test_a_run_records_its_tokenizer(base_run):
+    recording = rldbg.open(base_run)
+    sample = recording.sample(recording.samples(0, "trajectory")[0], 0, "trajectory")
+    texts = TokenText(find_tokenizer(recording)).of(sample.find("tokens").tolist())
+    assert "".join(texts[:-1]).replace("<eos>", "").isascii() and "=" in texts
+    assert texts == [CharacterTokenizer().decode([token]) or "<eos>" for token in sample.find("tokens").tolist()]
+
+
 def changed_copy(run, target, change):
     """The run's trajectories, with one thing changed, as a recording of their own."""
     with rldbg.Recorder(target) as recorder:

@@ -117,7 +117,7 @@ def _key(key: Any) -> str:
 def _restore(root: Any, place: str, positions: Any) -> None:
     """Put NaN back at these flat positions of the value at this place."""
     if not isinstance(positions, list) or not all(type(item) is int and item >= 0 for item in positions):
-        raise Malformed(f"positions of NaN in {place!r:.60} are not whole numbers")
+        raise Malformed(f"positions of NaN in {place!r:.60} are not integers")
     *parents, last = split(place)
     for part in parents:
         root = root[int(part)] if isinstance(root, list) else root[part]

@@ -45,7 +45,7 @@ def reading(name: str | Path) -> Iterator[None]:
     except Malformed as error:
         raise IncompleteDataError(f"{name}: {error.reason}", error.hint) from error
     except FileNotFoundError as error:
-        raise IncompleteDataError(f"{name}: there is no such file", "rldbg show DIR lists what there is") from error
+        raise IncompleteDataError(f"{name}: no such file", "rldbg show DIR lists its records") from error
     except (PermissionError, IsADirectoryError) as error:
         raise IncompleteDataError(f"{name}: {error.strerror}", "give the path of a file you may read") from error
     except _DECODER_ERRORS as error:

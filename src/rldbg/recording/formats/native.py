@@ -91,7 +91,7 @@ def encode(records: Sequence[Record]) -> tuple[bytes, list[memoryview]]:
     samples = ",".join(_samples_text(record.samples) for record in records if record.samples)
     hashes = ",".join(_hashes_text(_hashes_of(record)) for record in records if record.samples)
     text = f'{ENCODE_JSON(metadata)[:-1]},"samples":[{samples}],"prompt_hashes":[{hashes}]}}'
-    if not text.isascii():  # half a surrogate pair is no UTF-8, but JSON has an escape for it
+    if not text.isascii():  # half a surrogate pair is not UTF-8, but JSON has an escape for it
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     header = encode_header(infos, {METADATA_KEY: text})
     return header, [part.view(np.uint8).data for _, _, parts in columns for part in parts if part.nbytes]
@@ -232,7 +232,7 @@ def _item_bytes(parts: list[np.ndarray]) -> int:
 
 
 def _hashes_of(record: Record) -> tuple[str, ...]:
-    """One hash a sample; the empty text where a record has samples but no hashes."""
+    """One hash per sample; the empty text where a record has samples but no hashes."""
     return (record.prompt_hashes or ("",) * len(record.samples))[: len(record.samples)]
 
 

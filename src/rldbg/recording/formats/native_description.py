@@ -37,7 +37,7 @@ def checked_description(metadata: Any, tensors: Mapping[str, np.ndarray | Encode
         raise Malformed("it does not describe as many rows and samples as it has micro-batches")
     for name, field in _take(metadata, "fields", lambda value: isinstance(value, dict)).items():
         if not isinstance(field, dict):
-            raise Malformed(f"its description of field {name!r:.60} makes no sense")
+            raise Malformed(f"its description of field {name!r:.60} is not valid")
         _check_field(name, field, count, tensors)
     return metadata
 
@@ -76,7 +76,7 @@ def _check_field(
 
 def _take(metadata: dict[str, Any], name: str, is_valid: Callable[[Any], bool]) -> Any:
     if name not in metadata or not is_valid(metadata[name]):
-        raise Malformed(f"its description of {name} makes no sense: {metadata.get(name)!r:.60}")
+        raise Malformed(f"its description of {name} is not valid: {metadata.get(name)!r:.60}")
     return metadata[name]
 
 

@@ -202,12 +202,12 @@ def _text(own: dict[str, Any], name: str) -> str:
 def _coordinates(own: dict[str, Any]) -> dict[str, int]:
     value = own.get("coordinates", {})
     if not isinstance(value, dict) or not all(type(item) is int for item in value.values()):
-        raise Malformed(f"{OWN_KEY}.coordinates are not whole numbers")
+        raise Malformed(f"{OWN_KEY}.coordinates are not integers")
     return value
 
 
 def _version(own: dict[str, Any]) -> int | None:
     value = own.get("policy_version")
     if value is not None and type(value) is not int:
-        raise Malformed(f"{OWN_KEY}.policy_version is not a whole number")
+        raise Malformed(f"{OWN_KEY}.policy_version is not an integer")
     return value

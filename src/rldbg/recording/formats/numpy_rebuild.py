@@ -121,6 +121,6 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def refuse_odd_bools(values: np.ndarray) -> None:
-    """Bytes other than 0 and 1 are no bools; numpy would answer differently for each way of asking."""
+    """Bytes other than 0 and 1 are not bools; numpy would answer differently for each way of asking."""
     if values.dtype == np.bool_ and values.size and int(values.view(np.uint8).max()) > 1:
         raise Malformed("a bool array holds bytes other than 0 and 1")

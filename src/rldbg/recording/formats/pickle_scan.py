@@ -5,7 +5,7 @@ a dictionary key overflows the stack), and makes any number of objects. The walk
 unpickler's stack that holds nothing but nesting depths.
 
 On the way, lists of numbers can be taken out as arrays: the pickle then refers to them by persistent ids that are
-whole numbers, and no Python object is ever made for each number.
+integers, and no Python object is ever made for each number.
 """
 
 import struct
@@ -117,7 +117,7 @@ class PickleScan:
         return table
 
     def _unknown(self, position: int) -> int:
-        raise Malformed(f"opcode {self._data[position]:#04x} at byte {position} has no place in a dump")
+        raise Malformed(f"opcode {self._data[position]:#04x} at byte {position} is not allowed in a dump")
 
     # Leaves: one more value, nothing nested.
 
@@ -148,7 +148,7 @@ class PickleScan:
 
     def _skip(self, position: int, size: int) -> int:
         if size > len(self._data) - position:
-            raise Malformed(f"the pickle claims {size} more bytes at byte {position}, and has not")
+            raise Malformed(f"the pickle claims {size} more bytes at byte {position} than there are")
         return position + size
 
     def _count_long(self, is_long: bool) -> None:

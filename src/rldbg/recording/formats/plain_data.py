@@ -1,4 +1,4 @@
-"""Data as the seeds write it (numbers, text, lists, dictionaries), and `typed`: what that form does not tell.
+"""Data as NexRL writes it (numbers, text, lists, dictionaries), and `typed`: what that form does not tell.
 
 `typed` names each such value by its path (the field, then rows and keys, joined by `/` as in a JSON pointer) and says
 {"dtype", "shape"} of an array, {"dtype", "lengths"} of ragged rows, or {"value"}: the whole value as tagged JSON.
@@ -29,7 +29,7 @@ def split(place: str) -> list[str]:
 
 
 def plain(value: Any, path: Path, typed: Typed) -> Any:
-    """The value as the seeds write it; what it takes to get the value back is added to `typed`."""
+    """The value as NexRL writes it; what it takes to get the value back is added to `typed`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -73,7 +73,7 @@ def _numbers(value: np.ndarray | EncodedArray) -> Any:
 
 
 def with_lists(value: Any) -> Any:
-    """Plain data as it was written: readers may give long lists of numbers as arrays, which plain data has not."""
+    """Plain data as it was written: with lists, where readers may give long lists of numbers as arrays."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, dict):

@@ -124,5 +124,5 @@ def _open_archive(data: memoryview) -> ZipArchive:
 def _pickle_member(archive: ZipArchive) -> str:
     found = [name for name in archive.members if name == "data.pkl" or name.endswith("/data.pkl")]
     if not found:
-        raise Malformed("a zip file without data.pkl", "it is no torch.save file; TorchScript archives are not data")
+        raise Malformed("a zip file without data.pkl", "it is not a torch.save file; TorchScript archives are not data")
     return min(found, key=len)

@@ -41,7 +41,7 @@ def dump_pt(value: Any, target: Path | str | BinaryIO) -> None:
 
 
 def _write_all(descriptor: int, buffers: list[memoryview]) -> None:
-    """Many buffers a call: a file of lists has thousands of small ones."""
+    """Many buffers per call: a file of lists has thousands of small ones."""
     first = 0
     while first < len(buffers):
         written = os.writev(descriptor, buffers[first : first + _BUFFERS_A_CALL])

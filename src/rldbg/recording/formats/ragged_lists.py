@@ -1,4 +1,4 @@
-"""Lists of lists of numbers, which is how the seeds store tokens and log probs, into ragged arrays."""
+"""Lists of lists of numbers, which is how NexRL stores tokens and log probs, into ragged arrays."""
 
 from array import array
 from collections.abc import Sequence

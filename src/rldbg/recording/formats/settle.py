@@ -43,7 +43,7 @@ class _Settling:
         if depth > _MAX_DEPTH:
             raise Malformed(f"data nested deeper than {_MAX_DEPTH} levels")
         if key in self._open:
-            if isinstance(value, Opaque):  # objects know their parents; data that holds itself is no data
+            if isinstance(value, Opaque):  # objects know their parents; data that holds itself is not data
                 return repr(value), 1, 0
             raise Malformed("data that contains itself")
         self._open.add(key)

@@ -101,7 +101,7 @@ def _directory(buffer: memoryview) -> Iterator[Member]:
             raise Malformed("the zip directory ends in the middle of an entry")
         fields = _ENTRY.unpack_from(buffer, position)
         if fields[0] != b"PK\x01\x02":
-            raise Malformed("the zip directory holds something that is no entry")
+            raise Malformed("the zip directory holds something that is not an entry")
         flags, method = fields[3], fields[4]
         crc32, packed_size, size = fields[7:10]
         name_length, extra_length, comment_length = fields[10:13]

@@ -101,11 +101,11 @@ def refuse_unrecognised(tree: Tree) -> Never:
     if inner:
         places = ", ".join(inner[:_SHOWN]) + (" ..." if len(inner) > _SHOWN else "")
         raise IncompleteDataError(
-            f"{tree.title} is no recording itself, but there are recordings below it: {places}",
+            f"{tree.title} is not a recording itself, but there are recordings below it: {places}",
             f"give one of them, for example {inner[0]}",
         )
     raise IncompleteDataError(
-        f"{tree.title} is no recording in a known layout: found {len(tree.files)} files such as {examples}. "
+        f"{tree.title} is not a recording in a known layout: found {len(tree.files)} files such as {examples}. "
         f"Looked for {looked_for}",
         "give the dump folder itself, or name its layout with --layout",
     )

@@ -56,7 +56,7 @@ class Layout(ABC):
     """One framework's way to lay out dumps. Stateless.
 
     A file is loaded once and may hold several records: `load` gives the file's content, `record` one record of it.
-    Both raise IncompleteDataError or Malformed with the reason when the file makes no sense.
+    Both raise IncompleteDataError or Malformed with the reason when the file is not valid.
     """
 
     name: ClassVar[str]

@@ -83,7 +83,7 @@ def unpadded(matrix: Any, keep: np.ndarray) -> Ragged:
 
 
 def numbers(values: Iterable[Any]) -> np.ndarray:
-    """One number a sample; NaN where there is none. A mapping counts by its score, as reward functions give it."""
+    """One number per sample; NaN where there is none. A mapping counts by its score, as reward functions give it."""
     return np.array([_number(value) for value in values], np.float64)
 
 

@@ -1,4 +1,4 @@
-"""JSON lines as frameworks write them: one object a line, bare NaN allowed, lines of any length."""
+"""JSON lines as frameworks write them: one object per line, bare NaN allowed, lines of any length."""
 
 import json
 from collections.abc import Iterable, Iterator

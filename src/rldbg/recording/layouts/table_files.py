@@ -1,8 +1,8 @@
-"""One record as a parquet file: a row a sample where the record has samples, so that any table tool can read it.
+"""One record as a parquet file: one row per sample where the record has samples, so that any table tool can read it.
 
-The schema's metadata `rldbg` is a JSON object: the record's identity, `fields`, and `data` for what is no array.
+The schema's metadata `rldbg` is a JSON object: the record's identity, `fields`, and `data` for what is not an array.
 A column is stored in one of three forms, told by its description {"form", "dtype", "shape"}:
-rows    a number or a list a sample; the row's own shape is `shape`
+rows    a number or a list per sample; the row's own shape is `shape`
 whole   one array for all samples, flat, in the first row; its shape is `shape`
 Values of dtypes that parquet has not are stored as raw bits, except bfloat16, which float32 holds exactly.
 """

@@ -1,8 +1,8 @@
 """CUDA tensors on their way to host memory, without making the training stream or thread wait for the bus.
 
 The caller's stream pays for a clone on the device. A side stream then copies the clones into pinned memory while
-training goes on. When the clones not yet copied would exceed the device buffer, the caller's stream waits for the copy
-of its own tensors instead; the thread does not.
+training continues. When the clones not yet copied would exceed the device buffer, the caller's stream waits for the
+copy of its own tensors instead; the thread does not.
 """
 
 import itertools

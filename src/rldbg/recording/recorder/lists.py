@@ -1,4 +1,4 @@
-"""Python lists of numbers into arrays, at a few nanoseconds a value, straight into the memory given.
+"""Python lists of numbers into arrays, at a few nanoseconds per value, straight into the memory given.
 
 `struct.pack_into` is the fastest checked conversion the standard library has (half of numpy's time), and `bytearray`
 beats it for small integers such as masks. A type is tried, and the next wider one when a value does not fit it.

@@ -163,7 +163,7 @@ def _describe(item: _Selected, is_flat: bool) -> _Described:
 def _unfold(
     field: str, mode: ParameterMode, facts: Sequence[dict[str, Any]], fields: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The writer thread's part: one record a parameter, with its statistics."""
+    """The writer thread's part: one record per parameter, with its statistics."""
     return [_complete(field, mode, about, value) for about, value in zip(facts, fields.values(), strict=True)]
 
 

@@ -217,7 +217,7 @@ class Pipeline:
     def _complain_of(self, record: QueuedRecord) -> None:
         key, samples = record.header.key, record.header.samples
         for problem in schema.problems(key.kind, record.snapshot.fields, len(samples)):
-            self._warn_once(problem, f"{problem} (step {key.step}); recorded as it is")
+            self._warn_once(problem, f"{problem} (step {key.step}); recorded unchanged")
 
     def _send(self, batches: list[Batch]) -> None:
         for batch in batches:

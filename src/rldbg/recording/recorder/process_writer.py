@@ -59,7 +59,7 @@ class ProcessWriter:
     def hand_over(self, header: RecordHeader, fields: Mapping[str, Any]) -> None:
         """Notes the record in the journal, copies its fields and returns; a record that cannot be kept is a drop."""
         if self._turn_of == threading.get_ident():
-            self._warn_once("signal", f"{header.key} was recorded by a signal handler amid another: left out")
+            self._warn_once("signal", f"{header.key} was recorded by a signal handler during another: not recorded")
             return
         # One thread at a time takes memory: two that hold half of it each could wait for each other forever.
         with self._turn:
@@ -110,11 +110,11 @@ class ProcessWriter:
         return finished
 
     def stop(self, reason: str) -> None:
-        """Ends recording for good and says so once; training goes on."""
+        """Ends recording for good and says so once; training continues."""
         if not self._stop_once.acquire(blocking=False):
             return
         self.stopped = reason
-        self._warn_once("stop", f"recording stopped, training goes on: {reason}")
+        self._warn_once("stop", f"recording stopped, training continues: {reason}")
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 

@@ -29,7 +29,7 @@ class Recorder:
     """Records what a training process knows, while it trains.
 
     record() returns as soon as it has a copy: the caller may overwrite its tensors at once. Threads write the files.
-    A recorder that meets an error stops itself, says so once, and training goes on.
+    A recorder that meets an error stops itself, says so once, and training continues.
     """
 
     def __init__(self, directory: Path | str, *, identity: Identity | None = None, **settings: Any) -> None:
@@ -80,8 +80,8 @@ class Recorder:
     ) -> None:
         """Records one kind of one step.
 
-        `samples` are (group_id, run_id) pairs, one a row; trajectories may name them in their extra fields instead.
-        Trajectories are given as columns, or as `trajectories=[...]`, one mapping or object a sample.
+        `samples` are (group_id, run_id) pairs, one per row; trajectories may name them in their extra fields instead.
+        Trajectories are given as columns, or as `trajectories=[...]`, one mapping or object per sample.
         """
         try:
             if self.wants(kind, step):
@@ -147,8 +147,8 @@ class Recorder:
             self._writer = ProcessWriter(self.settings, identity, self._warn_once)
             self._process_end = ProcessEnd(finish=self._finish, on_signal=self._flush_for_signal)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
-            self._unopened = f"{self.settings.directory} cannot be recorded to: {error}"
-            self._warn_once("stop", f"recording is off, training goes on: {self._unopened}")
+            self._unopened = f"{self.settings.directory} cannot be used for recording: {error}"
+            self._warn_once("stop", f"recording is off, training continues: {self._unopened}")
         return self._writer
 
     def _own_writer(self) -> ProcessWriter | None:
@@ -175,7 +175,7 @@ class Recorder:
         try:
             return index(step)
         except TypeError:
-            self._warn_once(f"step {step!r}", f"a step is a whole number, not {step!r}: left out")
+            self._warn_once(f"step {step!r}", f"invalid step: {step!r} (expected an integer); not recorded")
             return None
 
     def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:

@@ -1,4 +1,4 @@
-"""Trajectories as rollouts have them, one object a sample, turned into columns; and the hashes of their prompts."""
+"""Trajectories as rollouts have them, one object per sample, turned into columns; and the hashes of their prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _ROWS_AT_ONCE = 64
 
 
 def columns(trajectories: Sequence[Any]) -> dict[str, Any]:
-    """One list a field from one object a sample: mappings, or objects with attributes and perhaps `extra_fields`."""
+    """One list per field from one object per sample: mappings, or objects that may have `extra_fields`."""
     fields: dict[str, Any] = {}
     extras = [dict(_member(item, "extra_fields", {}) or {}) for item in trajectories]
     for name in (*_PER_TOKEN, "reward", "is_val"):

@@ -79,7 +79,7 @@ def _check(trajectories: Sequence[Trajectory], title: str) -> None:
             raise IncompleteDataError(f"sample {item.sample} of {title} has {what}", "make the batch without that row")
         if item.logprobs is None or np.isnan(item.logprobs[item.loss_mask != 0]).any():
             raise IncompleteDataError(
-                f"sample {item.sample} of {title} has no log probs", "a loss needs the rollout's log probs: record them"
+                f"sample {item.sample} of {title} has no log probs", "record the rollout's log probs: a loss needs them"
             )
 
 

@@ -91,7 +91,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise PrerequisiteError("torch sees no GPU", "leave --device out, or give --device cpu")
+        raise PrerequisiteError("torch sees no GPU", "omit --device, or give --device cpu")
     if wanted == "cpu" or not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())

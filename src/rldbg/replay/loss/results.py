@@ -98,5 +98,5 @@ class LossReport:
         named = self.references[nearest.reference]
         if nearest.verdict == "proportional":
             return f"{self.loss} is {nearest.factor:.6g} times {named}"
-        near = "" if isnan(nearest.cosine) else f"; nearest is {named}, cosine {nearest.cosine:.6f}"
+        near = "" if isnan(nearest.cosine) else f"; the nearest is {named}, cosine {nearest.cosine:.6f}"
         return f"{self.loss} equals none of the references{near}"

@@ -89,7 +89,7 @@ class UserLoss:
         except Exception as error:  # border 3 of 3: the user's function may raise anything
             raise LossRaised(
                 f"{self.name} raised {type(error).__name__}\n{user_traceback(error)}",
-                "mend it; --pdb stops at its beginning, and breakpoint() works inside",
+                "fix it; --pdb stops at its beginning, and breakpoint() works inside",
             ) from error
         return _one_number(returned, self.name)
 
@@ -109,7 +109,7 @@ class UserLoss:
             if name is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
                 bound[parameter.name] = name
             elif parameter.default is parameter.empty:
-                raise UsageError(f"{self.name} asks for {parameter.name!r}, which a saved batch has not", _hint())
+                raise UsageError(f"{self.name} asks for {parameter.name!r}, which a saved batch does not have", _hint())
         if not bound:
             raise UsageError(f"{self.name} asks for nothing of the batch", _hint())
         return bound
