@@ -8,7 +8,8 @@ import pytest
 import rldbg
 from rldbg.analysis import compare
 from rldbg.core import IncompleteDataError, Run, UsageError
-from rldbg.trainer import train
+from rldbg.recording.token_text import TokenText, find_tokenizer
+from rldbg.trainer import CharacterTokenizer, train
 
 SELF_HOSTED = {
     "trajectory",
