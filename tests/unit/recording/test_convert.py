@@ -190,7 +190,7 @@ def test_a_folder_that_is_no_recording_is_never_replaced(tmp_path):
     peer_dumps.nexrl(tmp_path / "dump", ranks=1, micros=1)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("...")
-    with pytest.raises(UsageError, match="no recording"):
+    with pytest.raises(UsageError, match="not a recording"):
         convert(open_recording(tmp_path / "dump"), tmp_path / "thesis", "safetensors", overwrite=True)
     with pytest.raises(UsageError, match="in each other"):
         convert(open_recording(tmp_path / "dump"), tmp_path / "dump" / "copy", "safetensors")
