@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.document_report import report_lines
     from rldbg.analysis.explain import nearest_text
     from rldbg.analysis.html import html_report
-    from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference
+    from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
@@ -24,6 +24,7 @@ __all__ = [
     "Stage",
     "Tolerance",
     "Tolerances",
+    "Verdict",
     "check",
     "compare",
     "html_report",
@@ -38,7 +39,7 @@ _MODULES = {
     "document_report": ("report_lines",),
     "explain": ("nearest_text",),
     "html": ("html_report",),
-    "results": ("COMPARISON_FINDINGS", "VERDICTS", "Comparison", "FieldResult", "FirstDifference"),
+    "results": ("COMPARISON_FINDINGS", "VERDICTS", "Comparison", "FieldResult", "FirstDifference", "Verdict"),
     "stages": ("Stage", "stage_of"),
     "tolerances": ("Tolerance", "Tolerances"),
 }

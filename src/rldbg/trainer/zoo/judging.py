@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rldbg.analysis.results import Verdict
+    from rldbg.analysis import Verdict
 
 
 def failed_checks(recording: Path) -> tuple[str, ...]:
