@@ -18,7 +18,7 @@ ANSWER_LIMIT = 60_000
 _STATISTICS_LIMIT = 50_000_000
 
 
-class Answer:
+class JsonText:
     """The result of an evaluation, whose repr is JSON: what every debugger in between passes on untouched."""
 
     def __init__(self, body: dict[str, Any]) -> None:
@@ -28,29 +28,29 @@ class Answer:
         return json.dumps(self.body)
 
 
-def answer(value: Any, limit: int = ANSWER_LIMIT) -> Answer:
+def answer(value: Any, limit: int = ANSWER_LIMIT) -> JsonText:
     """`value` as text, and as JSON data where it is plain and small enough to compare between ranks."""
     body = describe(value, limit)
-    while len(repr(Answer(body))) > ANSWER_LIMIT:
+    while len(repr(JsonText(body))) > ANSWER_LIMIT:
         # Quotes, backslashes and other alphabets take up to six times their room in JSON.
         limit //= 2
         body = describe(value, limit)
     if type(value) in (bool, int, float, str, type(None)) and len(body["text"]) < 1_000:
         body["data"] = value if not isinstance(value, float) or math.isfinite(value) else None
-    return Answer(body)
+    return JsonText(body)
 
 
-def answers(values: dict[str, Any]) -> Answer:
+def answers(values: dict[str, Any]) -> JsonText:
     """Several named values at once: one message instead of one each."""
     limit = min(max(ANSWER_LIMIT // max(len(values), 1), 200), TEXT_LIMIT)
     while True:
-        found = Answer({"values": {name: describe(value, limit) for name, value in values.items()}})
+        found = JsonText({"values": {name: describe(value, limit) for name, value in values.items()}})
         if len(repr(found)) <= ANSWER_LIMIT or limit <= 50:
             return found
         limit //= 2
 
 
-def source(file: str, first: int, last: int) -> Answer:
+def source(file: str, first: int, last: int) -> JsonText:
     """Lines of a file as this process sees it, as many as fit; `total` tells whether there are more."""
     lines = linecache.getlines(file)
     found: list[str] = []
@@ -60,10 +60,10 @@ def source(file: str, first: int, last: int) -> Answer:
         if size > ANSWER_LIMIT - 100:
             break
         found.append(line.rstrip("\n"))
-    return Answer({"lines": found, "total": len(lines)})
+    return JsonText({"lines": found, "total": len(lines)})
 
 
-def place(function: Any) -> Answer:
+def place(function: Any) -> JsonText:
     """Where a function begins to do something: what a breakpoint at its name means."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
@@ -73,7 +73,7 @@ def place(function: Any) -> Answer:
         raise TypeError(f"{type_name(function)} is no Python function")
     lines = [line for _, _, line in code.co_lines() if line]
     head = max(lines[0], code.co_firstlineno)
-    return Answer({"file": code.co_filename, "line": next((line for line in lines if line > head), head)})
+    return JsonText({"file": code.co_filename, "line": next((line for line in lines if line > head), head)})
 
 
 def describe(value: Any, limit: int = TEXT_LIMIT) -> dict[str, Any]:

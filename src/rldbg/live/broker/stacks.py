@@ -1,13 +1,18 @@
 """Where one process is: its agent's word first, py-spy where the interpreter cannot answer or C frames are wanted."""
 
+import asyncio
+import json
 import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message, WireError
 from rldbg.live.broker.processes import Process, ProcessTable
-from rldbg.live.broker.py_spy import dump, parse
 
 _PATIENCE_S = 3.0
+_PY_SPY_S = 15.0
 
 
 async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) -> Message:
@@ -39,7 +44,7 @@ async def _spy(process: Process, everyone: ProcessTable, wanted: Message) -> lis
     pid, host = int(process.facts.get("pid") or 0), process.facts.get("host")
     options = ["--native"] * bool(wanted.get("native"))
     if host == os.uname().nodename:
-        return await dump(pid, options)
+        return await py_spy_dump(pid, options)
     agents = (each.agent for each in everyone if each is not process and each.facts.get("host") == host)
     neighbour = next((agent for agent in agents if agent is not None), None)
     if neighbour is None:
@@ -50,4 +55,56 @@ async def _spy(process: Process, everyone: ProcessTable, wanted: Message) -> lis
         return str(error) or f"the agent next to it on {host} did not answer"
     if "threads" not in answer:
         return str(answer.get("reason"))
-    return parse(str(answer["threads"]))
+    return _parse(str(answer["threads"]))
+
+
+def _find_py_spy() -> str | None:
+    beside_python = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return beside_python or shutil.which("py-spy")
+
+
+async def py_spy_dump(pid: int, options: list[str]) -> list[Message] | str:
+    """The threads of a process of this host, in the agent's form; else the reason why not."""
+    tool = _find_py_spy()
+    if tool is None:
+        return "py-spy is not installed (pip install py-spy)"
+    child = await asyncio.create_subprocess_exec(
+        tool,
+        "dump",
+        "--json",
+        *options,
+        "--pid",
+        str(pid),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_PY_SPY_S):
+            text, complaint = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        return f"py-spy did not finish within {_PY_SPY_S:g} s"
+    if child.returncode:
+        words = complaint.decode("utf-8", "replace").strip().splitlines()
+        return f"py-spy: {words[-1] if words else 'failed'}"
+    return _parse(text)
+
+
+def _parse(text: bytes | str) -> list[Message] | str:
+    """py-spy's JSON as the agent would have put it: the main thread first, the agent's own threads left out."""
+    try:
+        threads = [_thread(thread) for thread in json.loads(text)]
+        users = [thread for thread in threads if not thread["thread"].startswith("rldbg-")]
+        return sorted(users, key=lambda thread: not thread["main"])
+    except (ValueError, KeyError) as error:
+        return f"py-spy said something else than expected: {error}"
+
+
+def _thread(thread: dict[str, Any]) -> Message:
+    frames = [
+        {"file": str(f.get("filename") or ""), "line": int(f.get("line") or 0), "function": str(f["name"])}
+        for f in thread.get("frames") or []
+    ]
+    name = str(thread.get("thread_name") or thread.get("thread_id"))
+    is_main = name == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
+    return {"thread": name, "main": is_main, "frames": frames}

@@ -18,7 +18,7 @@ from rldbg.live.broker.async_peer import Stream
 from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
-from rldbg.live.broker.py_spy import dump
+from rldbg.live.broker.stacks import py_spy_dump
 from rldbg.live.external_ray.dashboard import Dashboard, PausedWorker
 from rldbg.live.external_ray.injection import prepare_stop
 from rldbg.live.external_ray.legacy_listing import LegacySession, legacy_sessions
@@ -181,7 +181,7 @@ def _is_local(process: Process) -> bool:
 
 
 async def _place_from_outside(process: Process) -> tuple[str, int, str, str] | None:
-    threads = await dump(int(process.facts["pid"]), ["--nonblocking"])
+    threads = await py_spy_dump(int(process.facts["pid"]), ["--nonblocking"])
     return None if isinstance(threads, str) else paused_place(threads)
 
 

@@ -67,7 +67,7 @@ class PostMortemAdapterInside:
     async def forward(self, session: DebugSession, command: str, arguments: dict[str, Any]) -> Message:
         request = json.dumps({"seq": 1, "type": "request", "command": command, "arguments": arguments})
         handled = f"__import__('sys')._rldbg_post_mortem.handle(__import__('json').loads({request!r}))[0]"
-        result = await self._evaluate(session, f"__import__('sys')._rldbg_values.Answer({handled})")
+        result = await self._evaluate(session, f"__import__('sys')._rldbg_values.JsonText({handled})")
         try:
             response: Message = json.loads(result)
         except ValueError as error:
