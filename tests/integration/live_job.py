@@ -85,6 +85,8 @@ class LiveJob:
             if process.poll() is None:
                 process.kill()
             process.wait(PATIENCE_S)
+            if process.stdout is not None:
+                process.stdout.close()
         with contextlib.suppress(Exception):
             self.client.__exit__()
             stop_broker(self.run.path)

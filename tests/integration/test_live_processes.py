@@ -476,3 +476,45 @@ def test_one_line_is_enough_without_a_launcher(job):
     job.wait_stopped()
     assert "\n7\n" in job.rldbg("attach", "plain", "-c", "p here", "-c", "c").stdout
     assert "DONE" in output(process)
+
+
+SLOW_LINE = """
+import time
+def work():
+    breakpoint()
+    time.sleep(4)
+    done = True
+    return done
+work()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_step_goes_to_its_end_although_its_client_has_left(job, killed):
+    job.start(job.write("slow.py", SLOW_LINE))
+    job.wait_stopped()
+    line = job.ps()[0]["line"]
+    # WHEN a client asks for a step over a line that takes longer than the client stays
+    arguments = [sys.executable, "-m", "rldbg", "attach", "slow", "--run", str(job.run.path), "-c", "n"]
+    if killed:
+        client = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until(lambda: job.ps()[0]["state"] == "running", "the step")
+        client.kill()
+        client.wait()
+    else:
+        subprocess.run([*arguments, "--wait", "1"], stdin=subprocess.DEVNULL, check=True, capture_output=True)
+    # THEN the rank stops at the end of the step, for the next client
+    assert job.ps()[0]["state"] == "running"
+    until(lambda: job.ps()[0]["state"] == "stopped", "the end of the step")
+    assert job.ps()[0]["line"] == line + 1
+    job.client.request("continue", who="all")
+
+
+def test_a_jump_that_is_refused_leaves_the_rank_stopped(job):
+    job.start(job.write("train.py", STEPS))
+    job.wait_stopped()
+    before = job.ps()[0]["line"]
+    done = job.rldbg("attach", "train", "-c", "j 9999", "-c", "p 1 + 1", check=False)
+    assert done.returncode == 1 and "2" in done.stdout.splitlines()
+    assert (job.ps()[0]["state"], job.ps()[0]["line"]) == ("stopped", before)
+    job.client.request("continue", who="all")

@@ -101,7 +101,7 @@ def test_malformed_frames_are_survived(job, count):
             if rng.random() < 0.3:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert [p["who"] for p in job.ps()] == ["loop"]
-    until(lambda: len(broker.net_connections()) == before, "every bad connection to be closed")
+    until(lambda: len(broker.net_connections()) <= before, "every bad connection to be closed")
 
 
 @pytest.mark.parametrize("count", [pytest.param(300), pytest.param(10_000, marks=pytest.mark.soak)])

@@ -269,7 +269,9 @@ def spy_on(pid: int, options: list[str]) -> dict[str, Any]:
 
 
 def resolve_file(name: str) -> str:
-    """Under which path this process knows a file that somebody else names: as a loaded module has it, as given, under the working directory, or as a loaded module whose path ends alike (a
+    """The path under which this process knows a file that somebody else names.
+
+    As a loaded module has it, as given, under the working directory, or as a loaded module whose path ends alike (a
     copy in a Ray working directory, a container's mount); also a module's own name. Empty when nothing fits yet."""
     loaded = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     if "/" not in name and not name.endswith(".py"):

@@ -3,20 +3,27 @@
 import asyncio
 import gc
 
+import pytest
+
+from rldbg.core import UsageError
 from rldbg.live.broker.debug_session import DebugSession
 
 
 class _Debuggee:
-    """Answers every request with an empty body; `stop` reports a stopped thread."""
+    """Answers every request with an empty body, and refuses some; `stop` reports a stopped thread."""
 
-    def __init__(self):
+    def __init__(self, refuses=()):
         self._messages = asyncio.Queue()
+        self._refuses = refuses
+        self.asked = []
 
     async def receive(self):
         return await self._messages.get()
 
     def send(self, message):
-        self._messages.put_nowait({"type": "response", "request_seq": message["seq"], "success": True, "body": {}})
+        self.asked.append(message["command"])
+        success = message["command"] not in self._refuses
+        self._messages.put_nowait({"type": "response", "request_seq": message["seq"], "success": success, "body": {}})
 
     def stop(self, thread):
         self._messages.put_nowait({"type": "event", "event": "stopped", "body": {"threadId": thread}})
@@ -25,8 +32,8 @@ class _Debuggee:
         pass
 
 
-async def _session(prepare_stop):
-    debuggee, changed = _Debuggee(), asyncio.Event()
+async def _session(prepare_stop=None, **options):
+    debuggee, changed = _Debuggee(**options), asyncio.Event()
     session = DebugSession(debuggee, on_change=changed.set)
     session.prepare_stop = prepare_stop
     return debuggee, changed, session, asyncio.create_task(session.run())
@@ -71,3 +78,39 @@ def test_a_stop_is_shown_when_its_place_cannot_be_found(caplog):
 
     assert asyncio.run(scene()) == 7
     assert "stackFrames" in caplog.text
+
+
+def test_a_jump_that_is_refused_changes_nothing():
+    async def scene():
+        debuggee, changed, session, running = await _session(refuses=["goto"])
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        before = session.stop
+        # WHEN the debuggee refuses to jump
+        with pytest.raises(UsageError):
+            await session.request("goto", {"threadId": 1, "targetId": 1})
+        # THEN the process is stopped where it was, values can be read, and it can be resumed
+        assert session.stop is before and session.is_halting and not session.is_stepping
+        await session.request("evaluate", {"expression": "1"})
+        await session.request("continue", {"threadId": 1})
+        assert session.stop is None and not session.is_halting
+        running.cancel()
+        return debuggee.asked[-2:]
+
+    assert asyncio.run(scene()) == ["evaluate", "continue"]
+
+
+def test_a_step_under_way_is_known_until_it_stops():
+    async def scene():
+        debuggee, changed, session, running = await _session()
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        await session.request("next", {"threadId": 1})
+        stepping, changed_again = session.is_stepping, session.stops
+        debuggee.stop(1)
+        while session.stops == changed_again:
+            await asyncio.sleep(0)
+        running.cancel()
+        return stepping, session.is_stepping
+
+    assert asyncio.run(scene()) == (True, False)

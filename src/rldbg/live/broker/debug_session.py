@@ -107,6 +107,9 @@ class DebugSession:
         self._halt: Stop | None = None
         self.stops = 0
         self.ended = asyncio.Event()
+        # Whether a step is under way: whoever asked for it may leave, and its end is still a stop.
+        self.is_stepping = False
+        self._is_resuming = False
         self._stopped_threads: set[int] = set()
         self._initialized = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -130,8 +133,8 @@ class DebugSession:
 
     @property
     def is_halting(self) -> bool:
-        """Whether a thread stands, even if it is not yet known where."""
-        return self._halt is not None
+        """Whether a thread stands, even if it is not yet known where, or may stand again: a resume can be refused."""
+        return self._halt is not None or self._is_resuming
 
     async def attach(self, configure: Callable[["DebugSession"], Any], **arguments: Any) -> None:
         """The sequence every debuggee accepts; `configure` sends the breakpoints at its proper moment."""
@@ -187,13 +190,37 @@ class DebugSession:
         seq = self._seq
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[seq] = waiting
-        if command in _RESUMING:
-            self._resumed()
-        self._stream.send({"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)})
+        message = {"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)}
         try:
+            if command in _RESUMING:
+                return await self._resume(message, waiting, timeout_s)
+            self._stream.send(message)
             return await self._answer(waiting, command, timeout_s)
         finally:
             self._waiting.pop(seq, None)
+
+    async def _resume(self, message: Message, waiting: asyncio.Future[Message], timeout_s: float) -> Message:
+        """From now on it counts as running; when the debuggee refuses, it stands where it stood."""
+        command = message["command"]
+        before = (self.stop, self._halt, self.translation, set(self._stopped_threads))
+        self._resumed()
+        self._is_resuming, self.is_stepping = True, command != "continue"
+        # Before any later message is read: the next stop may come right behind the answer.
+        waiting.add_done_callback(lambda answered: self._resume_was_answered(answered, before))
+        try:
+            self._stream.send(message)
+            return await self._answer(waiting, command, timeout_s)
+        finally:
+            self._is_resuming = False
+
+    def _resume_was_answered(
+        self, answered: asyncio.Future[Message], before: "tuple[Stop | None, Stop | None, Translation | None, set[int]]"
+    ) -> None:
+        refused = not answered.cancelled() and answered.exception() is None and not answered.result().get("success")
+        if refused and self._halt is None and not self.ended.is_set():
+            self.stop, self._halt, self.translation, self._stopped_threads = before
+            self.is_stepping = False
+            self._on_change()
 
     async def _answer(self, waiting: asyncio.Future[Message], command: str, timeout_s: float) -> Message:
         """Waits; what the process is still busy with is then interrupted, or it would answer nothing ever after."""
@@ -241,6 +268,7 @@ class DebugSession:
         if event == "initialized":
             self._initialized.set()
         elif event == "stopped":
+            self.is_stepping = False
             self._stopped_threads.add(int(body.get("threadId", 0)))
             # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
             locating = asyncio.create_task(self._locate(body))
@@ -288,6 +316,7 @@ class DebugSession:
 
     def _end(self) -> None:
         self.stop = self._halt = None
+        self.is_stepping = False
         self.ended.set()
         # Whoever is in the middle of the handshake shall hear of the end, not wait for the beginning.
         self._initialized.set()

@@ -1,6 +1,7 @@
 """The debug sessions of all processes: opened on demand, held while needed, closed when nobody needs them.
 
-A session is needed while its process is stopped, while a client is attached, or while a breakpoint is set there.
+A session is needed while its process is stopped or steps, while a client is attached, or while a breakpoint is set
+there.
 """
 
 import asyncio
@@ -184,7 +185,7 @@ class DebugSessions:
         async with process.opening:
             session = process.session
             needed = process.users or process.declared or process.attached or self.breaks.concerns(process)
-            if session is None or needed or session.is_halting:
+            if session is None or needed or session.is_halting or session.is_stepping:
                 return
             if await self._close(process, session):
                 await process.wait_until(lambda: process.session is not session, _OPEN_S)
