@@ -59,6 +59,14 @@ def rldbg(*arguments, run=None, check=True, **options):
     return done
 
 
+def close_pipes(process):
+    """Of a process that has ended."""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
 class LiveJob:
     """A run folder with a broker, and the processes started in it."""
 
@@ -85,8 +93,7 @@ class LiveJob:
             if process.poll() is None:
                 process.kill()
             process.wait(PATIENCE_S)
-            if process.stdout is not None:
-                process.stdout.close()
+            close_pipes(process)
         with contextlib.suppress(Exception):
             self.client.__exit__()
             stop_broker(self.run.path)

@@ -211,6 +211,7 @@ def test_clients_killed_at_random_moments_leave_ranks_in_order(job, seed):
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        job.processes.append(client)
         client.stdin.write("\n".join(commands) + "\n")
         client.stdin.flush()
         until(lambda: all(_state_of(job, rank)["attached_by"] for rank in range(2)), "the client to be attached")
@@ -225,6 +226,14 @@ def test_clients_killed_at_random_moments_leave_ranks_in_order(job, seed):
                 assert broadcast(job.client, str(rank), "p 1 + 1").ok
                 job.client.request("continue", who=str(rank))
     job.write("stop", "")
+
+    def all_ended():
+        # A step that a killed client had asked for may have ended in a stop since.
+        for process in job.stopped():
+            job.client.request("continue", who=f"@{process['pid']}")
+        return all(process.poll() is not None for process in ranks)
+
+    until(all_ended, "the ranks' end")
     for process in ranks:
         assert "ENDED" in output(process)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from live_job import LiveJob, until
+from live_job import LiveJob, close_pipes, until
 
 from rldbg.live import diagnose_stacks
 
@@ -59,6 +59,7 @@ def theatre(tmp_path_factory):
         yield theatre
         theatre.process.kill()
         theatre.process.wait()
+        close_pipes(theatre.process)
 
 
 @pytest.fixture

@@ -298,6 +298,7 @@ def test_a_client_killed_while_stepping_leaves_the_rank_stopped(job):
         stdout=subprocess.PIPE,
         text=True,
     )
+    job.processes.append(client)
     client.stdin.write("p loss\n")
     client.stdin.flush()
     until(lambda: job.ps()[0]["attached_by"], "the client to be attached")
@@ -489,11 +490,18 @@ work()
 """
 
 
+def _stopped_line(job):
+    """Where the only process stands, once a client has seen it there."""
+    job.wait_stopped()
+    line = job.client.request("attach", who="all")["line"]
+    job.client.request("detach", who="all")
+    return line
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_step_goes_to_its_end_although_its_client_has_left(job, killed):
     job.start(job.write("slow.py", SLOW_LINE))
-    job.wait_stopped()
-    line = job.ps()[0]["line"]
+    line = _stopped_line(job)
     # WHEN a client asks for a step over a line that takes longer than the client stays
     arguments = [sys.executable, "-m", "rldbg", "attach", "slow", "--run", str(job.run.path), "-c", "n"]
     if killed:
@@ -512,8 +520,7 @@ def test_a_step_goes_to_its_end_although_its_client_has_left(job, killed):
 
 def test_a_jump_that_is_refused_leaves_the_rank_stopped(job):
     job.start(job.write("train.py", STEPS))
-    job.wait_stopped()
-    before = job.ps()[0]["line"]
+    before = _stopped_line(job)
     done = job.rldbg("attach", "train", "-c", "j 9999", "-c", "p 1 + 1", check=False)
     assert done.returncode == 1 and "2" in done.stdout.splitlines()
     assert (job.ps()[0]["state"], job.ps()[0]["line"]) == ("stopped", before)
