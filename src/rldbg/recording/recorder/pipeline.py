@@ -25,10 +25,10 @@ _SMALL_BYTES = 256 * 2**10
 _SMALL_TOGETHER = 16
 # What a step records is left alone until the step has ended, something asks for it, so much has come, or so long has
 # passed: until then the interpreter belongs to the trainer, which right after a step hands its weights on.
-_PATIENCE_S = 0.5
+_WAIT_S = 0.5
 _AFTER_STEP_S = 0.05
 _AT_ONCE_S = 0.0
-_PATIENCE_BYTES = 16 * 2**20
+_WAIT_BYTES = 16 * 2**20
 _BURST_S = 0.001
 
 
@@ -45,7 +45,7 @@ class _Finished(NamedTuple):
     batches: list[Batch]
 
 
-class _Relieve(NamedTuple):
+class _WriteGathered(NamedTuple):
     """The buffer is full: write what is gathered."""
 
 
@@ -53,7 +53,7 @@ class _Close(NamedTuple):
     """Nothing comes after this."""
 
 
-_Message = QueuedRecord | _EndStep | _Flush | _Finished | _Relieve | _Close
+_Message = QueuedRecord | _EndStep | _Flush | _Finished | _WriteGathered | _Close
 
 
 class _Job(NamedTuple):
@@ -84,7 +84,7 @@ class Pipeline:
         self._stop = stop
         self._is_stopped = is_stopped
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._reasons_to_hurry: SimpleQueue[float] = SimpleQueue()  # the seconds that there still are
+        self._deadlines_s: SimpleQueue[float] = SimpleQueue()  # the seconds that there still are
         self._bytes_handed = 0  # counted by those who hand over, one at a time
         self._bytes_seen = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -99,22 +99,22 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def hand_over(self, record: QueuedRecord) -> None:
+    def submit(self, record: QueuedRecord) -> None:
         """One thread at a time."""
         self._inbox.put(record)
         self._bytes_handed += record.snapshot.memory.size
-        if self._bytes_handed - self._bytes_seen > _PATIENCE_BYTES:
-            self._reasons_to_hurry.put(_AT_ONCE_S)
+        if self._bytes_handed - self._bytes_seen > _WAIT_BYTES:
+            self._deadlines_s.put(_AT_ONCE_S)
 
     def end_step(self, step: int) -> None:
-        self._ask(_EndStep(step), within_s=_AFTER_STEP_S)
+        self._post(_EndStep(step), within_s=_AFTER_STEP_S)
 
-    def relieve(self) -> None:
-        self._ask(_Relieve())
+    def write_gathered(self) -> None:
+        self._post(_WriteGathered())
 
-    def _ask(self, message: _Message, within_s: float = _AT_ONCE_S) -> None:
+    def _post(self, message: _Message, within_s: float = _AT_ONCE_S) -> None:
         self._inbox.put(message)
-        self._reasons_to_hurry.put(within_s)
+        self._deadlines_s.put(within_s)
 
     def flush(self, timeout_s: float | None) -> bool:
         """Waits until everything handed over so far is written or given up; False when that took too long.
@@ -122,12 +122,12 @@ class Pipeline:
         With a timeout the smallest files come first: as many records as possible are complete when time is up.
         """
         flush = _Flush(threading.Event(), smallest_first=timeout_s is not None)
-        self._ask(flush)
+        self._post(flush)
         return flush.reached.wait(timeout_s)
 
     def close(self) -> None:
         """Lets the threads end; call flush first."""
-        self._ask(_Close())
+        self._post(_Close())
 
     def _dispatch(self) -> None:
         while True:
@@ -144,10 +144,10 @@ class Pipeline:
             case None:
                 self._send(self._batcher.overdue(time.monotonic()))
             case QueuedRecord():
-                self._take_in(message)
+                self._receive(message)
             case _EndStep(step):
                 self._send(self._batcher.end_step(step))
-            case _Relieve():
+            case _WriteGathered():
                 self._send(self._batcher.close_all())
             case _Flush(reached, smallest_first):
                 try:
@@ -184,7 +184,7 @@ class Pipeline:
                 self._backlog.append(self._inbox.get(timeout=timeout))
             except Empty:
                 return None
-            self._be_patient()
+            self._wait_for_more()
             while not self._inbox.empty():
                 self._backlog.append(self._inbox.get())
             for message in self._backlog:
@@ -192,29 +192,29 @@ class Pipeline:
                     message.snapshot.begin_copies()
         return self._backlog.popleft()
 
-    def _be_patient(self) -> None:
+    def _wait_for_more(self) -> None:
         if isinstance(self._backlog[0], QueuedRecord):
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline = time.monotonic() + _WAIT_S
             with contextlib.suppress(Empty):
                 while (left_s := deadline - time.monotonic()) > 0:
-                    within_s = self._reasons_to_hurry.get(timeout=left_s)
+                    within_s = self._deadlines_s.get(timeout=left_s)
                     deadline = min(deadline, time.monotonic() + within_s)
             time.sleep(_BURST_S)
         self._bytes_seen = self._bytes_handed
-        while not self._reasons_to_hurry.empty():
-            self._reasons_to_hurry.get()
+        while not self._deadlines_s.empty():
+            self._deadlines_s.get()
 
-    def _take_in(self, record: QueuedRecord) -> None:
+    def _receive(self, record: QueuedRecord) -> None:
         try:
             record.snapshot.finish_copies()
         except Exception as error:  # noqa: BLE001 - a device error belongs to the trainer, which sees it itself
-            self._give_up([record], f"{type(error).__name__}: {error}")
+            self._drop([record], f"{type(error).__name__}: {error}")
             return
         if record.header.unfold is None:
-            self._complain_of(record)
+            self._warn_about(record)
         self._send(self._batcher.add(record, time.monotonic()))
 
-    def _complain_of(self, record: QueuedRecord) -> None:
+    def _warn_about(self, record: QueuedRecord) -> None:
         key, samples = record.header.key, record.header.samples
         for problem in schema.problems(key.kind, record.snapshot.fields, len(samples)):
             self._warn_once(problem, f"{problem} (step {key.step}); recorded unchanged")
@@ -279,28 +279,28 @@ class Pipeline:
             self._stop(f"{type(error).__name__}: {error}")
         finally:
             for record in batch.records:
-                _let_go(record)
+                _release(record)
 
     def _write_file(self, batch: Batch) -> None:
         try:
             buffers = self._file_writer.encode(batch)
         except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on
-            self._give_up(batch.records, f"{type(error).__name__}: {error}")
+            self._drop(batch.records, f"{type(error).__name__}: {error}")
             return
         self._file_writer.file(batch, buffers, lambda help: self._jobs.put(_Job(help)))
 
-    def _give_up(self, records: list[QueuedRecord], reason: str) -> None:
+    def _drop(self, records: list[QueuedRecord], reason: str) -> None:
         key = records[0].header.key
         self._warn_once(f"{key.kind}: {reason}", f"cannot record {key}: {reason}")
         for record in records:
-            _let_go(record)
+            _release(record)
         try:
             self._journal.drop([id for record in records for id in record.ids], reason)
         except OSError as error:
             self._stop(str(error))
 
 
-def _let_go(record: QueuedRecord) -> None:
+def _release(record: QueuedRecord) -> None:
     record.snapshot.memory.release()
     record.snapshot.fields = {}
     if record.written is not None:

@@ -56,7 +56,7 @@ class ProcessWriter:
             is_stopped=lambda: self.stopped is not None,
         )
 
-    def hand_over(self, header: RecordHeader, fields: Mapping[str, Any]) -> None:
+    def submit(self, header: RecordHeader, fields: Mapping[str, Any]) -> None:
         """Notes the record in the journal, copies its fields and returns; a record that cannot be kept is a drop."""
         if self._turn_of == threading.get_ident():
             self._warn_once("signal", f"{header.key} was recorded by a signal handler during another: not recorded")
@@ -65,7 +65,7 @@ class ProcessWriter:
         with self._turn:
             self._turn_of = threading.get_ident()
             try:
-                written = self._journal_and_keep(header, fields)
+                written = self._journal_and_snapshot(header, fields)
             finally:
                 self._turn_of = None
         if written is not None:
@@ -118,18 +118,20 @@ class ProcessWriter:
         with contextlib.suppress(OSError):
             self._journal.stop(reason)
 
-    def _journal_and_keep(self, header: RecordHeader, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _journal_and_snapshot(self, header: RecordHeader, fields: Mapping[str, Any]) -> threading.Event | None:
         if self._closed:
             return None
         ids = tuple(itertools.islice(self._ids, header.records))
         try:
             self._journal.intent(ids, header.key, header.rows)
-            return self._keep(ids, header, fields)
+            return self._snapshot_or_drop(ids, header, fields)
         except OSError as error:
             self.stop(f"the journal cannot be written: {error}")
             return None
 
-    def _keep(self, ids: tuple[int, ...], header: RecordHeader, fields: Mapping[str, Any]) -> threading.Event | None:
+    def _snapshot_or_drop(
+        self, ids: tuple[int, ...], header: RecordHeader, fields: Mapping[str, Any]
+    ) -> threading.Event | None:
         """Passes a snapshot on, or notes why there is none. Returns what to wait for if the caller must wait."""
         try:
             return self._snapshot(ids, header, fields)
@@ -171,17 +173,17 @@ class ProcessWriter:
         except BaseException:
             memory.release()
             raise
-        self._pipeline.hand_over(QueuedRecord(ids, header, snapshot, written))
+        self._pipeline.submit(QueuedRecord(ids, header, snapshot, written))
 
     def _on_full(self) -> None:
         if self.stopped is not None:
             raise NoRoom("the recorder has stopped")
-        self._pipeline.relieve()
+        self._pipeline.write_gathered()
         if self._settings.when_full == "drop":
             raise NoRoom(f"the buffer of {self._settings.buffer_bytes} bytes is full")
 
     def _wait_for(self, written: threading.Event) -> None:
-        self._pipeline.relieve()
+        self._pipeline.write_gathered()
         while not written.wait(_LOOK_AGAIN_S):
             if self.stopped is not None:
                 return

@@ -169,7 +169,7 @@ class Recorder:
             writer.refuse(call.key, f"{type(error).__name__}: {error}")
             return
         if prepared is not None:
-            writer.hand_over(prepared.header, prepared.fields)
+            writer.submit(prepared.header, prepared.fields)
 
     def _whole(self, step: Any) -> int | None:
         try:
@@ -190,7 +190,7 @@ class Recorder:
             writer = self._writer_to_record() if wanted else None
             if writer is not None:
                 for header, fields in prepared:
-                    writer.hand_over(header, fields)
+                    writer.submit(header, fields)
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._warn_once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 

@@ -86,7 +86,7 @@ class UserLoss:
         given = {parameter: quantities[name] for parameter, name in self._parameters.items()}
         try:
             returned = self._call(given)
-        except Exception as error:  # border 3 of 3: the user's function may raise anything
+        except Exception as error:  # the user's function may raise anything
             raise LossRaised(
                 f"{self.name} raised {type(error).__name__}\n{user_traceback(error)}",
                 "fix it; --pdb stops at its beginning, and breakpoint() works inside",
