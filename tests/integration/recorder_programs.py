@@ -55,6 +55,15 @@ def record_and_wait(directory: str) -> None:
     threading.Event().wait()
 
 
+def record_flush_and_wait(directory: str) -> None:
+    """A worker whose work is done and which nobody tells to end, as in a Ray cluster."""
+    recorder = Recorder(directory, gather_s=600)
+    recorder.record("mine", step=0, micro=0, x=np.arange(10))
+    recorder.flush()
+    say("ready")
+    threading.Event().wait()
+
+
 def record_and_handle_signal(directory: str) -> None:
     """Has its own SIGTERM handler, which leaves in order."""
 

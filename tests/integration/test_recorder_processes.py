@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rldbg
+from rldbg.core import worst
 from rldbg.recording import RecordKey
 
 PROGRAMS = Path(__file__).with_name("recorder_programs.py")
@@ -80,6 +81,19 @@ def kill_at_a_random_moment(folder: Path, seed: int) -> int:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_killed_process_leaves_only_whole_files(tmp_path: Path, seed: int) -> None:
     assert kill_at_a_random_moment(tmp_path, seed) >= 1
+
+
+@pytest.mark.parametrize(("program", "severity"), [("record_flush_and_wait", "info"), ("record_and_wait", "error")])
+def test_a_killed_process_is_a_failure_only_if_something_is_missing(
+    tmp_path: Path, program: str, severity: str
+) -> None:
+    process = start(program, tmp_path)
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    finish(process)
+    findings = rldbg.open(tmp_path, layout="rldbg").verify()
+    assert "unfinished-writer" in {finding.id for finding in findings}
+    assert worst(findings) == severity
 
 
 @pytest.mark.soak
