@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rldbg.reports.zoo import score_to_markdown
-from rldbg.trainer.zoo import BUGS, PAIRS, find_bug, score
+from rldbg.trainer.zoo import BUGS, PAIRS, Cell, find_bug, matrix_cells, score, score_matrix
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = Path("zoo")
@@ -69,3 +69,20 @@ def test_the_whole_zoo(tmp_path):
     assert totals.changed == totals.found == totals.stage_right == totals.bugs
     assert totals.cause_right >= 0.9 * totals.bugs
     assert report.false_alarms == ()
+
+
+def test_another_cut_on_other_kernels_is_no_difference_and_a_bug_in_it_is_found(tmp_path):
+    chosen = [
+        Cell("clean", 0, {"ATEN_CPU_CAPABILITY": "default", "CUDA_VISIBLE_DEVICES": ""}, ("policy.ranks=1",)),
+        Cell("bug", 0, {"CUDA_VISIBLE_DEVICES": ""}, ("policy.micro_batch_size=3",), "clip-high"),
+    ]
+    clean, spoiled = score_matrix(chosen, RECIPE, tmp_path, processes=2)
+    assert clean.right and not clean.wrongly_named, clean
+    assert spoiled.right and spoiled.causes and not spoiled.wrongly_named, spoiled
+
+
+def test_the_matrix_covers_every_cut_kernel_and_bug():
+    found = matrix_cells(2, cuda=True)
+    assert len([cell for cell in found if cell.bug is None]) == 2 * (6 * 6 + 6)
+    assert {cell.bug for cell in found} - {None} == {bug.name for bug in BUGS if not bug.overrides}
+    assert len({cell.name for cell in found}) == len(found)

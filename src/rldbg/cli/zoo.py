@@ -21,6 +21,9 @@ _ACTIONS = ("list", "run", "score")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder for the runs.  [default: a temporary one]")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs in parallel.")
 @click.option("--no-pairs", is_flag=True, help="Do not score pairs of clean runs.")
+@click.option(
+    "--matrix", type=click.IntRange(1, 10), metavar="SEEDS", help="Score under real noise: seeds, cuts, kernels."
+)
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")
 def command(
     action: str,
@@ -29,6 +32,7 @@ def command(
     folder: Path | None,
     processes: int,
     no_pairs: bool,
+    matrix: int | None,
     markdown: bool,
     as_json: bool,
 ) -> int:
@@ -42,6 +46,8 @@ def command(
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rldbg-zoo-")))
         if action == "run":
             return _run(bugs, recipe, place, as_json)
+        if matrix is not None:
+            return _matrix(matrix, bugs, recipe, place, processes, as_json)
         return _score(bugs, recipe, place, processes, not no_pairs, markdown, as_json)
 
 
@@ -78,6 +84,37 @@ def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     for line in run_to_lines(bug, checks, result):
         print_line(line)
     return ExitCode.OK
+
+
+def _matrix(seeds: int, bugs: Sequence[str], recipe: Path, folder: Path, processes: int, as_json: bool) -> int:
+    """Clean pairs and bugs cut differently and on other kernels; with names, only those bugs."""
+    import torch
+
+    from rldbg.trainer.zoo import matrix_cells, score_matrix
+
+    chosen = [
+        cell for cell in matrix_cells(seeds, cuda=torch.cuda.is_available()) if not bugs or cell.bug in (None, *bugs)
+    ]
+    rows = score_matrix(
+        chosen, recipe, folder, processes=processes, on_row=lambda row: print_note(f"{row.name}: {row.verdict}")
+    )
+    clean, spoiled = [row for row in rows if row.bug is None], [row for row in rows if row.bug is not None]
+    alarms, wrong = [row for row in clean if not row.right], [row for row in spoiled if row.wrongly_named]
+    totals = {
+        "clean_pairs": len(clean),
+        "false_alarms": len(alarms),
+        "bugs": len(spoiled),
+        "found": sum(row.verdict == "different" for row in spoiled),
+        "placed": sum(row.right for row in spoiled),
+        "wrongly_named": len(wrong),
+    }
+    if as_json:
+        print_json({"totals": totals, "rows": [row.to_dict() for row in rows]})
+    else:
+        for row in (*alarms, *wrong, *(row for row in spoiled if not row.right)):
+            print_line(f"{row.name:48} {row.verdict}, {row.stage or 'nothing'} / {', '.join(row.causes) or 'no cause'}")
+        print_line(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in totals.items()))
+    return ExitCode.OK if not alarms and not wrong and totals["found"] == totals["bugs"] else ExitCode.FINDING
 
 
 def _score(

@@ -20,7 +20,7 @@ from rldbg.trainer.zoo.runs import ZooRunner
 
 _SERVICE_START_S = 120.0
 # What accuses nobody, and counts as equal.
-_SILENT = ("equal", "equal within noise", "drift")
+SILENT = ("equal", "equal within noise", "drift")
 # One optimizer step a step and no KL: what a training service and a trainer of one rank do alike.
 _REMOTE_SHAPE = (
     "algorithm.kl_coeff=0",
@@ -98,7 +98,7 @@ def score_pair(name: str, number: int, recipe: Path, folder: Path) -> PairScore:
     verdict, stage, causes = min(results, key=lambda item: VERDICTS.index(item[0]))
     checks = tuple(dict.fromkeys(check for recording in recordings for check in failed_checks(recording)))
     right = (
-        (verdict if verdict not in _SILENT else "equal") == pair.verdict
+        (verdict if verdict not in SILENT else "equal") == pair.verdict
         and set(causes) == set(pair.causes)
         and not checks
     )

@@ -177,9 +177,9 @@ def learning_rate_not_decayed(original: Any, settings: Any, _step: int, steps: i
 
 
 @bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="optimizer-epsilon", late=True)
-def optimizer_epsilon_of_the_library(original: Any, parameters: Any, settings: Any) -> Any:
-    """Adam's epsilon is the library's default of 1e-8."""
-    return original(parameters, replace(settings, eps=1e-8))
+def optimizer_epsilon_too_large(original: Any, parameters: Any, settings: Any) -> Any:
+    """Adam's epsilon is 1e-5, a thousand times the usual one."""
+    return original(parameters, replace(settings, eps=1e-5))
 
 
 @bug("rldbg.trainer.policy.PolicyWorker.update", stage="parameter", cause="optimizer-reset", late=True)
