@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from rldbg.analysis.checks import CHECKS, Check, NotApplicable, StepView
+from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.side import Side
 from rldbg.core import Finding, IncompleteDataError, Severity, UsageError, worst
 from rldbg.recording import Recording
@@ -41,6 +42,7 @@ class CheckReport:
         }
 
 
+@non_finite_numbers()
 def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int] | None = None) -> CheckReport:
     """Runs the named checks, all by default, on the steps given, all by default."""
     side = Side(recording, "A")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
+from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.noise import judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
@@ -21,6 +22,7 @@ from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.recording import Recording
 
 
+@non_finite_numbers()
 def compare(
     a: Recording,
     b: Recording,

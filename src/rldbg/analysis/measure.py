@@ -11,6 +11,9 @@ and ULPs.
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,14 @@ _CROWDED_EVERY = 16
 # Where most of a chunk is beyond, one part of so many of one chunk of so many tells direction and relative size.
 _LIKENESS_PART = 8
 _LIKENESS_EVERY = 4
+
+
+@contextmanager
+def non_finite_numbers() -> Iterator[None]:
+    """For code that meets NaNs and infinities and says what it makes of them: numpy's warnings would say it twice."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def measure(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.side import Side, Source
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import Unit, UnitResult, UnitWorker
@@ -28,6 +29,7 @@ class Task(NamedTuple):
     units: tuple[Unit, ...]
 
 
+@non_finite_numbers()
 def run_task(task: Task) -> list[UnitResult]:
     """What another process does: the units in order."""
     worker = UnitWorker(task.a.open(), task.b.open(), task.tolerances)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from rldbg.algorithms import grpo_advantages
 from rldbg.analysis import check
 from rldbg.analysis.checks import CHECKS
 from rldbg.core import UsageError
-from synthetic_steps import PER_GROUP, PROMPT, step_data, write
+from synthetic_steps import GROUPS, PER_GROUP, PROMPT, step_data, write
 
 
 def test_a_healthy_recording_passes_in_silence(tmp_path):
@@ -82,3 +83,22 @@ def test_unknown_checks_name_the_nearest(tmp_path):
     with pytest.raises(UsageError) as caught:
         check(recording, only=["replicas-agre"])
     assert "replicas-agree" in caught.value.hint
+
+
+def test_large_advantages_are_no_fault_of_the_loss(tmp_path):
+    data = step_data(1)
+    data["advantages"] = (data["advantages"] * 1e5).astype(np.float32)
+    data["new"] = (data["new"] - np.float32(1e-3)).astype(np.float32)
+    assert check(write(tmp_path, step_data(0), data), only=["loss-follows-inputs"]).findings == ()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
+    data = step_data(1)
+    data["rewards"] = np.linspace(-3, 3, len(data["rewards"])).astype(np.float32)
+    groups = np.repeat(np.arange(GROUPS), PER_GROUP)
+    made = grpo_advantages(np.clip(data["rewards"], -1, 1), groups)
+    made[5] += 0.1 * wrong
+    data["advantages"] = made[:, None].repeat(data["old"].shape[1], 1)
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert bool(report.findings) == wrong

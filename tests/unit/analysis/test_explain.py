@@ -131,3 +131,16 @@ def test_where_nothing_fits_the_nearest_is_shown_and_not_called_the_cause(tmp_pa
 def test_what_fits_leaves_no_nearest(tmp_path):
     _, causes, result = explained(tmp_path, step_data(), spoiled(old=lambda v: 1.5 * v))
     assert causes[0] == "scaled" and result.nearest == []
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["old", "new", "rollout", "rewards", "advantages"])
+def test_numbers_that_are_not_finite_fit_nothing(tmp_path, name, odd, recwarn):
+    def overflowed(values):
+        values = values.copy()
+        values[: len(values) // 2] = odd
+        return values
+
+    _, causes, result = explained(tmp_path, step_data(), spoiled(**{name: overflowed}))
+    assert result.verdict == "different" and causes == []
+    assert [str(item.message) for item in recwarn if issubclass(item.category, RuntimeWarning)] == []

@@ -16,6 +16,7 @@ from rldbg.recording import Record
 
 _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4
+_REWARD_CLIPS = ((0.0, 1.0), (-1.0, 1.0), (-2.0, 2.0), (-3.0, 3.0), (-5.0, 5.0), (-10.0, 10.0))
 _STILL = 1e-6
 
 
@@ -33,7 +34,7 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
     groups = np.asarray([numbers[sample.group_id] for sample in names])
     have, reward = np.asarray(recorded), np.asarray(rewards, dtype=np.float64)
     best: tuple[float, str, int] | None = None
-    for how, expected in normalisations(reward, groups):
+    for how, expected in _ways(reward, groups):
         gap = np.abs(have - expected)
         worst = int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap)))
         if gap[worst] <= _ADVANTAGE_SLACK * max(1.0, float(np.abs(expected).max())):
@@ -49,6 +50,16 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
             f"the nearest known normalisation ({how}) is {gap_text} away",
         ),
     )
+
+
+def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Every normalisation of the rewards, then of rewards clipped to the bounds in use."""
+    yield from normalisations(rewards, groups)
+    for low, high in _REWARD_CLIPS:
+        clipped = np.clip(rewards, low, high)
+        if not np.array_equal(clipped, rewards):
+            for how, expected in normalisations(clipped, groups):
+                yield f"{how}, of rewards clipped to [{low:g}, {high:g}]", expected
 
 
 def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
@@ -71,11 +82,16 @@ def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
     )
     valid = record.array("effective_valid") != 0 if "effective_valid" in record.fields else np.ones(new.shape, bool)
     expected = np.exp(new - old)
+    # Rounding grows with what is multiplied: a large advantage makes no error of a small one.
+    size = np.maximum(np.abs(ratio * advantages), 1.0)
     for title, gap in (
         ("prob_ratio is not exp(log_probs - old_log_probs)", np.abs(ratio - expected) / np.maximum(expected, 1.0)),
         # A clip only ever makes the loss larger than the free one, and never changes its sign.
-        ("elementwise_loss is below -ratio * advantage", -ratio * advantages - loss),
-        ("elementwise_loss has another sign than -advantage", np.where(loss * -advantages < 0, np.abs(loss), 0.0)),
+        ("elementwise_loss is below -ratio * advantage", (-ratio * advantages - loss) / size),
+        (
+            "elementwise_loss has another sign than -advantage",
+            np.where(loss * -advantages < 0, np.abs(loss) / size, 0.0),
+        ),
     ):
         bad = np.argwhere(valid & ~(gap <= _LOSS_SLACK))
         if len(bad):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +35,8 @@ class Explanation:
 
     @property
     def fits(self) -> bool:
-        return bool(self.residual <= self.noise)
+        """Numbers that are not finite fit nothing."""
+        return math.isfinite(self.residual) and math.isfinite(self.noise) and self.residual <= self.noise
 
     def to_dict(self) -> dict[str, Any]:
         return {
