@@ -17,6 +17,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES
 from rldbg.core.settings import described
 from rldbg.doctor.library import Library
+from rldbg.frameworks import Framework, frameworks
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages
@@ -95,6 +96,21 @@ def _usage(command: click.Command, path: str) -> Iterator[str]:
                 yield from _usage(sub_command, f"{path} {name}")
 
 
+def framework_page(framework: Framework) -> Iterator[str]:
+    """The README of its folder, and its hooks."""
+    readme = framework.file("README.md")
+    if readme is not None:
+        yield readme.read_text(encoding="utf-8")
+    hooks = framework.part("hooks") or ()
+    if hooks:
+        yield "## Hooks\n\n| function | yields | versions |\n|---|---|---|"
+        for hook in hooks:
+            yields = ", ".join(filter(None, (hook.phase, f"step `{hook.step}`" if hook.step else "")))
+            facts = (("since", hook.since), ("gone in", hook.gone), ("seen in", hook.seen))
+            versions = ", ".join(f"{word} {version}" for word, version in facts if version)
+            yield f"| `{hook.module}.{hook.function}` | {yields} | {versions} |"
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """Every generated page: its name below docs/ and its text."""
     for name, page in (
@@ -104,6 +120,9 @@ def pages() -> Iterator[tuple[str, str]]:
         ("verbs.md", verbs_page),
     ):
         yield name, _NOTE + "\n".join(page()).rstrip() + "\n"
+    for framework in frameworks():
+        if framework.package.startswith("rldbg."):
+            yield f"frameworks/{framework.name}.md", _NOTE + "\n".join(framework_page(framework)).rstrip() + "\n"
     for name, text in failure_pages(Library.load()).items():
         yield f"failures/{name}", text
 
@@ -115,6 +134,7 @@ def main() -> int:
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             stale.append(name)
             if "--check" not in sys.argv:
+                file.parent.mkdir(exist_ok=True)
                 file.write_text(text, encoding="utf-8")
     if stale and "--check" in sys.argv:
         sys.stderr.write(f"out of date, run `make docs`: {', '.join(stale)}\n")

@@ -38,6 +38,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),
     Verb("demo", "Embedded trainer", "Take the tour: train, record, verify, check, replay, compare, rerun."),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
+    Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
     Verb("config", "Configuration", "Show the resolved configuration and where each value comes from."),
 )
 

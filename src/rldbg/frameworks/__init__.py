@@ -14,12 +14,32 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rldbg.core.errors import UsageError
 from rldbg.frameworks.base import Framework
+from rldbg.lazy import lazy_names
 
-__all__ = ["ENTRY_POINTS", "GENERIC", "Framework", "all_hooks", "find_framework", "frameworks", "lineage"]
+if TYPE_CHECKING:
+    from rldbg.frameworks.support import CAPABILITIES, HookState, Support, support_of
+
+__all__ = [
+    "CAPABILITIES",
+    "ENTRY_POINTS",
+    "GENERIC",
+    "Framework",
+    "HookState",
+    "Support",
+    "all_hooks",
+    "find_framework",
+    "frameworks",
+    "lineage",
+    "support_of",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, dict.fromkeys(("CAPABILITIES", "HookState", "Support", "support_of"), "support")
+)
 
 ENTRY_POINTS = "rldbg.frameworks"
 GENERIC = "generic"

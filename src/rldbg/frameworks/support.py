@@ -17,6 +17,7 @@ from rldbg.frameworks import lineage
 from rldbg.frameworks.base import Framework
 
 State = Literal["found", "missing", "not in this version", "not checked"]
+CAPABILITIES = ("launch", "record", "replay", "layout", "phases", "weights")
 _DEEPEST = 8
 _BRANCHES = (ast.If, ast.Try, ast.With)
 
@@ -55,13 +56,12 @@ class Support:
         return [hook for hook in self.hooks if hook.state == "missing"]
 
     def to_dict(self) -> dict[str, Any]:
-        supported = ("launch", "record", "replay", "layout", "phases", "weights")
         return {
             "name": self.framework.name,
             "title": self.framework.title,
             "version": self.version or None,
             "based_on": self.framework.based_on or None,
-            "supported": {name: getattr(self, name) or None for name in supported},
+            "supported": {name: getattr(self, name) or None for name in CAPABILITIES},
             "known_failures": self.knowledge,
             "hooks": [hook.to_dict() for hook in self.hooks],
         }
@@ -80,7 +80,7 @@ def support_of(framework: Framework) -> Support:
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
-        weights=", ".join(hook.function for hook in hooks if hook.phase == "sync" and framework.modules != ("torch",)),
+        weights=", ".join(hook.function for hook in hooks if hook.phase == "sync" and not _is_collective(hook)),
         hooks=tuple(map(resolve, hooks)),
         knowledge=sum(map(_entries, lineage(framework))),
     )
@@ -220,6 +220,11 @@ def _record(launch: dict[str, Any]) -> str:
     options = [entry if isinstance(entry, str) else entry["key"] for entry in launch.get("record", ())]
     kinds = [*launch.get("records", ()), *launch.get("record_kinds", ())]
     return f"{', '.join(kinds)} (by {', '.join(options)})" if options else ""
+
+
+def _is_collective(hook: Hook) -> bool:
+    """Collectives of torch are `sync` as well, but carry anything."""
+    return hook.module.startswith("torch.")
 
 
 def _layout_of(framework: Framework) -> Any:

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="NexRL",
     package=__name__,
     modules=("nexrl",),
+    replay="rollout_worker.type=mock with the files that rldbg convert --to nexrl-pt writes",
 )

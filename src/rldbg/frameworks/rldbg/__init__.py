@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("rldbg.trainer",),
     distributions=("rldbg",),
+    replay="rollout_worker.type=mock with rollout_worker.trajectory_load_path=RECORDING",
 )

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="slime",
     package=__name__,
     modules=("slime",),
+    replay="--load-debug-rollout-data with its own dumps",
 )

@@ -26,23 +26,12 @@ __all__ = [
     "refuse_unrecognised",
 ]
 
-_OWN = "rldbg"
 _PART = "layout"
 
 
 def layouts() -> Iterator[Layout]:
-    """One of each, in the order in which they are asked."""
-    yield _own_layout()
-    for framework in frameworks():
-        layout: Layout | None = framework.part(_PART)
-        if layout is not None:
-            yield layout
-
-
-def _own_layout() -> Layout:
-    from rldbg.recording.layouts.rldbg import RldbgLayout
-
-    return RldbgLayout()
+    """One of each, in the order in which they are asked; ours comes first."""
+    return (layout for framework in frameworks() if (layout := framework.part(_PART)) is not None)
 
 
 _SHOWN = 5
@@ -73,8 +62,6 @@ def _recordings_below(tree: Tree) -> list[str]:
 def named(name: str) -> Layout:
     """The layout of this name, or of the framework that the named one is a fork of; dashes and underscores are one."""
     wanted = name.replace("-", "_").lower()
-    if wanted == _OWN:
-        return _own_layout()
     framework = next((each for each in frameworks() if each.name == wanted), None)
     for each in lineage(framework) if framework is not None else ():
         layout: Layout | None = each.part(_PART)

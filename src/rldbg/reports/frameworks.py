@@ -1,0 +1,61 @@
+"""Frameworks: one row each, or one with its hooks."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rldbg.frameworks import CAPABILITIES, HookState, Support
+
+_STYLES = {"found": "green", "missing": "bold red"}
+
+
+def framework_table(found: Sequence[Support]) -> RenderableType:
+    """One row per framework: version, capabilities, and how many of its hooks the installed version has."""
+    table = Table("framework", "installed", *CAPABILITIES, "hooks", box=None, header_style="bold")
+    for support in found:
+        marks = ["yes" if getattr(support, name) else "-" for name in CAPABILITIES]
+        style = "bold red" if support.missing else ""
+        table.add_row(support.framework.name, support.version or "-", *marks, Text(_summary(support), style))
+    missing = [hook for support in found for hook in support.missing]
+    notes = [Text(f"missing: {hook.hook.module}.{hook.hook.function}: {hook.how}", "red") for hook in missing]
+    return Group(table, *notes, Text("rldbg frameworks NAME shows one with all its hooks", "dim"))
+
+
+def framework_details(support: Support) -> RenderableType:
+    """Everything that is known of one framework."""
+    framework = support.framework
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("framework", f"{framework.title} ({framework.name})")
+    if framework.based_on:
+        facts.add_row("fork of", framework.based_on)
+    facts.add_row("installed", support.version or "no")
+    for name in CAPABILITIES:
+        facts.add_row(name, Text(getattr(support, name) or "-"))
+    facts.add_row("known failures", str(support.knowledge))
+    facts.add_row("hooks", _summary(support))
+    return Group(facts, *(line for state in support.hooks for line in _hook_lines(state)))
+
+
+def _hook_lines(state: HookState) -> list[Text]:
+    """The hook with its state, and below it how that was found out."""
+    hook = state.hook
+    yields = ", ".join(filter(None, (hook.phase, f"step {hook.step}" if hook.step else "")))
+    style = _STYLES.get(state.state, "dim")
+    first = Text.assemble((state.state, style), f"  {hook.module}.{hook.function}  ", (yields, "bold"))
+    return [first, Text(f"    {_how(state)}", "dim")]
+
+
+def _how(state: HookState) -> str:
+    hook = state.hook
+    facts = (("since", hook.since), ("gone in", hook.gone), ("last seen in", hook.seen))
+    versions = ", ".join(f"{word} {version}" for word, version in facts if version)
+    return f"{state.how} ({versions})" if versions else state.how
+
+
+def _summary(support: Support) -> str:
+    if not support.hooks:
+        return "-"
+    counted = [hook.state for hook in support.hooks]
+    return ", ".join(f"{counted.count(state)} {state}" for state in dict.fromkeys(counted))
