@@ -58,6 +58,12 @@ def is_second_hand(error: BaseException) -> bool:
     return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
 
 
+def is_end_by_signal(error: BaseException) -> bool:
+    """Whether a launcher ends because it was sent a signal, which torchrun turns into an exception: nothing crashed."""
+    kind = type(error)
+    return kind.__name__ == "SignalException" and kind.__module__.startswith("torch.distributed.elastic")
+
+
 def write_crash(folder: Path, record: dict[str, Any], number: int) -> Path:
     who = record["who"]
     rank = f"-{who['rank']}" if who.get("rank") is not None else ""

@@ -1,6 +1,7 @@
 """Where the agent is plugged into the interpreter. Whatever was plugged in before still runs."""
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 from . import collectives, values
 from .arming import armed_runtime_env
 from .choice import Choice
+from .crash import is_end_by_signal
 from .identity import describe_process
 from .imports import AfterImports
 from .process import Agent
@@ -41,8 +43,10 @@ def start(settings: Settings | None = None) -> Agent | None:
     setattr(sys, "_rldbg_values", values)  # noqa: B010 - mypy knows no such attribute
     if os.environ.get("PYTHONBREAKPOINT") != "0" and not settings.ray_breakpoints:
         _own_breakpoints(agent)
-    _own_exceptions(agent)
-    AfterImports(_watched(agent, settings)).install()
+    uncaught = UncaughtExceptions(agent)
+    uncaught.take()
+    _own_thread_exceptions(agent)
+    AfterImports(_watched(agent, settings, uncaught)).install()
     atexit.register(agent.finish)
     agent.start()
     return agent
@@ -73,25 +77,54 @@ def _own_breakpoints(agent: Agent) -> None:
     sys.breakpointhook = breakpointhook
 
 
-def _own_exceptions(agent: Agent) -> None:
-    previous = sys.excepthook
-    previous_in_thread = threading.excepthook
+class UncaughtExceptions:
+    """The excepthook of this process: first whatever is there already, then the agent's report.
 
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, trace)
-        _report(agent, error, "process")
+    `take` again after somebody has put a hook around ours. torch.distributed does, and prints what the hooks inside of
+    its own have written only when they have returned: a process that waits at its exception would not show it.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._turn = 0
+
+    def take(self) -> None:
+        self._turn += 1
+        turn, previous = self._turn, sys.excepthook
+
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            previous(kind, error, trace)
+            if turn == self._turn:
+                _report(self._agent, error, "process")
+
+        sys.excepthook = excepthook
+
+    def take_after_init(self, module: ModuleType) -> None:
+        """`module` is torch.distributed.distributed_c10d."""
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self.take()
+            return result
+
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _own_thread_exceptions(agent: Agent) -> None:
+    previous_in_thread = threading.excepthook
 
     def thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
         previous_in_thread(arguments)
         if arguments.exc_value is not None:
             _report(agent, arguments.exc_value, "thread")
 
-    sys.excepthook = excepthook
     threading.excepthook = thread_excepthook
 
 
 def _report(agent: Agent, error: BaseException, where: str) -> None:
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) or is_end_by_signal(error):
         return
     try:
         agent.crashed(error, where)
@@ -113,7 +146,7 @@ def _say_what_ray_opens(module: ModuleType) -> None:
     module._ensure_debugger_port_open_thread_safe = open_and_say  # type: ignore[attr-defined]
 
 
-def _watched(agent: Agent, settings: Settings) -> dict[str, Callable[[ModuleType], None]]:
+def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> dict[str, Callable[[ModuleType], None]]:
     """Modules of others that need a word from us when the program imports them."""
 
     def ray_post_mortem(module: ModuleType) -> None:
@@ -137,7 +170,11 @@ def _watched(agent: Agent, settings: Settings) -> dict[str, Callable[[ModuleType
             # Ray asks for post-mortem in each task that fails only where this is set, and asks whoever stands there.
             os.environ["RAY_DEBUG_POST_MORTEM"] = "1"
         watched["ray.util.rpdb"] = ray_post_mortem
-    if settings.collective_timeout_s > 0:
-        limit = settings.collective_timeout_s
-        watched["torch.distributed.distributed_c10d"] = lambda module: collectives.patient_groups(module, limit)
+
+    def process_groups(module: ModuleType) -> None:
+        uncaught.take_after_init(module)
+        if settings.collective_timeout_s > 0:
+            collectives.patient_groups(module, settings.collective_timeout_s)
+
+    watched["torch.distributed.distributed_c10d"] = process_groups
     return watched
