@@ -13,51 +13,63 @@ from rldbg.core import ExitCode, UsageError
 
 @verb("rerun")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--step", type=click.IntRange(min=0), help="The step to execute again (with --loss: the first).")
-@click.option("--rank", type=click.IntRange(min=0), help="Only this rank; the sum over ranks is then the recorded one.")
+@click.option("--step", type=click.IntRange(min=0), help="Step to run again; with --loss, the first by default.")
 @click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe: what would it have done?"
+    "--rank", type=click.IntRange(min=0), help="Run this rank only; the sum over ranks is taken from the recording."
 )
-@click.option("--pdb", "debugger", is_flag=True, help="Stop in pdb at the beginning of the step, or of the loss.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a key of the recipe; may be repeated."
+)
+@click.option("--pdb", "debugger", is_flag=True, help="Open pdb at the start of the step or of the loss.")
 @click.option("--loss", metavar="module:function", help="Run this loss on a saved batch instead of a whole step.")
 @click.option(
-    "--model", metavar="PATH|tiny", help="--loss: take log probs from this model, gradients to its parameters."
+    "--model", metavar="PATH|tiny", help="--loss: compute log probs with this model, and gradients of its parameters."
 )
 @click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="--loss: where."
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="--loss: device to run on.",
 )
 @click.option(
-    "--reference", type=click.Choice(["grpo", "dapo", "ppo"]), help="--loss: the one it must equal; exit 1 otherwise."
+    "--reference",
+    type=click.Choice(["grpo", "dapo", "ppo"]),
+    help="--loss: exit with code 1 unless the loss equals this reference.",
 )
 @click.option(
-    "--clip-low", type=click.FloatRange(min=0), help="--loss: clip of the references.  [default: as published]"
+    "--clip-low", type=click.FloatRange(min=0), help="--loss: clip range of the references.  [default: as published]"
 )
 @click.option(
-    "--clip-high", type=click.FloatRange(min=0), help="--loss: clip of the references.  [default: as published]"
+    "--clip-high", type=click.FloatRange(min=0), help="--loss: clip range of the references.  [default: as published]"
 )
 @click.option(
     "--micro-batch",
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="--loss: rows through the model at once.",
+    help="--loss: rows per forward pass of the model.",
 )
 @click.option(
     "--reduce",
     type=click.Choice(["mean", "sum"]),
     default="mean",
     show_default=True,
-    help="--loss: how losses and gradients of ranks are put together.",
+    help="--loss: how to reduce losses and gradients over ranks.",
 )
 @click.option(
-    "--noise", type=click.FloatRange(min=0), default=0.3, show_default=True, help="--loss: size of the step away."
+    "--noise",
+    type=click.FloatRange(min=0),
+    default=0.3,
+    show_default=True,
+    help="--loss: standard deviation of the noise at the second point.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="--loss: of that step.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="--loss: seed of the noise.")
 @click.option(
     "--random-advantages",
     type=click.IntRange(min=0),
     metavar="SEED",
-    help="--loss: seeded advantages, not the batch's.",
+    help="--loss: use random advantages with this seed.",
 )
 def command(
     run: Path,
@@ -69,17 +81,17 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Execute one recorded policy step of RUN again: one process, CPU, no Ray, no inference.
+    """Run one recorded policy step of RUN again, in one process, on CPU, without Ray or inference.
 
     A step with a capsule (debug.capsule=true) is executed whole; without one, the stages that the recording allows.
-    With --loss, RUN is a saved batch: the loss runs on it with autograd and is held against GRPO, DAPO and PPO.
+    With --loss, RUN is a saved batch: the loss runs on it with autograd and is compared with GRPO, DAPO and PPO.
     """
     if loss is not None:
         if rank is not None or changes:
             raise UsageError("--rank and --set are for whole steps, not for --loss", "leave them out")
         return _rerun_loss(run, step, loss, debugger, options, as_json)
     if step is None:
-        raise UsageError("no --step is given", "give --step N, or --loss module:function for a saved batch")
+        raise UsageError("--step is missing", "give --step N, or --loss module:function for a saved batch")
     from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 

@@ -26,46 +26,56 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
 @verb("rollout")
 @click.argument("workflow")
 @click.argument("overrides", nargs=-1)
-@click.option("--data", required=True, metavar="FILE.jsonl|module:dataset", help="The rows to run on.")
-@click.option("--n", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes a row.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first rows of the data.")
-@click.option("--sample", metavar="GROUP[/RUN]", help="Only this sample, or this group.")
-@click.option("--addrs", metavar="HOST:PORT,...", help="The servers.  [default: AREAL_LLM_SERVER_ADDRS, or the one up]")
-@click.option("--server", metavar="NAME", help="The server of that name (rldbg serve ls).")
-@click.option("--api-key", default="", help="Sent to the servers as a bearer token.")
-@click.option("--protocol", type=click.Choice(["sglang", "openai"]), help="How tokens are asked for.  [default: found]")
-@click.option("--shape", type=click.Choice(["areal", "agent", "function", "trl"]), help="The workflow's shape.")
-@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument of the workflow's class.")
-@click.option("--reward", metavar="module:function", help="The reward function of a TRL rollout_func.")
-@click.option("--tokenizer", metavar="PATH|tiny", help="Tokenise here; else the servers do.")
+@click.option("--data", required=True, metavar="FILE.jsonl|module:dataset", help="Rows to run on.")
+@click.option("--n", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes per row.")
+@click.option("--limit", type=click.IntRange(min=1), help="Use the first rows only.")
+@click.option("--sample", metavar="GROUP[/RUN]", help="Run this sample or group only.")
+@click.option(
+    "--addrs", metavar="HOST:PORT,...", help="Server addresses.  [default: AREAL_LLM_SERVER_ADDRS, or the one up]"
+)
+@click.option("--server", metavar="NAME", help="Name of a server (rldbg serve ls).")
+@click.option("--api-key", default="", help="Bearer token for the servers.")
+@click.option(
+    "--protocol", type=click.Choice(["sglang", "openai"]), help="Protocol of the servers.  [default: detected]"
+)
+@click.option(
+    "--shape",
+    type=click.Choice(["areal", "agent", "function", "trl"]),
+    help="Shape of the workflow.  [default: detected]",
+)
+@click.option(
+    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Argument of the workflow's class; may be repeated."
+)
+@click.option("--reward", metavar="module:function", help="Reward function of a TRL rollout_func.")
+@click.option("--tokenizer", metavar="PATH|tiny", help="Tokenise in this process.  [default: on the servers]")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True)
 @click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=1.0, show_default=True)
 @click.option("--top-k", type=click.IntRange(min=1), help="[default: no limit]")
 @click.option("--stop-token-id", "stop_token_ids", type=click.IntRange(min=0), multiple=True)
-@click.option("--seed", type=click.IntRange(min=0), help="Each request gets a seed of its own from this one.")
+@click.option("--seed", type=click.IntRange(min=0), help="Base seed; each request gets its own.")
 @click.option("--concurrency", type=click.IntRange(min=1, max=20000), default=64, show_default=True)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds an episode.",
+    help="Seconds per episode.",
 )
 @click.option(
     "--request-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Seconds a request.",
+    help="Seconds per request.",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: RUN/generated/batch_data.pt]")
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The run folder.  [default: a new one]")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--trace", is_flag=True, help="Write a timeline of every episode (Chrome trace).")
-@click.option("--pdb", is_flag=True, help="One episode at a time; a debugger opens where one raises.")
+@click.option("--pdb", is_flag=True, help="Run one episode at a time, and open pdb at errors.")
 @click.pass_context
 def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
-    """Run WORKFLOW (module:name or file.py:name) on data, in this one process, against servers that are up.
+    """Run WORKFLOW (module:name or file.py:name) on data, in one process, against running servers.
 
     OVERRIDES are AReaL's: rollout.enable_rollout_tracing=True, gconfig.max_new_tokens=64.
     """

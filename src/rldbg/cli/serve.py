@@ -14,10 +14,10 @@ _NOTICED_S = 3.0
 
 @click.group("serve", cls=CommandGroup)
 def command() -> None:
-    """Servers that outlive the shell: inference servers, recordings that answer as one, proxies, training services."""
+    """Start and manage servers that outlive the shell: inference, recordings, proxies, training services."""
 
 
-@verb("ls", help="The servers there are, and whether they are well. Exit code 1 when one is not.")
+@verb("ls", help="List servers and their state. Exit code 1 if one crashed or does not answer.")
 def ls(as_json: bool) -> int:
     from rldbg.inference import Registry
 
@@ -39,7 +39,7 @@ def ls(as_json: bool) -> int:
     return 1 if unwell else 0
 
 
-@verb("logs", help="The last lines a server printed.")
+@verb("logs", help="Show the last lines of a server's log.")
 @click.argument("name")
 @click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True)
 def logs(name: str, lines: int, as_json: bool) -> None:
@@ -56,14 +56,14 @@ def logs(name: str, lines: int, as_json: bool) -> None:
             print_line(line)
 
 
-@verb("down", help="End servers and all their processes. Exit code 1 when one has something to report.")
+@verb("down", help="Stop servers and all their processes. Exit code 1 if one reports a problem.")
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every server there is.")
+@click.option("--all", "everything", is_flag=True, help="Stop every server.")
 def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     from rldbg.inference import Registry
 
     if bool(names) == everything:
-        raise UsageError("say which servers to end", "rldbg serve down NAME ..., or rldbg serve down --all")
+        raise UsageError("no servers given", "rldbg serve down NAME ..., or rldbg serve down --all")
     registry = Registry(home())
     servers = registry.servers() if everything else [registry.find(name) for name in names]
     reports = {server.name: registry.stop(server, noticed_s=_NOTICED_S) for server in servers}
@@ -83,10 +83,15 @@ def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     return 1 if serious else 0
 
 
-@verb("restart", help="End a server's processes and start them again, at the same addresses.")
+@verb("restart", help="Restart a server at the same addresses.")
 @click.argument("name")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds until all must answer."
+    "--timeout",
+    "timeout_s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait until all replicas answer.",
 )
 def restart(name: str, timeout_s: float, as_json: bool) -> None:
     from rldbg.inference import Registry
@@ -97,7 +102,7 @@ def restart(name: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         print_json({"server": server.to_dict()})
         return
-    print_line(f"{name} is up again at {','.join(server.addresses)}")
+    print_line(f"{name} is running again at {','.join(server.addresses)}")
 
 
 for subcommand in (up, ls, logs, down, restart):

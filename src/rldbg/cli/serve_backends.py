@@ -50,7 +50,7 @@ def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | 
     require(("starlette", "uvicorn", "torch", "transformers"), "the embedded backend", "rldbg[serve,train]")
     _refuse_run(up)
     if allocation is not None and allocation.devices > 1:
-        print_note(f"t{allocation.tensor} and p{allocation.pipeline} are not used: a replica here has one device")
+        print_note(f"t{allocation.tensor} and p{allocation.pipeline} are ignored: an embedded replica uses one device")
     count = replica_count(up.replicas, allocation)
     folder = model_folder(up.model or "tiny")
     name = up.model or "tiny"
@@ -95,7 +95,9 @@ def _threads(replicas: int, model: str) -> int:
 
 def _refuse_run(up: Up) -> None:
     if up.run:
-        raise UsageError(f"{up.run!r} is not used by this backend", "did you mean --backend recording, or --model?")
+        raise UsageError(
+            f"{up.run!r} is not an argument of this backend", "did you mean --backend recording, or --model?"
+        )
 
 
 def _start_training_service(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
@@ -106,7 +108,7 @@ def _start_training_service(up: Up, registry: "Registry", allocation: "Allocatio
     )
     _refuse_run(up)
     if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a training service is one process", "leave --replicas and --allocation-mode out")
+        raise UsageError("a training service is one process", "remove --replicas and --allocation-mode")
     model = up.model or "tiny"
     if model != "tiny":
         model_folder(model)
@@ -129,9 +131,9 @@ def _start_recording(up: Up, registry: "Registry", allocation: "Allocation | Non
 
     require(("starlette", "uvicorn"), "the recording backend", "rldbg[serve]")
     if not up.run:
-        raise UsageError("say which recording answers", "rldbg serve up --backend recording RUN")
+        raise UsageError("no recording given", "rldbg serve up --backend recording RUN")
     if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a recording is one process: occurrences are counted once", "leave --replicas out")
+        raise UsageError("a recording is served by one process", "remove --replicas")
     recording = open_recording(up.run)
     model = up.model or _recorded_model(recording.run_facts())
     options = ["--backend", "recording", "--recording", str(Path(up.run).absolute())]
@@ -159,11 +161,9 @@ def _start_proxy(up: Up, registry: "Registry", allocation: "Allocation | None") 
     require(("starlette", "uvicorn", "httpx"), "the proxy", "rldbg[serve] httpx")
     _refuse_run(up)
     if not up.upstream or not up.upstream.startswith(("http://", "https://")):
-        raise UsageError(
-            "say which engine to stand before", "rldbg serve up --backend proxy --upstream http://HOST:PORT"
-        )
+        raise UsageError("--upstream is missing", "rldbg serve up --backend proxy --upstream http://HOST:PORT")
     if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a proxy is one process", "start one proxy for each engine")
+        raise UsageError("a proxy is one process", "start one proxy per engine")
     run = Run.create(name="proxy", path=up.out)
     run.start(command=sys.argv, name="proxy", upstream=up.upstream)
     recording = run.folder("recording").absolute()

@@ -15,42 +15,69 @@ if TYPE_CHECKING:
 _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
 
 
-@verb("up", help="Start a server; returns when all replicas answer and leaves them running.")
+@verb("up", help="Start a server and return when all replicas answer.")
 @click.argument("run", required=False)
-@click.option("--backend", type=click.Choice(_BACKENDS), help="What generates.  [default: transformers]")
-@click.option("--model", help="tiny, or the folder of a Hugging Face causal model.  [default: tiny]")
-@click.option("--replicas", type=click.IntRange(1, 1024), help="Processes to start.  [default: 1, or the mode's d]")
-@click.option("--allocation-mode", help="AReaL's: sglang.d4p1t1 or sglang:d4t1. d is the number of replicas.")
+@click.option("--backend", type=click.Choice(_BACKENDS), help="Backend.  [default: transformers]")
+@click.option("--model", help="tiny, or a folder with a Hugging Face causal model.  [default: tiny]")
+@click.option(
+    "--replicas", type=click.IntRange(1, 1024), help="Number of replicas.  [default: 1, or d of the allocation mode]"
+)
+@click.option(
+    "--allocation-mode", help="AReaL's allocation mode, for example sglang.d4p1t1; d is the number of replicas."
+)
 @click.option("--name", help="Name of the server, for ls, logs and down.  [default: the backend's]")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the first replica; 0 takes free ones.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Any other than loopback needs --token.")
-@click.option("--token", help="Clients must show it as a bearer token.")
-@click.option("--upstream", help="proxy: the engine to stand before, http://HOST:PORT.")
-@click.option("--out", help="proxy: the run folder to record into.  [default: a new one]")
-@click.option("--strict/--nearest", default=True, help="recording: an unknown prompt is an error or takes the nearest.")
-@click.option("--alias", multiple=True, help="Another name clients may call the model by; may be repeated.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the first replica; 0 chooses free ports."
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs --token."
+)
+@click.option("--token", help="Bearer token that clients must send.")
+@click.option("--upstream", help="proxy: engine to forward to, http://HOST:PORT.")
+@click.option("--out", help="proxy: run folder to record into.  [default: a new one]")
+@click.option(
+    "--strict/--nearest", default=True, help="recording: refuse unknown prompts, or answer with the nearest one."
+)
+@click.option("--alias", multiple=True, help="Additional name of the model; may be repeated.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the weights.  [default: float32; sglang and vllm choose]",
+    help="Type of the weights.  [default: float32; sglang and vllm choose]",
 )
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(0), default=0, help="Of each replica; 0 shares the cores among them.")
-@click.option("--max-running", type=click.IntRange(1, 4096), default=256, show_default=True, help="Sequences at once.")
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, help="CPU threads per replica; 0 divides the cores among them."
+)
+@click.option(
+    "--max-running",
+    type=click.IntRange(1, 4096),
+    default=256,
+    show_default=True,
+    help="Maximum number of sequences in a batch.",
+)
 @click.option(
     "--logprobs",
     type=click.Choice(["temperature", "raw", "sampled"]),
     default="temperature",
     show_default=True,
-    help="Which log probs are answered: after the temperature, the model's own, or after top-k and top-p too.",
+    help="Log probs to report: after temperature, raw, or of the distribution sampled from.",
 )
-@click.option("--deterministic", is_flag=True, help="train: the same requests give the same bits.")
+@click.option("--deterministic", is_flag=True, help="train: give equal requests bit-equal results.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds until all must answer."
+    "--timeout",
+    "timeout_s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait until all replicas answer.",
 )
-@click.option("--engine-option", "extra", multiple=True, help="sglang, vllm: one more argument; may be repeated.")
-@click.option("--config", type=click.Path(path_type=Path), help="An AReaL configuration to take mode and model from.")
-@click.option("--set", "overrides", multiple=True, help="With --config: key=value over the file's; may be repeated.")
+@click.option(
+    "--engine-option", "extra", multiple=True, help="sglang, vllm: additional argument of the engine; may be repeated."
+)
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Read allocation mode and model from this AReaL configuration."
+)
+@click.option("--set", "overrides", multiple=True, help="With --config: override a key; may be repeated.")
 def up(
     as_json: bool,
     host: str,
@@ -106,7 +133,7 @@ def _default_backend(up: Up, allocation: "Allocation | None") -> str:
         return "transformers"
     if importlib.util.find_spec(engine) is not None:
         return engine
-    print_note(f"{engine} is not installed here: the embedded backend answers its protocol")
+    print_note(f"{engine} is not installed: using the embedded backend, which speaks its protocol")
     return "transformers"
 
 
@@ -119,4 +146,4 @@ def _say(server: "Server") -> None:
     else:
         print_line(f"LLM inference server launched at: AREAL_LLM_SERVER_ADDRS={','.join(server.addresses)}")
         print_note(f"  OPENAI_BASE_URL=http://{server.addresses[0]}/v1 OPENAI_API_KEY=none")
-    print_note(f"  `rldbg serve logs {server.name}` shows its log, `rldbg serve down {server.name}` ends it")
+    print_note(f"  `rldbg serve logs {server.name}` shows its log, `rldbg serve down {server.name}` stops it")

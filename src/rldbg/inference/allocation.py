@@ -40,7 +40,7 @@ def parse_allocation(mode: str) -> Allocation:
     flat = _NESTED.sub("train:d1", mode.strip())
     parts = [_COMPONENT.fullmatch(part.strip()) for part in re.split(r"[+|]", flat)]
     if not all(parts):
-        raise UsageError(f"allocation_mode {mode!r} is not understood", _HINT)
+        raise UsageError(f"allocation_mode {mode!r} is invalid", _HINT)
     found = [(part["backend"], part["dimensions"]) for part in parts if part is not None]
     engines = [item for item in found if item[0] in ENGINES]
     if len(engines) > 1:
@@ -54,7 +54,7 @@ def parse_allocation(mode: str) -> Allocation:
     sizes: dict[str, int] = {}
     for letter, size in re.findall(r"([a-z])(\d+)", dimensions):
         if letter not in "dtp" or letter in sizes or int(size) < 1:
-            raise UsageError(f"allocation_mode {mode!r}: {letter}{size} is not understood", _HINT)
+            raise UsageError(f"allocation_mode {mode!r}: {letter}{size} is invalid", _HINT)
         sizes[letter] = int(size)
     return Allocation(engine, sizes.get("d", 1), sizes.get("t", 1), sizes.get("p", 1))
 

@@ -80,7 +80,7 @@ class TokenGuard:
         if scope["type"] != "http" or scope["path"] in _OPEN or self._shown(scope):
             await self._app(scope, receive, send)
             return
-        answer = openai_error(RequestError("this server needs its token: Authorization: Bearer TOKEN", 401))
+        answer = openai_error(RequestError("a token is required: Authorization: Bearer TOKEN", 401))
         await answer(scope, receive, send)
 
     def _shown(self, scope: Scope) -> bool:

@@ -29,7 +29,7 @@ class ModelCard:
         """Refuses what no vocabulary of this size has; tokenizers and models would fail on it."""
         wrong = next((token for token in tokens if not 0 <= token < self.vocabulary_size), None)
         if wrong is not None:
-            raise RequestError(f"there is no token {wrong}: the vocabulary has {self.vocabulary_size}")
+            raise RequestError(f"no token {wrong}: the vocabulary has {self.vocabulary_size}")
 
 
 @dataclass(frozen=True, slots=True)

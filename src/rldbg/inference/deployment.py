@@ -28,8 +28,8 @@ class Listening:
     def check(self) -> None:
         if self.host not in _LOOPBACK and not self.token:
             raise UsageError(
-                f"{self.host} can be reached by others: a server there needs a token",
-                "give one with --token SECRET (or RLDBG_SERVE_UP_TOKEN), or leave --host out",
+                f"{self.host} is reachable from other machines: a server there needs a token",
+                "give one with --token SECRET (or RLDBG_SERVE_UP_TOKEN), or remove --host",
             )
 
     def port_of(self, number: int) -> int:

@@ -78,6 +78,6 @@ def announce_engine(ready: Path, command: Sequence[str]) -> None:
     try:
         host, port = words[words.index("--host") + 1], words[words.index("--port") + 1]
     except (ValueError, IndexError):
-        raise UsageError("the command names no --host and --port", "leave them to rldbg") from None
+        raise UsageError("the command sets --host or --port", "leave them to rldbg") from None
     reachable = "127.0.0.1" if host == "0.0.0.0" else host
     ready.write_text(json.dumps({"address": f"{reachable}:{port}"}), encoding="utf-8")

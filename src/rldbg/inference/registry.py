@@ -143,7 +143,7 @@ class Registry:
                 if time.monotonic() > deadline:
                     raise PrerequisiteError(
                         f"server {server.name} is not ready after {timeout_s:g} s",
-                        f"see `rldbg serve logs {server.name}`; `rldbg serve down {server.name}` ends it",
+                        f"see `rldbg serve logs {server.name}`; `rldbg serve down {server.name}` stops it",
                     )
                 time.sleep(_POLL_S)
 

@@ -83,7 +83,7 @@ def find_checkpoint(path: Path, *, mode: str) -> FoundCheckpoint:
             raise UsageError(f"{folder} is a checkpoint of {theirs} mode", f"resume it with mode={theirs}")
         return FoundCheckpoint(folder, int(state["step"]), state.get("remote"))
     raise IncompleteDataError(
-        f"there is no checkpoint in {path}", "train with checkpoint.every_n_steps=10 to have some"
+        f"there is no checkpoint in {path}", "train with checkpoint.every_n_steps=10 to write some"
     )
 
 

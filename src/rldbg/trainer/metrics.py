@@ -71,7 +71,7 @@ def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None
         yield
     except (its_own, OSError, ValueError) as error:
         what = f"logging.trackers names {tracker}, which does not start: {error}"
-        raise PrerequisiteError(what, f"do what {tracker} asks for, or leave it out of logging.trackers") from error
+        raise PrerequisiteError(what, f"do what {tracker} asks for, or remove it from logging.trackers") from error
 
 
 class _Wrapped:

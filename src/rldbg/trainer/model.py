@@ -14,7 +14,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise PrerequisiteError("the recipe asks for a GPU and torch sees none", "set device=auto or device=cpu")
+        raise PrerequisiteError("the recipe needs a GPU, and torch finds none", "set device=auto or device=cpu")
     if wanted == "cpu" or not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())

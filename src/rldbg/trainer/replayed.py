@@ -21,7 +21,7 @@ class ReplayedRollouts:
         missing = [step for step in steps if step not in self._replay.steps]
         if missing and not self._partial:
             raise IncompleteDataError(
-                f"{self._replay.path} has no trajectories of step {missing[0]}; {len(steps)} steps are to be trained",
+                f"{self._replay.path} has no trajectories of step {missing[0]}; {len(steps)} steps are requested",
                 f"train with --steps {missing[0] or 1}, or replay a recording that has them all",
             )
 

@@ -75,7 +75,7 @@ def check_divisible(samples: int, recipe: Recipe) -> None:
     parts = recipe.policy.ranks * recipe.policy.mini_batches
     if samples % parts:
         raise UsageError(
-            f"{samples} samples a step cannot be cut into {recipe.policy.mini_batches} mini-batches "
+            f"{samples} samples per step cannot be divided into {recipe.policy.mini_batches} mini-batches "
             f"over {recipe.policy.ranks} ranks",
             f"make data.prompts_per_step * data.samples_per_prompt a multiple of {parts}",
         )

@@ -45,7 +45,7 @@ class Bodies:
         return parse_object(content) if len(content) < 1 << 16 else await asyncio.to_thread(parse_object, content)
 
     def _too_large(self) -> TooLargeError:
-        return TooLargeError(f"the request is larger than {self.limit_bytes >> 20} MiB; send fewer datums a request")
+        return TooLargeError(f"the request is larger than {self.limit_bytes >> 20} MiB; send fewer datums per request")
 
 
 def parse_object(content: bytes) -> Mapping[str, Any]:
@@ -63,7 +63,7 @@ def decompress(content: bytes, limit_bytes: int) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as reader:
             plain = reader.read(limit_bytes + 1)
     except zstandard.ZstdError as error:
-        raise RequestError(f"the body is no zstd stream: {error}") from error
+        raise RequestError(f"the body is not a zstd stream: {error}") from error
     if len(plain) > limit_bytes:
         raise TooLargeError(f"the request decompresses to more than {limit_bytes >> 20} MiB")
     return bytes(plain)

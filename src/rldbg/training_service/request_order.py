@@ -41,7 +41,7 @@ class RequestOrder:
         if number < 1:
             raise RequestError(f"seq_id is {number}; a model's requests are numbered from 1")
         if number < self.next:
-            raise ConflictError(f"seq_id {number} is long past; the next of this model is {self.next}")
+            raise ConflictError(f"seq_id {number} has passed; the next of this model is {self.next}")
         self._entries[number] = _Entry(digest, operation, start)
         self._advance()
         if number >= self.next:

@@ -27,7 +27,7 @@ def _guarded(handler: Handler, form: ErrorForm) -> Handler:
             return await handler(request)
         except RequestError as error:
             return form(error)
-        except Exception as error:  # noqa: BLE001 - border 2 of 3: a request handler answers, whatever happens
+        except Exception as error:  # noqa: BLE001 - a request handler answers, whatever happens
             _log.exception("%s %s failed", request.method, request.url.path)
             return form(InternalError(f"{type(error).__name__}: {error}"))
 

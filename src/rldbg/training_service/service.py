@@ -276,7 +276,7 @@ class TrainingService:
             try:
                 weights = load(content)
             except SafetensorError as error:
-                raise RequestError(f"the body is no safetensors file: {error}") from error
+                raise RequestError(f"the body is not a safetensors file: {error}") from error
             entry.model.load(weights, None)
             return len(weights)
 

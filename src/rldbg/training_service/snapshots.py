@@ -95,7 +95,7 @@ class Snapshots:
         match = _PATH.fullmatch(path)
         purpose = _SEGMENTS.get((match[1], match[3])) if match else None
         if match is None or purpose is None:
-            raise RequestError(f"{path!r} is no path of a snapshot, such as weaver://MODEL/checkpoints/NAME")
+            raise RequestError(f"{path!r} is not the path of a snapshot, such as weaver://MODEL/checkpoints/NAME")
         snapshot = self._read(self._place(match[2], purpose, match[4]))
         if snapshot is None or snapshot.expired:
             raise NotFoundError(f"no snapshot {path}" + (": it has expired" if snapshot else ""))
@@ -128,7 +128,9 @@ class Snapshots:
     def _place(self, model_id: str, purpose: Purpose, name: str) -> Path:
         for part in (model_id, name):
             if not _NAME.fullmatch(part):
-                raise RequestError(f"{part!r} is no name for a snapshot: letters, digits, . _ : - and 128 at most")
+                raise RequestError(
+                    f"{part!r} is not a valid name of a snapshot: letters, digits, . _ : - and 128 at most"
+                )
         return self._folder / model_id / purpose / name
 
     def _read(self, place: Path) -> Snapshot | None:

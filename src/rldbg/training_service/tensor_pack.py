@@ -53,7 +53,7 @@ def _parts(content: bytes, boundary: bytes) -> dict[str, bytes]:
 
 def _unpack(raw: bytes, facts: Any, limit_bytes: int) -> bytes:
     if not isinstance(facts, Mapping):
-        raise RequestError("the manifest says nothing of tensor_pack")
+        raise RequestError("the manifest does not describe tensor_pack")
     if facts.get("size_bytes") != len(raw) or facts.get("sha256") != hashlib.sha256(raw).hexdigest():
         raise RequestError("the tensor pack is not the one the manifest describes: its size or sha256 differs")
     codec = facts.get("codec", "raw")
@@ -61,7 +61,7 @@ def _unpack(raw: bytes, facts: Any, limit_bytes: int) -> bytes:
         raise RequestError(f"the tensor pack's codec {codec!r} is neither raw nor zstd")
     pack = raw if codec == "raw" else decompress(raw, limit_bytes)
     if facts.get("decoded_size_bytes", len(pack)) != len(pack):
-        raise RequestError("the tensor pack has another size than the manifest says")
+        raise RequestError("the size of the tensor pack differs from the manifest")
     return pack
 
 

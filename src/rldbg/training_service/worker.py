@@ -53,6 +53,6 @@ def _outcome(operation: Operation, job: Callable[[], Any]) -> Callable[[], None]
         return partial(operation.succeed, job())
     except RequestError as error:
         return partial(operation.fail, error)
-    except Exception as error:  # noqa: BLE001 - border 2 of 3: a failing request must not end the service
+    except Exception as error:  # noqa: BLE001 - a failing request must not end the service
         _log.exception("%s %s failed", operation.kind, operation.id)
         return partial(operation.fail, InternalError(f"{type(error).__name__}: {error}"))

@@ -123,7 +123,7 @@ def test_nearest_answers_and_says_how_often_it_had_to(recording):
     answer, cut, report = play(recording, scene, nearest=True)
     assert answer.tokens == [4, 1] and cut.tokens == [7] and cut.finish.kind == "length"
     assert report["findings"][0]["id"] == "serve.not_exact"
-    assert "1 answers are another prompt's or given twice, 1 were cut short" in report["findings"][0]["cause"]
+    assert "1 answers are of another prompt or were given twice, 1 were cut short" in report["findings"][0]["cause"]
 
 
 def test_prompts_are_named_but_not_scored(recording):
@@ -171,5 +171,5 @@ def test_what_waits_while_paused_is_answered_afterwards_or_aborted(recording):
 def test_a_recording_without_trajectories_says_so(tmp_path):
     with Recorder(tmp_path / "r") as recorder:
         recorder.record("loss", step=0, micro=0, loss=1.0)
-    with pytest.raises(IncompleteDataError, match="no trajectories to answer from, but loss"):
+    with pytest.raises(IncompleteDataError, match="no trajectories to answer from, only loss"):
         Generations.read(tmp_path / "r")

@@ -191,7 +191,7 @@ def test_trl_functions_of_both_signatures_with_a_reward_function(make, tmp_path)
     assert report.mean_reward is None and "rewards are NaN" in report.notes[0]
     source = "def rollout_func(prompts, trainer):\n    return trainer.model.generate(prompts)\n"
     (failure,) = make(source, "rollout_func", data).failures
-    assert "this trainer is a stand-in for rollouts and has no 'model'" in failure.message
+    assert "this trainer is a stub for rollouts and has no 'model'" in failure.message
 
 
 def test_a_rejected_episode_is_counted_and_said(make):
@@ -231,7 +231,7 @@ def test_an_aborted_generation_is_taken_up_again(make, server):
 
 TROUBLE = {
     "?500": ("ServerRefusal", 'HTTP 500: {"error":"the model fell over"}'),
-    "?html": ("UnexpectedResponse", "answered no JSON"),
+    "?html": ("UnexpectedResponse", "did not answer with JSON"),
     "?drop": ("ServerRefusal", "HTTP 500"),
     "?hang": ("UnreachableError", "did not answer within 0.6 s"),
 }
@@ -351,9 +351,9 @@ def test_damaged_data_is_named_by_line(tmp_path, server, content, said):
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [
-        ("def f(x, y): ...", "f", r"f\(x, y\) is no workflow of a known shape"),
-        ("f = 3", "f", "is a int: no workflow"),
-        ("class F: ...", "F", "is a class F: no workflow"),
+        ("def f(x, y): ...", "f", r"f\(x, y\) is not a workflow of a known shape"),
+        ("f = 3", "f", "is a int: not a workflow"),
+        ("class F: ...", "F", "is a class F: not a workflow"),
         ("def nearby(prompt, generate): ...", "nearbi", "has no 'nearbi'"),
         ("import nowhere_at_all", "f", "importing .* failed"),
         ("def f(:", "f", "SyntaxError"),

@@ -59,7 +59,7 @@ def test_a_name_is_taken_once_unless_overwritten(tmp_path):
         store.save(snapshot(), WEIGHTS, None)
     store.save(snapshot(step=9), WEIGHTS, None, overwrite=True)
     assert store.find("tinker://s:train:0/weights/a").step == 9
-    with pytest.raises(RequestError, match="no name"):
+    with pytest.raises(RequestError, match="not a valid name"):
         store.save(snapshot(name="../x"), WEIGHTS, None)
 
 

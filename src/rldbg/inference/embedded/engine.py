@@ -125,7 +125,7 @@ class EmbeddedBackend:
     def _iterate(self) -> None:
         try:
             touched = self._scheduler.step()
-        except Exception as error:  # noqa: BLE001 - border 2 of 3: what one batch meets must not end the server
+        except Exception as error:  # noqa: BLE001 - what one batch meets must not end the server
             _log.exception("a forward pass failed")
             told = RequestError(f"{type(error).__name__}: {error}", 500)
             self._post([(item.answer, told) for item in self._scheduler.drop()])
@@ -148,7 +148,7 @@ class EmbeddedBackend:
         try:
             self._loop.call_soon_threadsafe(_deliver, news)
         except RuntimeError:
-            _log.info("%d answers were not told: the server has ended", len(news))
+            _log.info("%d answers were dropped: the server has ended", len(news))
 
     def _abort(self, job_id: str | None, with_samples: bool = False) -> None:
         """`with_samples` means every sample of a request: they are named after it, name-1, name-2 ..."""
@@ -187,7 +187,7 @@ class EmbeddedBackend:
         def call() -> None:
             try:
                 result = function()
-            except Exception as error:  # noqa: BLE001 - border 2 of 3: it is raised again where the request is answered
+            except Exception as error:  # noqa: BLE001 - it is raised again where the request is answered
                 self._loop.call_soon_threadsafe(_settle, done, None, error)
             else:
                 self._loop.call_soon_threadsafe(_settle, done, result, None)

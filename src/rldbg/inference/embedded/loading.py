@@ -79,7 +79,7 @@ def _device(wanted: str) -> Any:
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise PrerequisiteError("--device cuda was asked for and torch sees no GPU", "use --device auto or cpu")
+        raise PrerequisiteError("--device cuda: torch finds no GPU", "use --device auto or cpu")
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 

@@ -26,7 +26,7 @@ class WeightFiles:
             with safe_open(file, framework="pt") as tensors:
                 return cls(dict.fromkeys(tensors.keys(), file))
         except (SafetensorError, OSError) as error:
-            raise RequestError(f"{file.name} is no safetensors file: {error}") from error
+            raise RequestError(f"{file.name} is not a safetensors file: {error}") from error
 
     @classmethod
     def of_folder(cls, folder: Path) -> "WeightFiles":
@@ -47,7 +47,7 @@ class WeightFiles:
                 raise RequestError(f"{index} is damaged: {error}") from error
             missing = next((file for file in files.values() if not file.is_file()), None)
             if missing is not None:
-                raise RequestError(f"{index} names {missing.name}, which is not there")
+                raise RequestError(f"{index} names {missing.name}, which does not exist")
             return cls(files)
         files_here = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
         if not files_here:

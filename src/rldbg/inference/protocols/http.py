@@ -53,7 +53,7 @@ def _guarded(handler: Handler, form: ErrorForm) -> Handler:
             return form(error)
         except ClientDisconnect:
             return Response(status_code=_LEFT)
-        except Exception as error:  # noqa: BLE001 - border 2 of 3: a request handler answers, whatever happens
+        except Exception as error:  # noqa: BLE001 - a request handler answers, whatever happens
             _log.exception("%s %s failed", request.method, request.url.path)
             return form(RequestError(f"{type(error).__name__}: {error}", 500))
 

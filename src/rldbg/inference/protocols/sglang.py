@@ -38,10 +38,10 @@ class SglangGeneration:
         prompts = self._prompts(fields)
         streams = fields.flag("stream")
         if streams and len(prompts) > 1:
-            raise RequestError("stream takes one prompt a request")
+            raise RequestError("stream takes one prompt per request")
         jobs = [job for number, prompt in enumerate(prompts) for job in self._jobs(fields, prompt, number)]
         if streams and len(jobs) > 1:
-            raise RequestError("stream takes one sample a request")
+            raise RequestError("stream takes one sample per request")
         if len(jobs) > MAX_SAMPLES:
             raise RequestError(f"{len(jobs)} samples in one request; at most {MAX_SAMPLES}")
         with_logprobs = fields.flag("return_logprob")
@@ -116,11 +116,11 @@ def _is_batch(fields: Fields) -> bool:
 
 
 def _sampling(fields: Fields, number: int) -> Fields:
-    """The sampling parameters of one prompt of a batch: shared, or one object a prompt."""
+    """The sampling parameters of one prompt of a batch: shared, or one object per prompt."""
     given = fields.raw("sampling_params")
     if isinstance(given, list):
         if number >= len(given) or not isinstance(given[number], dict):
-            raise RequestError("sampling_params must be an object, or one object a prompt")
+            raise RequestError("sampling_params must be an object, or one object per prompt")
         return Fields(given[number], "sampling_params.")
     return fields.inner("sampling_params")
 

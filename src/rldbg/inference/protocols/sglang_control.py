@@ -117,7 +117,7 @@ class SglangControl:
         fields = Fields(await body_of(request))
         rid, everything = fields.optional_text("rid"), fields.flag("abort_all")
         if not rid and not everything:
-            raise RequestError("say which request to abort: rid, or abort_all")
+            raise RequestError("no request given to abort: send rid or abort_all")
         self._backend.abort(None if everything else rid, with_samples=True)
         return Response()
 
@@ -150,7 +150,7 @@ class SglangControl:
         try:
             content = base64.b64decode(fields.text("safetensors"), validate=True)
         except ValueError as error:
-            raise RequestError(f"safetensors is no base64: {error}") from error
+            raise RequestError(f"safetensors is not base64: {error}") from error
         with tempfile.TemporaryDirectory(prefix="rldbg-weights-") as folder:
             file = Path(folder) / "weights.safetensors"
             file.write_bytes(content)

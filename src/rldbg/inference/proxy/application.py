@@ -157,7 +157,7 @@ class Proxy:
             self._recorder.add(list(reader.read(request, whole)))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             self._recorder.unreadable += 1
-            _log.warning("an answer is in no form that can be recorded: %s: %s", type(error).__name__, error)
+            _log.warning("an answer cannot be recorded: %s: %s", type(error).__name__, error)
 
 
 def _streamed(answer: "httpx.Response", content: AsyncIterator[bytes]) -> Response:

@@ -66,7 +66,7 @@ class GenerationRecorder:
                     "serve.not_recorded",
                     Severity.WARNING,
                     where,
-                    cause=f"{self.unreadable} answers had no token ids, or no form that is known here",
+                    cause=f"{self.unreadable} answers had no token ids or an unknown form",
                     fix=("use /generate, or an engine that knows return_token_ids (vLLM, rldbg serve)",),
                 )
             )

@@ -211,7 +211,7 @@ class RecordedBackend:
                     Severity.ERROR,
                     where,
                     evidence=tuple(self._first_unknown),
-                    cause=f"{self._unknown} requests asked for what was not recorded",
+                    cause=f"{self._unknown} requests were not in the recording",
                     fix=("run the framework with the data, seed and chat template of the recorded run",),
                 )
             )
@@ -221,7 +221,8 @@ class RecordedBackend:
                     "serve.not_exact",
                     Severity.WARNING,
                     where,
-                    cause=f"{self._made_do} answers are another prompt's or given twice, {self._cut} were cut short",
+                    cause=f"{self._made_do} answers are of another prompt or were given twice, "
+                    f"{self._cut} were cut short",
                     fix=("serve with --strict to see each of them as an error",),
                 )
             )

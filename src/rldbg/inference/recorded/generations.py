@@ -55,7 +55,7 @@ class Generations:
         if kind is None:
             found = ", ".join(recording.kinds()) or "nothing"
             raise IncompleteDataError(
-                f"{path} holds no trajectories to answer from, but {found}",
+                f"{path} has no trajectories to answer from, only {found}",
                 "record with debug.dump_options.trajectory=true, or with `rldbg serve up --backend proxy`",
             )
         seed = recording.run_facts().get("seed")

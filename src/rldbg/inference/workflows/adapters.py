@@ -125,7 +125,7 @@ class AgentAdapter(Adapter):
         self.is_blocking = not inspect.iscoroutinefunction(run)
         if not accepted(run, {"base_url": ""}):
             raise UsageError(
-                f"{getattr(run, '__qualname__', 'run')} takes no base_url: it cannot know where to send its requests",
+                f"{getattr(run, '__qualname__', 'run')} takes no base_url, so it cannot reach the servers",
                 "write `async def run(self, data, base_url, **kwargs)` and give base_url to the OpenAI client",
             )
 

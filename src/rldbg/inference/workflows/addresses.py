@@ -18,7 +18,7 @@ def find_servers(addresses: str | None, name: str | None, environment: Environme
     """`addresses`, else those of the server of that name, else the variable's, else those of the only server."""
     environment = environment or Environment()
     if addresses and name:
-        raise UsageError("both --addrs and --server are given", "give one of them")
+        raise UsageError("--addrs and --server are mutually exclusive", "give one of them")
     if addresses is not None:
         return _listed(addresses, "--addrs")
     if name:
@@ -28,12 +28,14 @@ def find_servers(addresses: str | None, name: str | None, environment: Environme
     servers = [server for server in _registry(environment).servers() if server.backend != "train"]
     if not servers:
         raise UnreachableError(
-            "no inference server is named and `rldbg serve` has none",
+            "no inference server given, and `rldbg serve` has none",
             f"{_START}, or give --addrs host:port or {VARIABLE}",
         )
     if len(servers) > 1:
         names = ", ".join(server.name for server in servers)
-        raise UsageError(f"there are several servers: {names}", f"choose one with --server {servers[0].name}")
+        raise UsageError(
+            f"ambiguous: several servers are running: {names}", f"choose one with --server {servers[0].name}"
+        )
     return _running(servers[0])
 
 

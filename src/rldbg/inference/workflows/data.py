@@ -46,12 +46,12 @@ def load_rows(source: str, *, limit: int | None = None) -> list[Row]:
     seen: dict[str, str] = {}
     for number, (where, item) in enumerate(islice(items, limit if limit is not None else _MOST_ROWS + 1)):
         if number == _MOST_ROWS:
-            raise UsageError(f"{source} has more than {_MOST_ROWS} rows, or no end", "choose how many with --limit")
+            raise UsageError(f"{source} has more than {_MOST_ROWS} rows, or is endless", "choose how many with --limit")
         row = _row(number, item, where)
         if row.group_id in seen:
             raise UsageError(
                 f"{where} has the group id {row.group_id!r} of {seen[row.group_id]}",
-                "give each row a group_id of its own, or none",
+                "give each row its own group_id, or none",
             )
         seen[row.group_id] = where
         rows.append(row)
@@ -100,7 +100,7 @@ def _parsed(line: str, where: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise IncompleteDataError(
-            f"{where} is not JSON: {error}", "each line is one JSON object; mend or remove that line"
+            f"{where} is not JSON: {error}", "each line is one JSON object; fix or remove that line"
         ) from error
 
 

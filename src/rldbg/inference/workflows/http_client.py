@@ -154,11 +154,11 @@ async def _read_answer(reader: asyncio.StreamReader) -> tuple[HttpResponse, bool
     except ConnectionResetError:
         raise _NothingCame from None
     except asyncio.LimitOverrunError:
-        raise ValueError("its header has no end") from None
+        raise ValueError("its header is too long") from None
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-        raise ValueError(f"no HTTP: {first[:80]!r}")
+        raise ValueError(f"not HTTP: {first[:80]!r}")
     status = int(rest[:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if status == 100:
@@ -175,7 +175,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
         while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
             total += size
             if total > _MOST_BODY_BYTES:
-                raise ValueError("its answer has no end")
+                raise ValueError("its answer is too long")
             chunks.append((await reader.readexactly(size + 2))[:-2])
         while (await reader.readuntil(b"\r\n")) != b"\r\n":
             continue

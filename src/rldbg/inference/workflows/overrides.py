@@ -55,7 +55,7 @@ def _value(key: str, text: str, kind: type) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{key}={text} is not a {kind.__name__}", f"give {key} a {kind.__name__}")
     if isinstance(value, int | float) and value < 0:
-        raise UsageError(f"{key}={text} is negative", f"give {key} a number from 0 on")
+        raise UsageError(f"{key}={text} is negative", f"give {key} a non-negative number")
     return value
 
 

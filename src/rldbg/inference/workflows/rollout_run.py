@@ -213,7 +213,7 @@ def _check_place(file: Path) -> None:
         with tempfile.TemporaryFile(dir=file.parent):
             pass
     except OSError as error:
-        raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another place with --out") from error
+        raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another file with --out") from error
 
 
 def _save(request: RolloutRequest, run: Run, outcomes: Sequence[Outcome]) -> tuple[Path | None, list[str]]:

@@ -166,7 +166,7 @@ class _Attempt:
         except asyncio.CancelledError as error:
             self.where = user_traceback(error)
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - border 3 of 3: the user's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
             self.error = error
             self._on_error(error)
         finally:
@@ -193,7 +193,7 @@ class _Attempt:
             result, error = None, None
             try:
                 result = context.run(self._adapter.call, self._episode)
-            except (Exception, SystemExit) as raised:  # noqa: BLE001 - border 3 of 3: passed on to the episode
+            except (Exception, SystemExit) as raised:  # noqa: BLE001 - passed on to the episode
                 error = RuntimeError(repr(raised)) if isinstance(raised, SystemExit | StopIteration) else raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, result, error)

@@ -51,7 +51,7 @@ def base_address(text: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError(f"{text!r} is no server address", "write host:port, or http://host:port")
+        raise UsageError(f"{text!r} is not a server address", "write host:port, or http://host:port")
     return address
 
 
@@ -109,7 +109,7 @@ class Servers:
                 ) from None
             except BrokenOff as error:
                 raise UnreachableError(
-                    f"{address} broke off while it answered {path}: {error}",
+                    f"{address} closed the connection while answering {path}: {error}",
                     "see `rldbg serve ls` and the server's log",
                 ) from None
             finally:
@@ -201,7 +201,7 @@ def _content(response: HttpResponse, place: str) -> dict[str, Any]:
         body = response.json()
     except ValueError:
         raise UnexpectedResponse(
-            f"{place} answered no JSON: {response.text[:300]!r}", "is this an inference server?"
+            f"{place} did not answer with JSON: {response.text[:300]!r}", "is this an inference server?"
         ) from None
     if not isinstance(body, dict):
         raise UnexpectedResponse(f"{place} answered {body!r:.300}", "is this an inference server?")
@@ -211,5 +211,5 @@ def _content(response: HttpResponse, place: str) -> dict[str, Any]:
 def _nobody(addresses: Sequence[str]) -> UnreachableError:
     return UnreachableError(
         f"no inference server answers at {', '.join(addresses)}",
-        "start one with `rldbg serve up --model tiny`; `rldbg serve ls` shows those there are",
+        "start one with `rldbg serve up --model tiny`; `rldbg serve ls` lists running servers",
     )

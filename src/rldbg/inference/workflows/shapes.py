@@ -73,7 +73,7 @@ def shape_of(target: Any, name: str) -> Shape:
     if not inspect.isroutine(target) and callable(getattr(target, "run", None)):
         return "agent"
     if not callable(target) or inspect.isclass(target):
-        raise UsageError(f"{name} is a {_described(target)}: no workflow of a known shape", _SHAPES_THERE_ARE)
+        raise UsageError(f"{name} is a {_described(target)}: not a workflow of a known shape", _SHAPES_THERE_ARE)
     names = [item.name for item in inspect.signature(target).parameters.values() if item.kind is not item.VAR_KEYWORD]
     if names[:1] == ["prompts"] or "trainer" in names[1:2]:
         return "trl"
@@ -81,7 +81,7 @@ def shape_of(target: Any, name: str) -> Shape:
         return "function"
     if names[:1] == ["data"] and inspect.iscoroutinefunction(target):
         return "agent"
-    raise UsageError(f"{name}({', '.join(names)}) is no workflow of a known shape", _SHAPES_THERE_ARE)
+    raise UsageError(f"{name}({', '.join(names)}) is not a workflow of a known shape", _SHAPES_THERE_ARE)
 
 
 def _described(target: Any) -> str:
@@ -95,7 +95,7 @@ def load_workflow(name: str, *, shape: Shape | None, construction: Construction)
     if inspect.isclass(target):
         target = construction.make(target)
     elif construction.arguments:
-        raise UsageError(f"{name} is no class, so it takes no arguments", "leave --arg out")
+        raise UsageError(f"{name} is not a class, so it takes no arguments", "leave --arg out")
     method = {"areal": "arun_episode", "agent": "run"}.get(chosen)
     if method and not callable(getattr(target, method, None)) and not (chosen == "agent" and callable(target)):
         raise UsageError(f"{name} has no method {method}, so it is not of shape {chosen}", _SHAPES_THERE_ARE)

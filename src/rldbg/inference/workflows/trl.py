@@ -99,9 +99,7 @@ class TrainerStandIn:
         )
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"this trainer is a stand-in for rollouts and has no {name!r}; it has {', '.join(vars(self))}"
-        )
+        raise AttributeError(f"this trainer is a stub for rollouts and has no {name!r}; it has {', '.join(vars(self))}")
 
 
 class ClientStandIn:

@@ -34,7 +34,7 @@ class Capsule:
         if 0 not in self._records:
             raise IncompleteDataError(
                 f"{recording.title} has capsules of step {step}, but not that of rank 0, which holds the parameters",
-                f"rldbg verify {recording.title} says what is missing",
+                f"rldbg verify {recording.title} lists what is missing",
             )
         self._results = list(recording.records("capsule_result", step))
 

@@ -173,7 +173,7 @@ class StepExecution:
             return micros
         if "reference_log_probs" not in recorded.fields:
             raise IncompleteDataError(
-                "the capsule has no log probs of the reference model, which a KL term needs",
+                "the capsule has no log probs of the reference model, which a KL term requires",
                 "a coefficient can be changed only where the recorded run had a KL term",
             )
         rows = list(recorded.rows("reference_log_probs"))
