@@ -16,7 +16,8 @@ _FLOAT8 = {
 def decode(bits: np.ndarray, dtype: str) -> np.ndarray:
     """The values behind the raw bits, as float32."""
     if dtype == "bfloat16":
-        return np.asarray(bits.astype(np.uint32) << 16).view(np.float32)
+        # Said in full: numpy 1 makes an int64 of one uint32 that is shifted.
+        return np.asarray(np.left_shift(bits.astype(np.uint32), 16, dtype=np.uint32)).view(np.float32)
     table: np.ndarray = _float8_values(dtype)
     values: np.ndarray = np.asarray(table[bits])
     return values

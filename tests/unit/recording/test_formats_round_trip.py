@@ -20,7 +20,8 @@ from rldbg.recording.records import ENCODED_DTYPES, EncodedArray, Ragged, Record
 
 NUMPY_DTYPES = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOAT_DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
-DTYPES = (*NUMPY_DTYPES, *FLOAT_DTYPES, *ENCODED_DTYPES)
+# Old releases of torch have fewer.
+DTYPES = (*NUMPY_DTYPES, *FLOAT_DTYPES, *(name for name in ENCODED_DTYPES if hasattr(torch, name)))
 ROWS_FIELDS = {
     "trajectory": ("tokens", "loss_mask"),
     "prepared_trajectories": ("tokens", "loss_mask"),

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, load_file, save, save_file
 
 from rldbg.core import IncompleteDataError
 from rldbg.recording.formats.safetensors_file import DTYPES, encode_header, open_tensors, read_header
@@ -20,7 +20,18 @@ def torch_tensor(dtype: str) -> torch.Tensor:
     return torch.tensor([[0, 1, 1], [1, 0, 1]]).to(getattr(torch, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def has(dtype: str) -> bool:
+    """Whether torch and the package have it: older releases know fewer."""
+    try:
+        return load(save({"x": torch_tensor(dtype)}))["x"].dtype == getattr(torch, dtype)
+    except (AttributeError, KeyError, SafetensorError):
+        return False
+
+
+COMMON_DTYPES = [dtype for dtype in DTYPES if has(dtype)]
+
+
+@pytest.mark.parametrize("dtype", COMMON_DTYPES)
 def test_files_of_the_package_are_read(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     tensor = torch_tensor(dtype)
@@ -36,7 +47,7 @@ def test_files_of_the_package_are_read(tmp_path, dtype):
     assert tensors["empty"].shape == (0, 3)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", COMMON_DTYPES)
 def test_the_package_reads_ours(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     tensor = torch_tensor(dtype)
