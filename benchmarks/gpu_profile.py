@@ -8,7 +8,7 @@ The steps run in a process that is armed as `rldbg profile` arms it (start-up ho
 3 and 4. Each kernel is followed back to its launch, and the launch to the innermost phase around it. What must hold:
 kernels launched by autograd's own thread lie in `backward`, those inside an optimizer's step in `optimizer`, and nearly
 all GPU time in some phase. Prints one JSON object; exit code 1 when something does not hold, 3 when there is no
-CUDA device.
+CUDA device: then --quick still runs the steps once on the CPU, armed.
 """
 
 import argparse
@@ -28,6 +28,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 STARTUP = SOURCE / "rldbg" / "agent" / "startup"
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+SIZES = {"vocabulary": 151936, "hidden": 896, "layers": 24, "samples": 16, "micro": 4, "prompt": 256}
+SIZES |= {"response": 512, "steps": 8}
+QUICK = {"vocabulary": 64, "hidden": 128, "layers": 1, "samples": 4, "micro": 2, "prompt": 8, "response": 8, "steps": 6}
 
 
 def child(arguments):
@@ -68,14 +71,12 @@ def run_child(arguments, folder, tool):
         plan = make_plan(request, folder=folder / "out", run=folder, environment=Environment({}))
         Path(plan.folder).mkdir()
         Path(plan.books).mkdir()
-        plan.write(folder / "plan.json")
+        (folder / "plan.json").write_text(plan.to_text(), encoding="utf-8")
         environment |= {"RLDBG_RUN": str(folder), "RLDBG_PROFILING": str(folder / "plan.json")}
         environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{environment['PYTHONPATH']}"
-    words = [
-        word for name in ("vocabulary", "hidden", "layers") for word in (f"--{name}", str(getattr(arguments, name)))
-    ]
+    words = [word for name in SIZES for word in (f"--{name}", str(getattr(arguments, name)))]
     done = subprocess.run(
-        [sys.executable, __file__, "--child", *words, "--steps", str(arguments.steps)],
+        [sys.executable, __file__, "--child", *words],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -130,18 +131,20 @@ def innermost(phases, when):
 
 def main():
     parser = argparse.ArgumentParser()
-    defaults = {"vocabulary": 151936, "hidden": 896, "layers": 24, "samples": 16, "micro": 4, "prompt": 256}
-    for name, value in (defaults | {"response": 512, "steps": 8}).items():
+    for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs")
     parser.add_argument("--child", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.vocabulary, arguments.hidden, arguments.layers = 64, 128, 1
+        vars(arguments).update(QUICK)
     if arguments.child:
         child(arguments)
         return 0
     if not has_gpu():
+        if arguments.quick:
+            with tempfile.TemporaryDirectory() as scratch:
+                run_child(arguments, Path(scratch) / "phases", "phases")
         print("there is no CUDA device here", file=sys.stderr)
         return 3
     with tempfile.TemporaryDirectory() as scratch:

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from free_networks import free_port
 from live_job import PATIENCE_S
 
 SCENES = Path(__file__).with_name("ray_scenes.py")
@@ -86,11 +86,6 @@ class Cluster:
     def end(self) -> None:
         self.stage.end()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def plain_environment() -> dict[str, str]:

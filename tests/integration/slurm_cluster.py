@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_networks import free_network, free_port
 
 PACKAGES = (
     "openssh-server libwrap0 slurm-client slurmctld slurmd slurm-wlm-basic-plugins libslurm38 libhwloc15".split()  # noqa: SIM905
@@ -61,9 +62,8 @@ class Cluster:
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root = folder, root
-        self.tag = f"r{os.getpid() % 10000}"
-        self.net = f"10.{100 + os.getpid() % 100}.45"
-        self.port = 20000 + os.getpid() % 10000 * 2 % 20000
+        self.net = free_network()
+        self.tag = f"rlds{self.net.rpartition('.')[2]}n"
         self.plugins = next(root.glob("usr/lib/*/slurm-wlm"))
         libraries = [*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu"), self.plugins]
         self.environment = dict(os.environ) | {
@@ -176,7 +176,7 @@ class Cluster:
         (folder / "slurm.conf").write_text(
             f"ClusterName=t\nSlurmctldHost={os.uname().nodename}({self.net}.1)\nAuthType=auth/none\nCredType=cred/none\n"
             f"PluginDir={self.plugins}\nSlurmUser=root\nSlurmdUser=root\n"
-            f"SlurmctldPort={self.port}\nSlurmdPort={self.port + 1}\n"
+            f"SlurmctldPort={free_port()}\nSlurmdPort={free_port()}\n"
             f"SlurmctldPidFile={folder}/run/ctld.pid\nSlurmdPidFile={folder}/run/%n.pid\nSlurmdSpoolDir={folder}/spool/%n\n"
             f"StateSaveLocation={folder}/state\nSlurmctldLogFile={folder}/log/ctld.log\nSlurmdLogFile={folder}/log/%n.log\n"
             "ProctrackType=proctrack/pgid\nTaskPlugin=task/none\nSelectType=select/linear\nSchedulerType=sched/builtin\n"

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from free_networks import free_port
 from live_job import LiveJob, output, rldbg, until
-from ray_stage import Stage, free_port, plain_environment
+from ray_stage import Stage, plain_environment
 
 from rldbg.agent import Arming
 from rldbg.live import connect_target

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from free_networks import free_network, free_port
 from live_job import LiveJob, output, until
-from ray_stage import Stage, free_port
+from ray_stage import Stage
 
 STEPS = """
 import os, socket
@@ -28,9 +29,10 @@ class Node:
     """A second node: what runs in it has its own network and host name, and reaches us at `head`."""
 
     def __init__(self):
-        number = os.getpid() % 250
-        self._space, self._near, far = f"rldbg{os.getpid()}", f"rldn{number}", f"rldf{number}"
-        self.head, self.address = f"10.77.{number}.1", f"10.77.{number}.2"
+        network = free_network()
+        number = network.rpartition(".")[2]
+        self._space, self._near, far = f"rldbg{number}", f"rldn{number}", f"rldf{number}"
+        self.head, self.address = f"{network}.1", f"{network}.2"
         inside = f"ip netns exec {self._space} ip"
         for line in (
             f"ip netns add {self._space}",

@@ -4,13 +4,13 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from free_networks import free_port
 
 BIN = Path(sys.executable).parent
 RLDBG = [sys.executable, "-m", "rldbg"]
@@ -31,12 +31,6 @@ if os.environ.get("STOP"):
     breakpoint()
 sys.exit(int(os.environ.get("CODE", "0")))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

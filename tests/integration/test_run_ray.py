@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from free_networks import free_port
 
 RLDBG = [sys.executable, "-m", "rldbg"]
 TRAIN = """\
@@ -29,12 +29,6 @@ if __name__ == "__main__":
     with open(os.environ["SEEN"], "w") as seen:
         json.dump({"argv": sys.argv[1:], "worker": worker, "agent": hasattr(sys, "_rldbg_agent")}, seen)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

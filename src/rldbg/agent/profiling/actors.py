@@ -107,7 +107,7 @@ class ActorSelection:
         self._finish_others("")
         self._note_cluster(ray)
         with contextlib.suppress(Exception):
-            # Border 3 of 3. Whatever keeps Ray from giving its timeline, the job must end as it would without us: and
+            # Whatever keeps Ray from giving its timeline, the job must end as it would without us: and
             # Ray ends a process that asks a cluster which is gone.
             host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
@@ -116,7 +116,7 @@ class ActorSelection:
     def _note_cluster(self, ray: Any) -> None:
         """For the gathering from nodes that do not see the run folder."""
         with contextlib.suppress(Exception):
-            # Border 3 of 3. Whatever Ray does not tell, the job goes on as it would without us.
+            # Whatever Ray does not tell, the job goes on as it would without us.
             alive = sum(1 for node in ray.nodes() if node["Alive"])
             facts = {"address": ray.get_runtime_context().gcs_address, "nodes": alive}
             (Path(self._plan.books) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
