@@ -251,7 +251,7 @@ def test_the_guide_s_launcher(project):
         check=False,
     )
     assert missing.returncode == 2
-    assert "no script scripts/train/run_archer_qwen2.5_1.5b_code_single.sh" in missing.stderr
+    assert "script not found: scripts/train/run_archer_qwen2.5_1.5b_code_single.sh" in missing.stderr
 
     folder = project / "scripts" / "train"
     folder.mkdir(parents=True)
