@@ -95,7 +95,7 @@ def test_collective_dumps_of_the_run_are_kept_and_read(tmp_path):
     result = rldbg(tmp_path, "run", "--run", "run", "--", "python", "train.py", TORCH_FR_DUMP_TEMP_FILE=str(template))
 
     assert result.returncode == 6
-    assert "ranks [2] held the others up" in result.stderr
+    assert "ranks [2] blocked the others" in result.stderr
     kept = sorted((tmp_path / "run" / "logs" / "flight_recorder").iterdir())
     assert [file.name for file in kept] == [f"nccl_trace_rank_{rank}" for rank in range(4)]
     assert pickle.loads(kept[0].read_bytes())["version"] == "2.9"

@@ -61,11 +61,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LOCAL_WORLD_SIZE", "identity", "number of processes on this host, as set by torchrun"),
     Variable("SLURM_PROCID", "identity", "rank of this process when RANK is not set"),
     Variable("SLURM_NTASKS", "identity", "number of processes when WORLD_SIZE is not set"),
-    Variable("WEAVER_DEBUG_DUMP_ENABLED", "recording", "1 switches recording on (trainer service mode)"),
+    Variable("WEAVER_DEBUG_DUMP_ENABLED", "recording", "1 enables recording (trainer service mode)"),
     Variable("WEAVER_DEBUG_DUMP_DIR", "recording", "where the trainer service records", "debug_dump"),
     Variable("WEAVER_DEBUG_DUMP_EVERY_N", "recording", "record every n-th step", "1"),
     Variable("WEAVER_DEBUG_DUMP_OPTIONS", "recording", "kinds to record, comma separated"),
-    Variable("RLDBG_RECORD_ENABLED", "recording", "1 switches recording on, 0 off"),
+    Variable("RLDBG_RECORD_ENABLED", "recording", "1 enables recording, 0 disables it"),
     Variable("RLDBG_RECORD_DIR", "recording", "where to record (the block's dump_dir)"),
     Variable("RLDBG_RECORD_FORMAT", "recording", "safetensors, pt or jsonl"),
     Variable("RLDBG_RECORD_EVERY_N_STEPS", "recording", "record every n-th step"),
@@ -110,7 +110,7 @@ class Environment:
             return True
         if value in _FALSE:
             return False
-        raise UsageError(f"{name}={value!r} is neither on nor off", f"use {name}=1 or {name}=0")
+        raise UsageError(f"{name}={value!r} is not a boolean", f"use {name}=1 or {name}=0")
 
     def names(self, name: str) -> tuple[str, ...]:
         """A comma separated list; white space and empty items are ignored."""

@@ -44,7 +44,7 @@ def ray_access(address: str, environment: Environment) -> dict[str, str]:
     token = ray_token(environment)
     mode = environment.text("RAY_AUTH_MODE").lower()
     if mode == "token" and not token:
-        raise PrerequisiteError("RAY_AUTH_MODE=token, but there is no token", f"unset RAY_AUTH_MODE, or {TOKEN_HINT}")
+        raise PrerequisiteError("RAY_AUTH_MODE=token, but no token was found", f"unset RAY_AUTH_MODE, or {TOKEN_HINT}")
     where = environment.text("RAY_ADDRESS") if address == "auto" else address
     if not where or where == "auto" or environment.flag("RAY_USE_TLS"):
         # A cluster of this machine, or one behind TLS, may see the token whether it demands one or not.
@@ -52,10 +52,10 @@ def ray_access(address: str, environment: Environment) -> dict[str, str]:
     if not demands_token(where):
         return {}
     if not token:
-        raise PrerequisiteError(f"the Ray cluster at {where} demands a token, and none was found", TOKEN_HINT)
+        raise PrerequisiteError(f"the Ray cluster at {where} requires a token, and none was found", TOKEN_HINT)
     if environment.is_set("RAY_AUTH_MODE") and mode != "token":
         raise PrerequisiteError(
-            f"the Ray cluster at {where} demands a token, and RAY_AUTH_MODE={mode} forbids to send it",
+            f"the Ray cluster at {where} demands a token, and RAY_AUTH_MODE={mode} prevents sending it",
             "unset RAY_AUTH_MODE",
         )
     if demands_token(where, token):

@@ -50,7 +50,7 @@ class Run:
             run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"cannot make the run folder {run.path}: {error.strerror}",
+                f"cannot create the run folder {run.path}: {error.strerror}",
                 "choose another place with --run DIR",
             ) from error
         return run
@@ -79,7 +79,7 @@ class Run:
         except ValueError as error:
             raise IncompleteDataError(f"{file} is not valid JSON: {error}", "restore it or remove the file") from error
         if not isinstance(data, dict):
-            raise IncompleteDataError(f"{file} does not hold a JSON object", "restore it or remove the file")
+            raise IncompleteDataError(f"{file} does not contain a JSON object", "restore it or remove the file")
         return data
 
     def update(self, **facts: Any) -> None:

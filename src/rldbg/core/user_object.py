@@ -93,7 +93,7 @@ def _module_of_file(file: Path, what: str) -> ModuleType:
         return known
     specification = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if specification is None or specification.loader is None:
-        raise UsageError(f"{file} is no Python file", f"name a .py file for the {what}")
+        raise UsageError(f"{file} is not a Python file", f"name a .py file for the {what}")
     module = importlib.util.module_from_spec(specification)
     sys.modules[file.stem] = module
     specification.loader.exec_module(module)

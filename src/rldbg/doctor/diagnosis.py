@@ -128,8 +128,8 @@ class Diagnosis:
         words = "the cause is not in these logs"
         if self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
-            words = f"no known failure: it began with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
-        return words + (f"; ranks {held_up} held the others up" if held_up else "")
+            words = f"unknown failure, beginning with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
+        return words + (f"; ranks {held_up} blocked the others" if held_up else "")
 
 
 def failure_to_dict(failure: Failure) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def draft(diagnosis: Diagnosis) -> str:
     if failure is None:
         known = ", ".join(cause.id for cause in (*diagnosis.root_causes, *diagnosis.fallout))
         raise IncompleteDataError(
-            "this log has no failure without an entry" + (f"; it has {known}" if known else ""),
+            "every failure in this log has an entry" + (f"; it has {known}" if known else ""),
             "give the log of the process that failed first",
         )
     return str(yaml.safe_dump([_entry(failure)], sort_keys=False, allow_unicode=True, width=110))

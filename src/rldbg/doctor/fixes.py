@@ -57,7 +57,7 @@ def _egl(machine: Machine) -> list[Step]:
     folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
     if not any(machine.path(f"{folder}/libEGL_nvidia.so.0").exists() for folder in folders):
         raise PrerequisiteError(
-            "libEGL_nvidia.so.0 is not installed, so a vendor file would point to nothing",
+            "libEGL_nvidia.so.0 is not installed, so a vendor file would point to a missing library",
             "apt install libnvidia-gl-<driver-version> first",
         )
     file = machine.path(VENDOR_FILES[0])
@@ -83,10 +83,10 @@ def _stop(session: RaySession) -> Step:
         alive = [pid for pid in session.pids if _is_alive(pid)]
         if alive:
             pids = " ".join(map(str, alive))
-            raise PrerequisiteError(f"processes {pids} did not stop", f"look at them: ps -fp {pids}")
+            raise PrerequisiteError(f"processes {pids} did not stop", f"inspect them: ps -fp {pids}")
 
     pids = " ".join(map(str, session.pids))
-    return Step(f"stop the Ray session {session.folder} that nobody uses (SIGTERM, then SIGKILL, to {pids})", stop)
+    return Step(f"stop the Ray session {session.folder} that is unused (SIGTERM, then SIGKILL, to {pids})", stop)
 
 
 def _end(pid: int, asked: signal.Signals) -> None:
@@ -123,7 +123,7 @@ def _settings(remedy: str, variables: Any) -> RunSettings | None:
         return RunSettings({"RAY_DEBUG_POST_MORTEM": "1"}, unset.unset)
     if remedy == "no-expandable-segments":
         return _without_expandable(variables)
-    raise ValueError(f"no such remedy: {remedy}")
+    raise ValueError(f"unknown fix: {remedy}")
 
 
 def _unsetting(names: Sequence[str], variables: Any) -> RunSettings | None:

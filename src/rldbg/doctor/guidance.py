@@ -21,7 +21,7 @@ _SILENT_S = 120.0
 def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[FlightReport] = ()) -> Iterator[str]:
     """Steps in the order in which they are worth trying."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
-        yield f"read the log of rank {rank}: by the flight recorder it held the others up"
+        yield f"read the log of rank {rank}: according to the flight recorder it blocked the others"
     if judgement.first_error is not None:
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
@@ -61,7 +61,7 @@ def _silence(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
     if not waits:
         return
     begin = min((hit.since for hit in waits if hit.since), key=lambda stamp: stamp.seconds)
-    yield f"look at what every rank logged at {begin}: the culprit went silent then, the timeout came later"
+    yield f"look at what every rank logged at {begin}: the rank at fault stopped logging then, the timeout came later"
     for end in _silent_since(begin, evidence.ends):
         who = str(end.speaker) or end.file
         yield f"{who} wrote its last line at {end.last}, before the others began to wait: read the end of {end.file}"

@@ -30,7 +30,7 @@ class Library:
             for other in (*entry.leads_to, *entry.downstream_of):
                 if other not in self.entries:
                     raise UsageError(
-                        f"{entry.id} refers to {other}, which is no entry", "correct leads_to, downstream_of"
+                        f"{entry.id} refers to {other}, which is not an entry", "correct leads_to, downstream_of"
                     )
 
     @classmethod
@@ -65,7 +65,7 @@ class Library:
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self.entries:
-            raise UsageError(f"no entry {name!r}", f"`rldbg doctor --list` shows all; nearest: {self._nearest(name)}")
+            raise UsageError(f"no entry {name!r}", f"`rldbg doctor --list` lists all; nearest: {self._nearest(name)}")
         return self.entries[name]
 
     def _nearest(self, name: str) -> str:
@@ -107,7 +107,7 @@ class _EachKeyOnce(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: igno
         keys = [key.value for key, _value in node.value]
         twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is given twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is defined twice", node.start_mark)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -117,7 +117,7 @@ def _read_file(file: Path) -> list[Entry]:
         raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(
-            f"cannot read {file}: {error}", "mend the file; `rldbg doctor --new-entry LOG` drafts one"
+            f"cannot read {file}: {error}", "fix the file; `rldbg doctor --new-entry LOG` drafts one"
         ) from None
     if not isinstance(raw, list):
         raise UsageError(f"{file} is not a list of entries", "begin each entry with `- id: ...`")

@@ -119,10 +119,10 @@ def _confidence_of(
     rivals = [other for other in judgement.causes if other is not sighting and sighting in judgement.causes]
     if rivals:
         level = min(level, 1)
-        why.append(f"other causes were seen too: {', '.join(other.entry.id for other in rivals)}")
+        why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
     if sighting.survived:
         level = 0
-        why.append("training went on after it")
+        why.append("training continued after it")
     confirmed = [reason for probe in sighting.entry.probes if (reason := _confirms(probe, probes, environment))]
     if confirmed:
         level = min(level + 1, 2)
@@ -134,13 +134,13 @@ def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
     match sighting.entry.role:
         case Role.ROOT:
             level = 2 if sighting.entry.evidence != "reporter" else 1
-            return level, ["the line itself states this failure, and nothing known to cause it was seen"]
+            return level, ["the line itself states this failure, and no known cause of it was found"]
         case Role.EITHER:
-            return 1, ["it can be fallout too, but nothing known to cause it was seen"]
+            return 1, ["it can be fallout, but no known cause of it was found"]
         case Role.SYMPTOM:
             return 0, ["it is always fallout of something else"]
         case Role.BENIGN:
-            return 0, ["it looks like a failure and is none"]
+            return 0, ["it looks like a failure but is harmless"]
 
 
 def _confirms(probe: Probe, results: Sequence[ProbeResult], environment: Mapping[str, str]) -> str | None:

@@ -109,7 +109,7 @@ def _loaded(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", "mend the file") from None
+        raise UsageError(f"{path} is not valid YAML: {error}", "fix the file") from None
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -178,7 +178,7 @@ def _sizes(job: Job) -> Iterator[ProbeResult]:
     if "samples" in _stated(job) and samples == 1:
         fix = "group-relative advantages need at least two samples per prompt"
         yield result(
-            "preflight-group", "samples per prompt", "warn", "one sample per prompt: its deviation is NaN", fix
+            "preflight-group", "samples per prompt", "warn", "one sample per prompt: its standard deviation is NaN", fix
         )
 
 
@@ -238,6 +238,6 @@ def _memory(job: Job, machine: Machine) -> Iterator[ProbeResult]:
     if not offload or per_node is None or total is None:
         return
     wanted = per_node * 80 * GIB
-    fix = "about 80 GiB of host memory per GPU are needed with offload; switch it off, or use fewer GPUs per node"
+    fix = "about 80 GiB of host memory per GPU are needed with offload; disable it, or use fewer GPUs per node"
     reason = f"{gib(total)} for {per_node} GPUs with offload"
     yield result("preflight-memory", "host memory", "pass" if total >= wanted else "warn", reason, fix)

@@ -78,7 +78,7 @@ def stack_findings(files: Sequence[Path]) -> list[Finding]:
             verdict = diagnose_stacks(stacks, stacks)
         except _SPOILT as error:
             fix = ("remove the file; the rest of the run is read without it",)
-            reason = "these stacks cannot be read"
+            reason = "these stacks are unreadable"
             found.append(Finding("stacks-unreadable", Severity.WARNING, str(file), (str(error),), reason, fix))
             continue
         if verdict.ranks:

@@ -195,7 +195,7 @@ class LogReader:
                     Severity.WARNING,
                     f"{pattern.entry.id} in {self._source.name}",
                     (pattern.signature.match,),
-                    "this signature used up its time in this log and was skipped from there on",
+                    "this signature exceeded its time limit in this log and was skipped from there on",
                     ("make the expression more specific, or give it `anchors:`",),
                 )
             )

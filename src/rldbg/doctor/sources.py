@@ -222,7 +222,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     unique = {(os.path.realpath(source.path) if source.path else None): source for source in sources}
     if not unique and not dumps and not findings:
         raise IncompleteDataError(
-            f"no log files under {', '.join(map(str, paths))}", "name the files themselves: rldbg doctor FILE..."
+            f"no log files under {', '.join(map(str, paths))}", "give the files: rldbg doctor FILE..."
         )
     return Found(tuple(unique.values()), tuple(dict.fromkeys(dumps)), tuple(stacks), tuple(findings))
 

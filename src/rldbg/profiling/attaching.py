@@ -33,7 +33,9 @@ def profile_running(
 ) -> Attached:
     """Profiles the processes chosen for some seconds and waits for their files."""
     if plan.tool not in ATTACHABLE:
-        raise UsageError(f"--tool {plan.tool} cannot join a running process", f"use one of {', '.join(ATTACHABLE)}")
+        raise UsageError(
+            f"--tool {plan.tool} cannot attach to a running process", f"use one of {', '.join(ATTACHABLE)}"
+        )
     Path(plan.folder).mkdir(parents=True, exist_ok=True)
     body = {"tool": plan.tool, "folder": plan.folder, "books": plan.books, "options": plan.options, "seconds": seconds}
     begun = client.request("profile", who=who, action="record", **body, timeout_s=_WRITE_S)["processes"]

@@ -61,8 +61,8 @@ class Manifest:
             "profile.unmatched-pattern",
             Severity.WARNING,
             f"pattern {pattern!r}",
-            (f"workers there were: {there}",),
-            "no worker has a name that it matches",
+            (f"existing workers: {there}",),
+            "no worker matches it",
             ("patterns are shell patterns on the whole name: '*policy*', 'dtensor_policy_worker', 'policy/0'",),
         )
 
@@ -162,7 +162,7 @@ def _reason(ticket: dict[str, Any], plan: Plan) -> str:
         return "the process was killed while it was being profiled"
     if state == "finishing":
         return "the process was killed while its profile was being written"
-    return "the files that were written are gone"
+    return "the files that were written no longer exist"
 
 
 def _worker_names(books: Path, processes: Iterable[dict[str, Any]]) -> dict[str, str]:
@@ -182,6 +182,6 @@ def _missing(entry: dict[str, Any]) -> Finding:
         Severity.WARNING,
         f"{entry['worker']} (process {entry['pid']} on {entry['node']})",
         (),
-        f"there is no profile of it: {entry['reason']}",
+        f"no profile: {entry['reason']}",
         (),
     )

@@ -88,7 +88,7 @@ def gather(
         wait_for_profiles(Path(plan.books), limit_s=wait_s, say=say)
         bring_from_nodes(plan, limit_s=wait_s, say=say)
     except KeyboardInterrupt:
-        say("not waiting any longer: what is not written yet is missing")
+        say("no longer waiting: profiles that are not yet written are missing")
     manifest = make_manifest(plan, processes)
     manifest.write()
     return manifest

@@ -47,11 +47,11 @@ def bring_from_nodes(plan: Plan, *, limit_s: float, say: Callable[[str], None]) 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        say(f"the other nodes were not looked at: the cluster did not answer within {limit_s + _JOIN_S:g} s")
+        say(f"the other nodes were not checked: the cluster did not answer within {limit_s + _JOIN_S:g} s")
         return
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        say(f"the other nodes were not looked at: {reason}")
+        say(f"the other nodes were not checked: {reason}")
     for line in done.stdout.splitlines():
         if line.startswith("brought "):
             say(line)
@@ -181,7 +181,7 @@ def main(address: str, books: Path, folder: Path, limit_s: float) -> None:
         found = _when_written(node, books, deadline)
         if found is not None:
             _bring_all(node, found, books, folder)
-            sys.stdout.write(f"brought {node.fetched} files ({node.size_bytes} bytes) from node {node.name}\n")
+            sys.stdout.write(f"copied {node.fetched} files ({node.size_bytes} bytes) from node {node.name}\n")
 
 
 if __name__ == "__main__":

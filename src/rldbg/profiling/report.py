@@ -80,7 +80,7 @@ def make_report(run: Path) -> Report:
     bounds = step_bounds(tracks)
     if not bounds:
         raise IncompleteDataError(
-            "no step was seen in this run",
+            "no steps found in this run",
             "call rldbg.step(n) where a step begins, or profile a process that has an optimizer",
         )
     step_s = mean((end - start) / 1e9 for start, end in bounds.values())
@@ -199,11 +199,14 @@ def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence
     for role in roles:
         if role.processes > 1 and role.slowest_ratio >= _SLOW:
             text = f"{role.slowest} works {role.slowest_ratio:.2f} times as long as its peers"
-            said.append((role.waits_for_slowest_share, f"{text}: balance its data (by tokens), or look at its host"))
+            said.append((role.waits_for_slowest_share, f"{text}: balance its data (by tokens), or check its host"))
         if role.idle_share >= _IDLE:
             text = f"{role.role} is idle for {role.idle_share:.0%} of a step"
             said.append(
-                (role.idle_share, f"{text}: overlap it with the others (asynchronous rollouts), or give it less")
+                (
+                    role.idle_share,
+                    f"{text}: overlap it with the others (asynchronous rollouts), or give it fewer resources",
+                )
             )
     for tail in tails:
         if tail.median_seconds and tail.longest_seconds >= _TAIL * tail.median_seconds and tail.cost_share >= 0.02:

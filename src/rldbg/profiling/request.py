@@ -40,8 +40,8 @@ def make_plan(request: ProfileRequest, *, folder: Path, run: Path, environment: 
     if not patterns and tool != "phases":
         given = next((text for text in named if text), "")
         raise UsageError(
-            f"no worker is named: {given!r} holds no pattern" if given else "no worker is named",
-            "name them: --workers '*policy*,*rollout*', or '*' for all; --tool phases needs none",
+            f"no workers selected: {given!r} contains no pattern" if given else "no workers selected",
+            "select them: --workers '*policy*,*rollout*', or '*' for all; --tool phases needs none",
         )
     by_variable = tool == "nsys" and not request.steps
     steps = read_steps(request.steps, "--steps") or (
@@ -79,11 +79,11 @@ def read_steps(text: str, source: str) -> tuple[int, int] | None:
     match = re.fullmatch(r"(\d+)(?:\s*(:)\s*(\d*))?", text)
     hint = "steps are 1-based and the stop is exclusive: 3:5 is steps 3 and 4"
     if match is None:
-        raise UsageError(f"{source} {text!r} is not START:STOP", hint)
+        raise UsageError(f"invalid {source}: {text!r} (expected START:STOP)", hint)
     start = int(match[1])
     stop = start + 1 if not match[2] else int(match[3]) if match[3] else OPEN_END
     if start < 1 or stop <= start:
-        raise UsageError(f"{source} {text!r} holds no step", hint)
+        raise UsageError(f"invalid {source}: {text!r} contains no step", hint)
     return start, stop
 
 

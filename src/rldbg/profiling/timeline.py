@@ -99,7 +99,7 @@ class _Sources:
             yield from self._of_ray(path)
         reports = sorted(profiles_of(self.run).glob("*.nsys-rep"))
         if reports:
-            self.notes.append(f"{len(reports)} nsys reports are not in it: open them together in Nsight Systems")
+            self.notes.append(f"{len(reports)} nsys reports are not merged: open them together in Nsight Systems")
 
     def _of_track(self, place: int, track: Track) -> Iterator[dict[str, Any]]:
         rank = "" if track.rank is None or "/" in track.worker else f" rank {track.rank}"
@@ -154,7 +154,7 @@ class _Sources:
         track = self._track_of(path)
         side = path.with_name(path.name.replace(".speedscope.json", ".pyspy.json"))
         if track is None or not side.exists():
-            self.notes.append(f"{path.name} is not in it: nothing says when it was taken")
+            self.notes.append(f"{path.name} is not merged: its start time is unknown")
             return
         begin = int(json.loads(side.read_text())["started_at"] * 1e9) - self.base_ns + self._offset(track)
         threads: dict[str, int] = {}

@@ -71,8 +71,8 @@ def _folder(run: Path) -> Path:
     folder = books_of(run) / PHASES
     if not folder.is_dir():
         raise IncompleteDataError(
-            f"{run} holds no phases: no process of it was profiled",
-            "rldbg profile --tool phases -- COMMAND writes them down at less than 1 % of the time",
+            f"{run} contains no phases: no process was profiled",
+            "rldbg profile --tool phases -- COMMAND records them at less than 1 % overhead",
         )
     return folder
 

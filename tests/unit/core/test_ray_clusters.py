@@ -21,7 +21,7 @@ def test_the_token_is_found_where_ray_looks_for_it(tmp_path):
 
 
 def test_token_mode_without_a_token_is_an_error_before_ray_is_asked(tmp_path):
-    with pytest.raises(PrerequisiteError, match="there is no token"):
+    with pytest.raises(PrerequisiteError, match="no token was found"):
         ray_access("127.0.0.1:1", Environment({"HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}))
 
 

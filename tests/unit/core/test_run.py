@@ -41,5 +41,5 @@ def test_a_damaged_run_json_is_named(tmp_path):
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot make the run folder"):
+    with pytest.raises(UsageError, match="cannot create the run folder"):
         Run.create(name="x", path=tmp_path / "file" / "run")

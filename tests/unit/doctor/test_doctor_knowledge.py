@@ -215,7 +215,7 @@ def test_yaml_that_is_no_list_is_refused(tmp_path):
 
 def test_a_key_given_twice_is_refused(tmp_path):
     (tmp_path / "own.yaml").write_text("- id: x\n  cause: one\n  cause: two\n")
-    with pytest.raises(UsageError, match="'cause' is given twice"):
+    with pytest.raises(UsageError, match="'cause' is defined twice"):
         read_folder(tmp_path)
 
 

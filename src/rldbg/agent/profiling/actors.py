@@ -44,7 +44,7 @@ class ActorSelection:
             try:
                 options = self.prepared(actor, options)
             except Exception as error:  # noqa: BLE001 - the actor must be created whatever we break
-                self._once("prepared", f"an actor could not be chosen: {type(error).__name__}: {error}")
+                self._once("prepared", f"selecting an actor failed: {type(error).__name__}: {error}")
             return original(actor, args, kwargs, **options)
 
         actor_class._remote = _remote
@@ -60,7 +60,7 @@ class ActorSelection:
         defaults: dict[str, Any] = getattr(actor, "_default_options", {})
         runtime_env = dict(options.get("runtime_env") or defaults.get("runtime_env") or {})
         if self._plan.tool == "nsys" and runtime_env.pop("nsight", None) is not None:
-            self._once("nsight", "the runtime environment's own nsight is left out: rldbg runs nsys itself")
+            self._once("nsight", "the runtime environment's own nsight option is ignored: rldbg runs nsys itself")
         variables = dict(runtime_env.get("env_vars") or {}) | {WORKER_VARIABLE: choice.to_variable()}
         runtime_env["env_vars"] = variables
         if self._plan.tool == "nsys":

@@ -99,9 +99,9 @@ def run_under_nsys(plan: Plan) -> None:
     nsys = find_nsys()
     if nsys is None:
         Ticket(plan.books, choice.name, choice.pattern, "nsys").update(
-            state="failed", reason=f"there is no nsys on this node: {INSTALL}"
+            state="failed", reason=f"nsys is not installed on this node: {INSTALL}"
         )
-        say(f"no nsys on this node: {choice.name} runs without it")
+        say(f"nsys is not installed on this node: {choice.name} runs without it")
         return
     job = {"nsys": nsys, "worker": choice.to_variable(), "program": [sys.executable, *sys.orig_argv[1:]]}
     code = f"import sys; sys.path.insert(0, {STARTUP!r}); import rldbg_startup; rldbg_startup.load_agent(); {STUB}"

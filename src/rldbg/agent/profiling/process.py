@@ -289,7 +289,7 @@ class Visit:
     def begin(cls, body: dict[str, Any]) -> dict[str, Any]:
         running: Visit | None = getattr(sys, cls.ATTRIBUTE, None)
         if running is not None and running.state()["state"] in ("recording", "finishing"):
-            raise ValueError("this process is being profiled already")
+            raise ValueError("this process is already being profiled")
         plan = Plan(
             str(body["tool"]), ("*",), str(body["folder"]), str(body["books"]), options=dict(body.get("options") or {})
         )

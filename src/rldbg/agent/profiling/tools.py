@@ -158,7 +158,7 @@ class PySpyTool:
                 spy.wait(_SPY_END_S)
             except subprocess.TimeoutExpired:
                 spy.kill()
-                raise ToolError(f"py-spy did not end within {_SPY_END_S:g} s of being asked to") from None
+                raise ToolError(f"py-spy did not stop within {_SPY_END_S:g} s") from None
             log = Path(f"{raw}.log")
             if not raw.exists():
                 lines = log.read_text(errors="replace").strip().splitlines() or ["it wrote nothing"]
@@ -258,7 +258,7 @@ class NsysTool:
     def start(self) -> None:
         if self._under.mode == "cuda":
             if "torch" not in sys.modules:
-                raise ToolError("a window of nsys needs a worker that has imported torch")
+                raise ToolError("nsys with --steps needs a worker that has imported torch")
             torch: Any = sys.modules["torch"]
             torch.cuda.cudart().cudaProfilerStart()
         elif self._under.mode == "session":

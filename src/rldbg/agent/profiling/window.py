@@ -194,7 +194,7 @@ class Window:
 
 def never_began(step: int, reached: int) -> str:
     """Why a window was never opened."""
-    return f"step {step} never began in it: " + (f"it got as far as step {reached}" if reached else "it saw no step")
+    return f"step {step} never began: " + (f"it got as far as step {reached}" if reached else "it saw no step")
 
 
 def step_mark(plan: Plan, number: int) -> Path:

@@ -20,8 +20,8 @@ def gpu_visible(machine: Machine) -> ProbeResult:
         return result("gpu-visible", "GPUs", "skip", _NO_GPU)
     listed = machine.run("nvidia-smi", "-L")
     if listed is None:
-        fix = "nvidia-smi must work first: start the container with --gpus all, or mend the driver"
-        return result("gpu-visible", "GPUs", "fail", "there is a device, but nvidia-smi does not list it", fix)
+        fix = "nvidia-smi must work first: start the container with --gpus all, or fix the driver"
+        return result("gpu-visible", "GPUs", "fail", "a device exists, but nvidia-smi does not list it", fix)
     masked = machine.variables.get("CUDA_VISIBLE_DEVICES")
     if masked is not None and masked.strip() in ("", "-1"):
         fix = "unset CUDA_VISIBLE_DEVICES"
@@ -72,7 +72,7 @@ def gpu_processes(machine: Machine) -> ProbeResult:
     lines = [line for line in listed.splitlines() if line.strip()]
     if not lines:
         return result("gpu-processes", "processes on the GPUs", "pass", "none")
-    fix = "before a run no left-over may hold memory: end your own by pid"
+    fix = "end your own left-over processes by pid before a run"
     return result("gpu-processes", "processes on the GPUs", "warn", f"{len(lines)}: {lines[0]}", fix)
 
 
@@ -98,7 +98,9 @@ def egl_vendor(machine: Machine) -> ProbeResult:
         return result("egl-vendor", title, "warn", "libEGL_nvidia.so.0 is missing: no graphics part of the driver", fix)
     if vendor is None:
         fix = "rldbg doctor --fix egl-device-id-out-of-range writes /usr/share/glvnd/egl_vendor.d/10_nvidia.json"
-        return result("egl-vendor", title, "fail", "the library is there, the vendor file 10_nvidia.json is not", fix)
+        return result(
+            "egl-vendor", title, "fail", "the library is installed, the vendor file 10_nvidia.json is missing", fix
+        )
     return result("egl-vendor", title, "pass", f"library and {vendor} are there")
 
 

@@ -49,9 +49,13 @@ def nic_variables(machine: Machine) -> ProbeResult:
         if plain and cards and not any(card.startswith(tuple(plain)) for card in cards):
             fix = f"export {name}=<one of {', '.join(cards)}>, or an exclusion such as ^lo,docker"
             return result(
-                "nic-variables", "interface variables", "fail", f"{name}={wanted} names no card of this node", fix
+                "nic-variables",
+                "interface variables",
+                "fail",
+                f"{name}={wanted} is not a network interface of this node",
+                fix,
             )
-    return result("nic-variables", "interface variables", "pass", "none names a missing card")
+    return result("nic-variables", "interface variables", "pass", "all interfaces exist")
 
 
 def proxies(machine: Machine) -> ProbeResult:
@@ -69,7 +73,7 @@ def ray_head(machine: Machine) -> ProbeResult:
     address = machine.variables.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").partition(":")
     if not host or address == "auto" or address.startswith("http") or not port.isdigit():
-        return result("ray-head", "Ray head", "skip", "RAY_ADDRESS names none")
+        return result("ray-head", "Ray head", "skip", "RAY_ADDRESS is not set to a host")
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_S):
             return result("ray-head", "Ray head", "pass", f"{address} answers")

@@ -46,7 +46,7 @@ def packages_abi(_machine: Machine) -> ProbeResult:
             return result(
                 "packages-abi", title, "fail", f"{name} {version} needs torch {wanted}, installed is {torch}", fix
             )
-    return result("packages-abi", title, "pass", f"torch {torch}; nothing contradicts it")
+    return result("packages-abi", title, "pass", f"torch {torch}; no conflicts")
 
 
 def _pinned_torch(name: str) -> str | None:
@@ -62,7 +62,7 @@ def ray_version(_machine: Machine) -> ProbeResult:
         return result("ray-version", "Ray", "skip", "not installed")
     if _tuple(version) < (2, 9, 1):
         return result(
-            "ray-version", "Ray", "fail", f"{version} is too old to debug with", 'pip install "ray[default]>=2.9.1"'
+            "ray-version", "Ray", "fail", f"{version} is too old for debugging", 'pip install "ray[default]>=2.9.1"'
         )
     if _version("aiohttp") is None:
         return result("ray-version", "Ray", "warn", f"{version} without its dashboard", 'pip install "ray[default]"')
@@ -88,19 +88,24 @@ def name_squats(_machine: Machine) -> ProbeResult:
             fix = f'pip uninstall {name}; pip install "git+https://github.com/{repository}.git"'
             reason = f"{name} {version} is another project: {described[:80] or 'no description'}"
             return result("name-squats", "packages of the same name", "fail", reason, fix)
-    return result("name-squats", "packages of the same name", "pass", "none of slime, weaver, nemo-rl is a stranger")
+    return result(
+        "name-squats",
+        "packages of the same name",
+        "pass",
+        "slime, weaver and nemo-rl are the expected packages or not installed",
+    )
 
 
 def compiler(machine: Machine) -> ProbeResult:
     name = machine.variables.get("CC") or "gcc"
     if shutil.which(name) is None and shutil.which("cc") is None and shutil.which("clang") is None:
         fix = "apt install gcc g++: Triton and torch.compile build their kernels with it"
-        return result("compiler", "C compiler", "warn", "none is on PATH", fix)
+        return result("compiler", "C compiler", "warn", "no compiler on PATH", fix)
     header = sysconfig.get_paths()["include"]
     if not machine.path(f"{header}/Python.h").exists():
         fix = "apt install python3-dev for this interpreter"
         return result("compiler", "C compiler", "warn", f"no Python.h in {header}", fix)
-    return result("compiler", "C compiler", "pass", "compiler and Python headers are there")
+    return result("compiler", "C compiler", "pass", "compiler and Python headers are installed")
 
 
 CHECKS = (packages_abi, ray_version, debugpy, name_squats, compiler)

@@ -13,7 +13,7 @@ _SHM_FIX = "docker run --shm-size=16g or --ipc=host; on Kubernetes an emptyDir w
 def shm_size(machine: Machine) -> ProbeResult:
     space = machine.space("/dev/shm")
     if space is None or not machine.path("/dev/shm").is_dir():
-        return result("shm-size", "/dev/shm", "fail", "there is no /dev/shm", _SHM_FIX)
+        return result("shm-size", "/dev/shm", "fail", "/dev/shm does not exist", _SHM_FIX)
     total, free = space
     reason = f"{gib(total)}, {gib(free)} free"
     if free < 1 << 26:
@@ -79,7 +79,7 @@ def memory(machine: Machine) -> ProbeResult:
     total, free = (int(facts[key].split()[0]) << 10 for key in ("MemTotal", "MemAvailable"))
     used = 1 - free / total
     reason = f"{gib(free)} of {gib(total)} free"
-    fix = "ps -eo rss,pid,args --sort=-rss | head shows who has it; Ray kills workers above 95 %"
+    fix = "ps -eo rss,pid,args --sort=-rss | head shows what uses it; Ray kills workers above 95 %"
     return result("memory", "memory", "fail" if used > 0.95 else "warn" if used > 0.9 else "pass", reason, fix)
 
 
@@ -103,7 +103,7 @@ def cgroup_memory(machine: Machine) -> ProbeResult:
 def _disk(machine: Machine, id: str, title: str, path: str, least: int) -> ProbeResult:
     space = machine.space(path)
     if space is None:
-        return result(id, title, "skip", f"{path} cannot be looked at")
+        return result(id, title, "skip", f"{path} cannot be read")
     total, free = space
     reason = f"{gib(free)} of {gib(total)} free at {path}"
     status: Status = "fail" if free < least // 10 else "warn" if free < least or free < 0.05 * total else "pass"
@@ -140,7 +140,7 @@ def cpu_affinity(machine: Machine) -> ProbeResult:
 def ptrace_scope(machine: Machine) -> ProbeResult:
     scope = machine.number("/proc/sys/kernel/yama/ptrace_scope")
     if scope in (None, 0) or os.geteuid() == 0:
-        return result("ptrace-scope", "tracing of processes", "pass", "py-spy may look into processes of this user")
+        return result("ptrace-scope", "tracing of processes", "pass", "py-spy may trace processes of this user")
     fix = "docker run --cap-add=SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0"
     return result("ptrace-scope", "tracing of processes", "warn", f"ptrace_scope is {scope}: py-spy needs root", fix)
 

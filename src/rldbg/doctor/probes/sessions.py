@@ -77,12 +77,12 @@ def _is_daemon(pid: int) -> bool:
 def ray_stale_session(machine: Machine) -> ProbeResult:
     title = "Ray sessions"
     if not machine.commands:
-        return result("ray-stale-session", title, "skip", "not looked at")
+        return result("ray-stale-session", title, "skip", "not checked")
     idle = [session for session in running_sessions() if not session.in_use]
     if not idle:
-        return result("ray-stale-session", title, "pass", "none is left over")
-    fix = "if it is a left-over: ray stop (rldbg doctor --fix nccl-invalid-arg-stale-ray stops it after asking)"
-    reason = f"{idle[0].folder} runs and nobody uses it (pids {', '.join(map(str, idle[0].pids))})"
+        return result("ray-stale-session", title, "pass", "none left over")
+    fix = "if it is left over: ray stop (rldbg doctor --fix nccl-invalid-arg-stale-ray stops it after asking)"
+    reason = f"{idle[0].folder} runs and is unused (pids {', '.join(map(str, idle[0].pids))})"
     return result("ray-stale-session", title, "warn", reason, fix)
 
 

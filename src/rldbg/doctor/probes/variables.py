@@ -49,11 +49,13 @@ def debugger_variables(machine: Machine) -> ProbeResult:
     title, values = "variables of Ray's debugger", machine.variables
     if "RAY_DEBUG_POSTMORTEM" in values:
         fix = "export RAY_DEBUG_POST_MORTEM=1 in the workers' runtime_env"
-        return result("debugger-variables", title, "fail", "RAY_DEBUG_POSTMORTEM is read by nobody", fix)
+        return result("debugger-variables", title, "fail", "RAY_DEBUG_POSTMORTEM has no effect", fix)
     mode = values.get("RAY_DEBUG")
     if mode not in (None, "1", "legacy"):
         fix = "unset RAY_DEBUG, or RAY_DEBUG=1"
-        return result("debugger-variables", title, "fail", f"RAY_DEBUG={mode} silently switches breakpoints off", fix)
+        return result(
+            "debugger-variables", title, "fail", f"RAY_DEBUG={mode} disables breakpoints without a message", fix
+        )
     if values.get("RAY_DEBUG_POST_MORTEM") == "1":
         if mode == "legacy":
             fix = "unset RAY_DEBUG for the debugpy debugger"
@@ -62,7 +64,7 @@ def debugger_variables(machine: Machine) -> ProbeResult:
             fix = "PYDEVD_USE_SYS_MONITORING=0 in the workers, or rldbg run"
             reason = "on Python 3.12 and later Ray's post-mortem stops in the wrong frame"
             return result("debugger-variables", title, "warn", reason, fix)
-    return result("debugger-variables", title, "pass", "breakpoints work as set")
+    return result("debugger-variables", title, "pass", "breakpoints work")
 
 
 def misspelt_variables(machine: Machine) -> ProbeResult:
@@ -82,7 +84,7 @@ def misspelt_variables(machine: Machine) -> ProbeResult:
         if near:
             wrong[name] = near[0]
     if not wrong:
-        return result("misspelt-variables", "names of variables", "pass", "no known one is misspelt")
+        return result("misspelt-variables", "names of variables", "pass", "no misspelt names found")
     name, right = next(iter(wrong.items()))
     fix = f"export {right}={machine.variables[name]}; unset {name}"
     return result("misspelt-variables", "names of variables", "warn", f"{name} should be {right}", fix)
@@ -97,7 +99,7 @@ def allocator_variables(machine: Machine) -> ProbeResult:
             "allocator-variables", title, "warn", "PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ", fix
         )
     if "expandable_segments:True" in old + new:
-        fix = "take it out for engines that share the GPU with the trainer (sleep mode, CUDA IPC)"
+        fix = "remove it for engines that share the GPU with the trainer (sleep mode, CUDA IPC)"
         return result("allocator-variables", title, "warn", "expandable_segments:True is set", fix)
     return result("allocator-variables", title, "pass", old or new or "not set")
 
@@ -119,9 +121,9 @@ def nccl_variables(machine: Machine) -> ProbeResult:
     title, values = "variables of NCCL", machine.variables
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE") if values.get(name) == "1"]
     if slow:
-        fix = f"unset {' '.join(slow)} unless it is meant: transfers take a slower way"
+        fix = f"unset {' '.join(slow)} unless intended: transfers become slower"
         return result("nccl-variables", title, "warn", f"{', '.join(slow)} set", fix)
-    return result("nccl-variables", title, "pass", "nothing is switched off")
+    return result("nccl-variables", title, "pass", "nothing is disabled")
 
 
 def flight_recorder(machine: Machine) -> ProbeResult:
@@ -130,7 +132,10 @@ def flight_recorder(machine: Machine) -> ProbeResult:
     if size and size != "0" and values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") != "0":
         return result("flight-recorder", title, "pass", f"records {size} collectives")
     return result(
-        "flight-recorder", title, "pass", "off; TORCH_FR_BUFFER_SIZE=2000 names the culprit of the next timeout"
+        "flight-recorder",
+        title,
+        "pass",
+        "off; TORCH_FR_BUFFER_SIZE=2000 identifies the rank at fault in the next timeout",
     )
 
 
