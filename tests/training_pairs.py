@@ -26,6 +26,9 @@ class Training:
     rounding: float = 0.0
     seed: int = 0
     noise_seed: int = 0
+    # One element of one gradient that is off by more than any rounding.
+    spike: bool = False
+    tensors: bool = True
 
     def but(self, **changes):
         return replace(self, **changes)
@@ -55,7 +58,7 @@ def record_training(folder, run):
     optimizer = _optimizer(policy, run)
     noise = torch.Generator().manual_seed(run.noise_seed)
     samples = [("g", number) for number in range(SAMPLES)]
-    with rldbg.Recorder(folder, parameter_patterns=[".*"]) as recorder:
+    with rldbg.Recorder(folder, parameter_patterns=[".*"] if run.tensors else []) as recorder:
         for step in range(run.updates):
             rows = []
             for first in range(0, SAMPLES, run.micro):
@@ -72,6 +75,8 @@ def record_training(folder, run):
             for parameter in policy.parameters():
                 scale = run.rounding * parameter.grad.abs().max()
                 parameter.grad += scale * (2 * torch.rand(parameter.shape, generator=noise) - 1)
+            if run.spike and step == 1:
+                policy.inner.weight.grad[3, 4] += 0.1 * policy.inner.weight.grad.abs().max()
             recorder.record_gradients(step, policy)
             _update(policy, optimizer, run, step)
             recorder.record_parameters(step, policy)

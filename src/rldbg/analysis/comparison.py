@@ -8,10 +8,10 @@ from dataclasses import replace
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.measure import non_finite_numbers
-from rldbg.analysis.noise import judge_with_noise
+from rldbg.analysis.noise import judge_by_repetitions, judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
-from rldbg.analysis.results import Comparison
+from rldbg.analysis.results import Comparison, FirstDifference
 from rldbg.analysis.run_metrics import metrics_findings
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
@@ -35,13 +35,14 @@ def compare(
     shift: int | None = None,
     jobs: int | None = 1,
     on_ray: str | None = None,
+    repetitions: Sequence[Recording] = (),
 ) -> Comparison:
     """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare.
 
     `shift` is added to the steps of B; without one, recordings that number the same steps differently are refused.
     `jobs` processes share the work, None for a number chosen by size: they start the caller's program anew, so more
     than one needs a main module that is guarded. `on_ray` names a Ray cluster that does it instead ("auto" for this
-    machine's).
+    machine's). `repetitions` are clean runs that should equal A: how far they lie from it is the noise.
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0)
@@ -56,6 +57,9 @@ def compare(
     for result in run_units(left, right, units, tolerances, jobs=jobs, on_ray=on_ray):
         total.merge(result)
     noise = judge_with_noise(left, right, chosen, kinds, tolerances, total)
+    others = [Side(item, "A2", num_ranks=num_ranks, num_micros=num_micros) for item in repetitions]
+    if others:
+        judge_by_repetitions(left, right, others, chosen, kinds, tolerances, total)
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
     total.findings.extend(diagnose(list(total.fields.values()), unaligned))
     titles = (left.title, right.title)
@@ -65,10 +69,25 @@ def compare(
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)
     if comparison.first_difference is not None:
+        comparison.findings.extend(_noise_unknown(comparison.first_difference, left, right))
         _add_reasons(comparison, left, right)
     if kinds is None:
         comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
+
+
+def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding]:
+    """After the first update rounding may have been amplified; which kinds would tell are named where they lack."""
+    lacking = [kind for kind in ("gradient", "param") if not a.steps(kind) & b.steps(kind)]
+    if lacking and first.step > min(a.steps() & b.steps()):
+        yield Finding(
+            "noise-unknown",
+            Severity.INFO,
+            f"step {first.step}",
+            (f"not recorded on both sides: {', '.join(lacking)}",),
+            "the runs agree before this step; without these, amplified rounding and a real difference look alike",
+            ("record gradient and param on both sides", "give a clean repetition of A with --noise"),
+        )
 
 
 # A step larger than this is compared, but its causes are not looked for: that takes its tokens into memory.

@@ -32,6 +32,7 @@ COMPARISON_FINDINGS = (
     "loss-difference",
     "metrics-diverge",
     "metrics-unreadable",
+    "noise-unknown",
     "not-explained",
     "shape-mismatch",
     "step-on-one-side",

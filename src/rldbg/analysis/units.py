@@ -68,7 +68,8 @@ class UnitWorker:
         self._samples: tuple[int, StepSamples, StepSamples] | None = None
         self._pairing: tuple[tuple[int, tuple[str, str]], Pairing] | None = None
 
-    def run(self, unit: Unit) -> UnitResult:
+    def run(self, unit: Unit, update: tuple[int, int] | None = None) -> UnitResult:
+        """All records of the unit, or those of one optimizer step (epoch, mini-batch)."""
         result = UnitResult()
         try:
             pairing = self._paired(unit)
@@ -76,12 +77,13 @@ class UnitWorker:
             result.findings.append(_unreadable(unit, error))
             return result
         for block in pairing.blocks:
-            if block.a.key.rank == unit.rank:
+            key = block.a.key
+            if key.rank == unit.rank and update in (None, (key.epoch, key.mini_batch)):
                 for name, difference in compare_block(block, self._tolerances):
                     _field(result, pairing.kind, name).add(unit.step, block.a.key, difference)
                 for record in (block.a, block.b):
                     give_back(record.fields.values())
-        if unit.is_first:
+        if unit.is_first and update is None:
             result.findings.extend(_pairing_findings(pairing))
             _note_presence(result, pairing)
         return result

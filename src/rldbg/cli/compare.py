@@ -28,6 +28,13 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 @click.option("--rtol", type=float, help="Relative tolerance for every floating-point field.")
 @click.option("--tolerance-file", type=click.Path(path_type=Path), help="Tolerances by field, YAML or JSON.")
 @click.option(
+    "--noise",
+    "repetitions",
+    multiple=True,
+    metavar="A2",
+    help="A clean repetition of A (other ranks, batch shape, kernels): how far it lies from A is noise. Repeatable.",
+)
+@click.option(
     "--fail-on",
     help="What makes the exit code not 0, separated by commas: different, incomplete, config, stages, ids of findings,"
     " or never. Default: different,incomplete.",
@@ -54,6 +61,7 @@ def command(
     atol: float | None,
     rtol: float | None,
     tolerance_file: Path | None,
+    repetitions: tuple[str, ...],
     fail_on: str | None,
     jobs: int | None,
     on_ray: bool,
@@ -82,6 +90,7 @@ def command(
         "shift": shift,
         "jobs": jobs,
         "on_ray": ray_address if on_ray else None,
+        "repetitions": [open_recording(path, layout=layout) for path in repetitions],
     }
     directories = {"Self-Hosted": self_hosted_dir, "Remote API": remote_api_dir, "Weaver": weaver_dir}
     chosen = _parse_steps(steps or ("1" if self_hosted_dir else None))

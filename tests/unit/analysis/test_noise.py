@@ -5,6 +5,7 @@ import pytest
 
 from rldbg.analysis import compare
 from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
+from rldbg.cli.application import run
 from training_pairs import Training, record_training
 
 ADAM, SGD = Training(), Training(optimizer="sgd", rate=0.1)
@@ -64,3 +65,38 @@ def test_only_elements_of_the_size_of_their_difference_may_turn_around():
     sensitivity.see(np.asarray([1e-9, 1e-3, 0.0]), np.asarray([-1e-9, 1e-3 + 1e-9, 1e-9]))
     turned, steady, appeared = sensitivity.relative()
     assert turned == appeared == 2 and 0 < steady < 1e-5
+
+
+def test_a_repetition_measures_the_noise(tmp_path):
+    coarse = ADAM.but(rounding=1e-3)
+    a, again, b, bug = (
+        record_training(tmp_path / name, training)
+        for name, training in {
+            "a": coarse,
+            "again": coarse.but(noise_seed=1),
+            "b": coarse.but(noise_seed=2),
+            "bug": coarse.but(noise_seed=2, rate=3.3e-3),
+        }.items()
+    )
+    assert compare(a, b).verdict == "different"
+    assert compare(a, b, repetitions=[again]).verdict == "drift"
+    assert run(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert run(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--noise", str(tmp_path / "again")]) == 0
+    found = compare(a, bug, repetitions=[again])
+    assert found.verdict == "different" and found.first_difference.stage == "parameter"
+
+
+def test_a_lone_element_is_not_excused_by_many_small_ones(tmp_path):
+    a, again, b = (
+        record_training(tmp_path / str(seed), ADAM.but(rounding=1e-3, noise_seed=seed, updates=2, spike=seed == 2))
+        for seed in range(3)
+    )
+    assert compare(a, b, repetitions=[again]).first_difference.stage == "gradient"
+
+
+def test_what_was_not_recorded_is_named_where_it_would_tell(tmp_path):
+    one = ADAM.but(rounding=1e-4, tensors=False)
+    result = judged(tmp_path, one, one.but(noise_seed=1))
+    assert result.verdict == "different"
+    (finding,) = [item for item in result.findings if item.id == "noise-unknown"]
+    assert "gradient, param" in finding.evidence[0] and any("--noise" in text for text in finding.fix)

@@ -2,5 +2,6 @@
 
 from rldbg.analysis.noise.judging import judge_with_noise
 from rldbg.analysis.noise.levels import NoiseLevel
+from rldbg.analysis.noise.repetition import judge_by_repetitions
 
-__all__ = ["NoiseLevel", "judge_with_noise"]
+__all__ = ["NoiseLevel", "judge_by_repetitions", "judge_with_noise"]

@@ -72,7 +72,7 @@ class TensorHistory:
                     continue
                 block = self.parameters[update]
                 added = sensitivity.relative()
-                shape = np.shape(block.a.array(PARAMETER))
+                shape = block.a.fields[PARAMETER].shape
                 allowance = np.zeros(shape) if allowance is None else allowance
                 if added is not None and added.shape == shape:
                     allowance = allowance + np.nan_to_num(added, nan=0.0) * step_sizes[update]
@@ -135,5 +135,5 @@ def largest_finite(values: np.ndarray) -> float:
 
 
 def _is_comparable(block: Block, kind: str) -> bool:
-    shapes = [np.shape(record.array(kind)) if kind in record.fields else None for record in (block.a, block.b)]
+    shapes = [record.fields[kind].shape if kind in record.fields else None for record in (block.a, block.b)]
     return shapes[0] is not None and shapes[0] == shapes[1]
