@@ -54,7 +54,7 @@ class Sampler:
         self.policy_version = 0
 
     def load_weights(self, weights: Mapping[str, Any], policy_version: int) -> None:
-        """Takes over a policy's weights; they are copied, so the giver may go on training."""
+        """Takes over a policy's weights; they are copied, so training may continue."""
         self._model.load_state_dict(weights)
         self.policy_version = policy_version
 

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class BodyError(ValueError):
-    """The body is no JSON object; the message says why."""
+    """The body is not a JSON object; the message says why."""
 
 
 def parse_object(content: bytes | bytearray) -> dict[str, Any]:
@@ -15,12 +15,12 @@ def parse_object(content: bytes | bytearray) -> dict[str, Any]:
     try:
         body = json.loads(content)
         if b"\\u" in content:
-            # JSON may name half of a surrogate pair, which is no character: tokenizers and file names refuse it.
+            # JSON may name half of a surrogate pair, which is not a character: tokenizers and file names refuse it.
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise BodyError("the body has half of a surrogate pair, which is no character") from error
+        raise BodyError("the body has half of a surrogate pair, which is not a character") from error
     except (ValueError, RecursionError) as error:
-        raise BodyError(f"the body is no JSON: {error}") from error
+        raise BodyError(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise BodyError("the body is no JSON object")
+        raise BodyError("the body is not a JSON object")
     return body

@@ -133,7 +133,7 @@ class Registry:
         return server
 
     def wait(self, server: Server, *, timeout_s: float, health: str | None = None) -> None:
-        """Returns when every process answers GET `health`; one that dies first is an error with its last words."""
+        """Returns when every process answers GET `health`; one that ends first is an error with the end of its log."""
         deadline = time.monotonic() + timeout_s
         for process in server.processes:
             while not process.answers(health or server.health):
@@ -149,7 +149,7 @@ class Registry:
 
     def servers(self) -> list[Server]:
         """All servers, by name. Those that crashed stay until they are taken down; those of an earlier boot of the
-        machine are nobody's any more and are removed."""
+        machine are stale and are removed."""
         booted = psutil.boot_time()
         found = []
         for file in sorted(self._folder.glob("*/server.json")):
@@ -186,7 +186,7 @@ class Registry:
     def claim(self, name: str) -> Path:
         """The folder of a new server; what a crashed one of that name left is removed."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no name for a server", "use letters, digits, . _ - (64 at most)")
+            raise UsageError(f"{name!r} is not a valid name of a server", "use letters, digits, . _ - (64 at most)")
         folder = self._folder / name
         existing = _read(folder / "server.json")
         if existing is not None:
@@ -255,5 +255,5 @@ def _worst(states: Sequence[State]) -> State:
 def _died(server: Server, process: ServerProcess) -> PrerequisiteError:
     words = "\n".join(process.last_lines(5)) or "it said nothing"
     return PrerequisiteError(
-        f"server {server.name} ended before it was ready: {words}", "mend that, then start it again"
+        f"server {server.name} ended before it was ready: {words}", "fix that, then start it again"
     )

@@ -101,7 +101,7 @@ class ServerProcess:
 def spawn(
     folder: Path, number: int, command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> ServerProcess:
-    """Starts process n of a server, detached from this one; its output goes on in the same log."""
+    """Starts process n of a server, detached from this one; its output is appended to the same log."""
     log, ready = folder / f"{number}.log", folder / f"{number}.ready"
     extra = dict(environment or {})
     with open(log, "ab") as output:
@@ -134,7 +134,7 @@ def end(processes: Sequence[ServerProcess], grace_s: float, *, noticed_s: float 
 
 def _wait_for_end(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Those that are still there after the time. One that only waits for its parent to notice has ended: where the
-    first process of a container notices nothing, it would stay for ever."""
+    first process of a container notices nothing, it would stay forever."""
     deadline = time.monotonic() + timeout_s
     while (left := [process for process in processes if _counts(process)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -153,7 +153,7 @@ def _session(pid: int) -> int | None:
 
 
 def _counts(process: psutil.Process) -> bool:
-    """A process that has ended and only waits for its parent to notice is no process any more."""
+    """A process that has ended and only waits for its parent to notice no longer counts as a process."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=["transformers", "recording", "proxy"], default="transformers")
     parser.add_argument("--model", type=Path, help="the folder of a Hugging Face causal model")
     parser.add_argument("--recording", type=Path, help="what the recording backend answers from")
-    parser.add_argument("--upstream", help="the engine the proxy stands before")
+    parser.add_argument("--upstream", help="engine that the proxy forwards to")
     parser.add_argument("--nearest", action="store_true", help="answer an unknown prompt with the nearest one's")
     parser.add_argument("--name", required=True, help="the model's name for clients")
     parser.add_argument("--announce", type=Path, required=True, help="the file that will say where it listens")

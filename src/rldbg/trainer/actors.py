@@ -164,7 +164,7 @@ class RolloutPool:
             self._cluster.kill(name)
 
     def _chunks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
-        """Inference batches by sample order: one a worker, or several that go to whoever is free."""
+        """Inference batches by sample order: one per worker, or several that go to whichever worker is free."""
         count = len(self._workers) * (1 if self._recipe.deterministic else _CHUNKS_PER_WORKER)
         size = -(-len(tasks) // count)
         return [tasks[start : start + size] for start in range(0, len(tasks), size)]

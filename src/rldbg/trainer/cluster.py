@@ -134,7 +134,7 @@ class Cluster:
         return float(_import_ray().cluster_resources().get("GPU", 0.0))
 
     def results(self, calls: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Waits for one call a worker. The first failure is raised; a lost worker counts before what it caused."""
+        """Waits for one call per worker. The first failure is raised; a lost worker counts before what it caused."""
         ray = _import_ray()
         pending = {reference: name for name, reference in calls.items()}
         results: dict[str, Any] = {}

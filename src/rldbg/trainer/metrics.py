@@ -36,7 +36,7 @@ class Tracker(Protocol):
 
 
 class MetricsFile:
-    """metrics.jsonl: one object a step, written whole, NaN as null."""
+    """metrics.jsonl: one object per step, written whole, NaN as null."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -66,7 +66,7 @@ def open_trackers(
 
 @contextmanager
 def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None]:
-    """Around another library's start: that it does not is no bug of ours."""
+    """Around the start of another library: its failure is not a bug of rldbg."""
     try:
         yield
     except (its_own, OSError, ValueError) as error:

@@ -53,7 +53,7 @@ class Observer:
             self.recorder.record("trajectory", **_place(step, trajectories), **columns(trajectories))
 
     def prepared_trajectories(self, step: int, batch: StepBatch) -> None:
-        """With their advantages, one a token that is trained on."""
+        """With their advantages, one per token that is trained on."""
         if not self.recorder.wants("prepared_trajectories", step):
             return
         pairs = zip(batch.trajectories, batch.advantages, strict=True)

@@ -36,7 +36,7 @@ from rldbg.trainer.warm_start import start_key, warm_start
 
 @dataclass(frozen=True, slots=True)
 class RankUpdate:
-    """What one rank says of its update: one mapping of metrics a micro-batch, and one gradient norm a mini-batch."""
+    """The result of one rank's update: one mapping of metrics per micro-batch, one gradient norm per mini-batch."""
 
     micro_batches: list[dict[str, float]]
     grad_norms: list[float]
@@ -70,7 +70,7 @@ class PolicyWorker:
     def start(self, meeting: distributed.Meeting, checkpoint: Path | None = None) -> dict[str, Any]:
         """Joins the other ranks and takes its starting weights: warm-started by rank 0, or a checkpoint's.
 
-        The reference of a KL term is what training began with, so a run that goes on warm-starts it again.
+        The reference of a KL term is what training began with, so a resumed run warm-starts it again.
         """
         facts: dict[str, Any] = {"process_threads": self._threads}
         needs_reference = self._recipe.algorithm.kl_coeff != 0

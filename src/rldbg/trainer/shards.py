@@ -27,7 +27,7 @@ class StepBatch:
     trajectories: tuple[Trajectory, ...]
     advantages: np.ndarray  # float32 [b]
     trained: np.ndarray  # bool [b]
-    old_log_probs: tuple[np.ndarray, ...] = ()  # one row of response tokens a sample
+    old_log_probs: tuple[np.ndarray, ...] = ()  # one row of response tokens per sample
 
     def __len__(self) -> int:
         return len(self.trajectories)
@@ -111,7 +111,7 @@ def cut(batch: StepBatch, recipe: Recipe) -> list[list[Shard]]:
 
 
 def in_sample_order(rows: Sequence[Sequence[Sequence[np.ndarray]]], samples: int, recipe: Recipe) -> list[np.ndarray]:
-    """rows[rank][mini_batch], one array a sample, put back where the samples stand in the step."""
+    """rows[rank][mini_batch], one array per sample, put back where the samples stand in the step."""
     ordered: list[np.ndarray] = [np.empty(0)] * samples
     layout = places(samples, ranks=recipe.policy.ranks, mini_batches=recipe.policy.mini_batches)
     for rank_rows, rank_places in zip(rows, layout, strict=True):

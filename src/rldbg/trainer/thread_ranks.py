@@ -26,7 +26,7 @@ class ThreadMeeting:
         return ThreadRanks(self, rank)
 
     def each(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Runs one call a rank at the same time; when one fails, the others do not wait and its error is raised."""
+        """Runs one call per rank at the same time; when one fails, the others do not wait and its error is raised."""
         with ThreadPoolExecutor(self.size) as threads:
             waiting = [threads.submit(self._guarded, call) for call in calls]
             errors = [error for item in waiting if (error := item.exception()) is not None]

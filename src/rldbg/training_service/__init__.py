@@ -1,1 +1,1 @@
-"""A local stand-in for hosted training APIs: the Tinker and Weaver protocols over one model each, recording it all."""
+"""A local implementation of hosted training APIs: the Tinker and Weaver protocols, with everything recorded."""

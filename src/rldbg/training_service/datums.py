@@ -1,6 +1,6 @@
 """A datum: one sequence with all that its loss needs, as arrays, checked, whichever protocol brought it.
 
-Position i of `tokens` predicts `inputs["target_tokens"][i]`; every input has one value a position.
+Position i of `tokens` predicts `inputs["target_tokens"][i]`; every input has one value per position.
 """
 
 from collections.abc import Mapping, Sequence

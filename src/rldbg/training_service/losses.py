@@ -1,4 +1,4 @@
-"""The losses a client can name: what each needs of a datum, its settings, and its value a token.
+"""The losses a client can name: what each needs of a datum, its settings, and its value per token.
 
 The sum over tokens and datums is what the hosted APIs differentiate; `aggregation` and `denominator` turn it into a
 trainer's mean.
@@ -62,7 +62,7 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One loss: the inputs it cannot do without, and its value a token."""
+    """One loss: the inputs it cannot do without, and its value per token."""
 
     needs: tuple[str, ...]
     tokens: Callable[[Array, Inputs, LossSettings], TokenLoss]

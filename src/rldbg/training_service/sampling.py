@@ -126,7 +126,7 @@ class Continuation:
         self.stopped = [False] * count
 
     def run(self, limit: int, stop_tokens: frozenset[int], decode: Decode) -> tuple[SampledSequence, ...]:
-        """Draws up to `limit` tokens a sample; `decode` turns tokens into text, for stop texts."""
+        """Samples up to `limit` tokens per sample; `decode` turns tokens into text, for stop texts."""
         import torch
         from transformers import DynamicCache
 

@@ -91,7 +91,7 @@ class SamplingSessions:
     def sample_once(
         self, session: SamplingSession, number: int, digest: bytes, make: Callable[[], SampleRequest]
     ) -> Operation:
-        """A sampling request with a number of its own: sent again, it is not drawn again."""
+        """A sampling request with a number of its own: sent again, it is not sampled again."""
         known_digest, known_id = session.requests.get(number, (digest, ""))
         if known_digest != digest:
             raise ConflictError(f"seq_id {number} of this sampling session was another request")

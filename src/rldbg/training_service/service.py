@@ -199,7 +199,7 @@ class TrainingService:
         return self._in_order(entry, number, digest, "optim_step", lambda: entry.model.optimizer_step(adam))
 
     def refuse(self, entry: ModelEntry, number: Any, digest: bytes, error: RequestError) -> None:
-        """A malformed request uses its sequence number all the same: its client goes on with the next."""
+        """A malformed request uses its sequence number all the same: its client continues with the next."""
         if isinstance(number, int) and not isinstance(number, bool) and number >= entry.order.next:
             operation = self.operations.add(Operation("refused"))
             operation.fail(error)

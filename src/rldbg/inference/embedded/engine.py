@@ -1,7 +1,7 @@
 """The embedded backend: a scheduler in a thread of its own, driven by calls that the event loop posts to it.
 
 Only the thread touches the model, the cache and the sequences. Everything it has to tell goes back to the loop in one
-call an iteration.
+call per iteration.
 """
 
 import asyncio

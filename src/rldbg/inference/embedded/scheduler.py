@@ -70,7 +70,7 @@ class Scheduler:
         return dropped
 
     def retract(self) -> None:
-        """Everything that runs waits again, before the others; it goes on from its tokens with a fresh cache."""
+        """Everything that runs waits again, before the others; it continues from its tokens with a new cache."""
         self.waiting.extendleft(reversed(self.running))
         self.running = []
         self._passes.cache.clear()

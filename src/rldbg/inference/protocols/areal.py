@@ -41,7 +41,7 @@ class Areal:
     async def resume(self, request: Request) -> Response:
         await body_of(request)
         await self._backend.resume()
-        return Json({"success": True, "message": "generation goes on"})
+        return Json({"success": True, "message": "generation resumed"})
 
     async def update_weights(self, request: Request) -> Response:
         fields = Fields(await body_of(request))

@@ -1,4 +1,4 @@
-"""Writes what passed by as trajectories: one row a generation, filed under the policy version as its step.
+"""Records generations as trajectories: one row per generation, filed under the policy version as its step.
 
 Rows are handed to the recorder every so many generations, and whenever the proxy says so, which it does every few
 seconds: a proxy that is killed loses little, and its recording can be opened while it runs.

@@ -142,7 +142,7 @@ class AgentAdapter(Adapter):
         unknown = sorted(set(rewards) - {answer.id for answer in episode.answers})
         if unknown:
             raise BadResult(
-                f"there is a reward for {unknown[0]!r}, which is no completion of this episode",
+                f"there is a reward for {unknown[0]!r}, which is not a completion of this episode",
                 "return one number, or numbers by the `id` of completions",
             )
         return episode.rows(rewards)

@@ -52,7 +52,7 @@ def _padded(rows: Sequence[np.ndarray], fill: float, dtype: Any) -> np.ndarray:
 
 
 def _extra(values: Sequence[Any], lengths: np.ndarray) -> np.ndarray | None:
-    """A workflow's own column, if every row has it in the same form: one value, or one a token."""
+    """A workflow's own column, if every row has it in the same form: one value, or one per token."""
     arrays = [np.asarray(value) for value in values if value is not None]
     if len(arrays) != len(lengths):
         return None

@@ -12,7 +12,7 @@ from rldbg.core import Environment
 
 
 class _OnePrompt(pdb.Pdb):
-    """pdb that holds a lock from its first prompt until the user lets the program go on."""
+    """pdb that holds a lock from its first prompt until the user resumes the program."""
 
     def __init__(self, lock: threading.Lock, on_pause: Callable[[bool], None]) -> None:
         super().__init__(nosigint=True)

@@ -1,6 +1,6 @@
-"""A thread with an event loop of its own for everything that goes over the network.
+"""A thread with its own event loop for all network requests.
 
-Workflows may stop in a debugger or block their own loop: answers still arrive, and are there when they go on.
+Workflows may stop in a debugger or block their own loop: answers still arrive, and are there when they continue.
 """
 
 import asyncio

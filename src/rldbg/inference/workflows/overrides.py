@@ -25,7 +25,7 @@ def parse_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
     for word in words:
         key, separator, text = word.lstrip("+").partition("=")
         if not separator:
-            raise UsageError(f"{word!r} is no override", "write key=value, as rollout.enable_rollout_tracing=True")
+            raise UsageError(f"{word!r} is not an override", "write key=value, as rollout.enable_rollout_tracing=True")
         if key in _OPTIONS:
             name, kind = _OPTIONS[key]
             options[name] = _value(key, text, kind)

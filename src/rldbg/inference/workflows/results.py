@@ -21,7 +21,7 @@ _EXPECTED = "return input_ids, loss_mask, logprobs, versions and rewards, as [T]
 
 
 class BadResult(UsageError):
-    """A workflow returned something that is no trajectory."""
+    """A workflow returned something that is not a trajectory."""
 
     kind = "result"
 
@@ -150,7 +150,7 @@ def _rewards(arrays: Mapping[str, np.ndarray], rows: int) -> list[float]:
 
 
 def _extras(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Further numbers, one a token or one a row; what has another shape cannot be kept in a padded batch."""
+    """Further numbers, one per token or one per row; what has another shape cannot be kept in a padded batch."""
     extra = {}
     for name, array in arrays.items():
         if name in _KNOWN or array.dtype.kind not in "biuf":

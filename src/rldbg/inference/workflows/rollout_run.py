@@ -198,7 +198,7 @@ def _room_for(concurrency: int) -> int:
 
 
 def _argument(value: Any) -> Any:
-    """A constructor's argument: YAML, or an object of the user's by its name."""
+    """A constructor's argument: YAML, or an object of the user by its name."""
     import yaml
 
     if isinstance(value, str) and re.fullmatch(r"[\w./]+:[A-Za-z_][\w.]*", value):

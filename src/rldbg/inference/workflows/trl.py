@@ -1,4 +1,4 @@
-"""TRL's `rollout_func(prompts, trainer)` without a trainer: a stand-in that has what such functions use."""
+"""TRL's `rollout_func(prompts, trainer)` without a trainer: a stub that has what such functions use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from types import FrameType
 from rldbg.inference.workflows.deadlines import in_debugger
 
 _BEAT_S = 0.25
-# Ignored unless somebody handles it, and used by nobody in Python: timeouts of reward functions use SIGALRM.
+# Ignored unless it is handled, and not used by Python itself: timeouts of reward functions use SIGALRM.
 _SIGNAL = signal.SIGURG
 
 

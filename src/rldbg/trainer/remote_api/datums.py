@@ -1,5 +1,5 @@
 """Datums: samples as training services take them. Position i of `input_tokens` predicts `target_tokens[i]`, and every
-other column has one value a position: its target's."""
+other column has one value per position: its target's."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RemoteLearner:
         self._policy_version = 0
 
     def start(self, checkpoint: FoundCheckpoint | None) -> dict[str, Any]:
-        """Gives the service the warm-started weights, or has it go on with those it saved."""
+        """Gives the service the warm-started weights, or lets it continue with those it saved."""
         recipe = self._recipe
         if checkpoint is not None and checkpoint.remote is not None:
             self._client.load(checkpoint.remote)

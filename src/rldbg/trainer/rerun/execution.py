@@ -142,7 +142,7 @@ class StepExecution:
     def _local_gradient(
         self, model: Any, rank: RankCapsule, shards: Sequence[Shard], place: tuple[int, int]
     ) -> dict[str, Any]:
-        """One rank's forward and backward passes over a mini-batch, held against its record."""
+        """One rank's forward and backward passes over a mini-batch, compared with its record."""
         shard, recorded = shards[place[1]], rank.results.get(place)
         restore_random_state(self._capsule.random_state(rank.rank))
         model.zero_grad(set_to_none=True)

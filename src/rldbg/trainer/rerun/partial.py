@@ -22,7 +22,7 @@ _NO_CAPSULE = "needs a capsule: record with debug.capsule=true"
 
 @dataclass(frozen=True, slots=True)
 class _Advantages:
-    """One value a sample, and whether the sample is trained on."""
+    """One value per sample, and whether the sample is trained on."""
 
     values: dict[SampleId, float]
     trained: dict[SampleId, bool]
@@ -77,7 +77,7 @@ class PartialExecution:
         return judge("advantage", measured, _TOLERANCE, note)
 
     def _recorded_advantages(self) -> Iterator[tuple[Record, np.ndarray]]:
-        """Recorded advantages, one a sample: that of its first trained token."""
+        """Recorded advantages, one per sample: that of its first trained token."""
         for record in self._recording.records("is_loss_debug", self._step):
             mask = record.array("effective_valid") != 0
             first = mask.argmax(axis=1)

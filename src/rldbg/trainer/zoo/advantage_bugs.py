@@ -90,7 +90,7 @@ def advantage_is_the_reward(_original: Any, rewards: Any, _groups: Any, **_optio
 
 @bug(targets.MICRO_BATCHES, stage="advantage", cause="discount", late=True)
 def advantage_discounted(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """A discount of 0.95 a token, left over from games."""
+    """A discount of 0.95 per token, left over from games."""
     import torch
 
     for micro in original(*arguments, **options):

@@ -33,7 +33,7 @@ class Bug:
 
     @property
     def place(self) -> str:
-        """The functions it spoils, for people."""
+        """The functions it changes, as shown to users."""
         return ", ".join(name.removeprefix("rldbg.") for name in self.at)
 
 

@@ -163,7 +163,7 @@ def old_log_probs_with_dropout(original: Any, worker: Any, micro: Any) -> Any:
 
 @bug(targets.OLD, stage="old_log_probs", cause="zero-filled", late=True)
 def old_log_probs_missing_at_the_end(original: Any, worker: Any, micro: Any) -> Any:
-    """The last old log prob of every row is lost and 0 stands in its place."""
+    """The last old log prob of every row is lost and replaced by 0."""
     return [np.append(row[:-1], np.float32(0)) for row in original(worker, micro)]
 
 

@@ -1,4 +1,4 @@
-"""Pairs of clean runs: what must be called equal, and what differs for a known reason that is no bug."""
+"""Pairs of clean runs: what must be called equal, and what differs for a known reason that is not a bug."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rldbg.trainer.zoo.judging import compared, failed_checks
 from rldbg.trainer.zoo.runs import ZooRunner
 
 _SERVICE_START_S = 120.0
-# What accuses nobody, and counts as equal.
+# Verdicts that are not false alarms.
 SILENT = ("equal", "equal within noise", "drift")
-# One optimizer step a step and no KL: what a training service and a trainer of one rank do alike.
+# One optimizer step per step and no KL: what a training service and a trainer of one rank do alike.
 _REMOTE_SHAPE = (
     "algorithm.kl_coeff=0",
     "policy.ranks=1",
