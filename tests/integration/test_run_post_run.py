@@ -84,7 +84,7 @@ def test_collective_dumps_of_the_run_are_kept_and_read(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, pathlib, pickle, sys\n"
         f"source = pathlib.Path({str(source)!r}).read_text()\n"
-        "exec(source[source.index('def dump('):source.index('@pytest')])\n"
+        "exec(source[source.index('def dump('):source.index('\\n@')])\n"
         "folder = pathlib.Path(os.environ['TORCH_FR_DUMP_TEMP_FILE']).parent\n"
         "for rank in range(4):\n"
         "    dump(folder, rank, 4, enqueued=7 if rank == 2 else 8, completed=7)\n"

@@ -30,6 +30,8 @@ from .terminal import blocked_loop_note, has_own_terminal, prompt_here
 _CRASH_FILES = 50
 # Thirty-two ranks that stop at once on a busy host take their time.
 _PATIENCE_S = 60.0
+# A process that dies waits no longer than this for the stacks of the others.
+_CRASH_S = 5.0
 
 
 class Agent:
@@ -120,8 +122,11 @@ class Agent:
         message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
         # A program that fails in its first lines may be faster than its agent's connection.
         connected = self._link.wait_connected(3.0)
-        self._link.tell("crash", facts | {"message": message, "path": str(path or ""), "where": where})
-        if self.settings.post_mortem_wait_s > 0 and connected and not is_second_hand(error):
+        with contextlib.suppress(NoBroker):
+            # Asked, not told: the broker answers when it has written down where every process stands.
+            told = facts | {"message": message, "path": str(path or ""), "where": where}
+            self._link.request("crash", told, timeout_s=_CRASH_S)
+        if self.settings.post_mortem_wait_s > 0 and connected and _is_worth_a_wait(error, where):
             self._wait_post_mortem(error, facts | {"notes": [message, *blocked_loop_note()]})
 
     def _write_crash(self, record: dict[str, Any]) -> Path | None:
@@ -140,7 +145,7 @@ class Agent:
             number = self._stops
         facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception", "timeout_s": limit}
         try:
-            self._link.request("stopping", facts | {"identity": self.identity()}, timeout_s=_PATIENCE_S)
+            answer = self._link.request("stopping", facts | {"identity": self.identity()}, timeout_s=_PATIENCE_S)
             session = self._debugger.new_number()
             channel = self._dial(session)
         except NoBroker as problem:
@@ -150,6 +155,7 @@ class Agent:
         self._link.tell("debug_ready", {"session": session, "stop": number})
         adapter = PostMortemAdapter(error)
         say(f"waiting up to {limit:g} s at the exception: Task paused, waiting for debugger to attach...")
+        say(f"to end the wait: rldbg continue {answer.get('who')} --run {self.settings.run}")
         try:
             while not adapter.ended:
                 for message in adapter.handle(channel.receive(timeout_s=limit)):
@@ -249,6 +255,11 @@ class Agent:
         """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""
         with contextlib.suppress(OSError):
             self._link.tell("bye", {})
+
+
+def _is_worth_a_wait(error: BaseException, where: str) -> bool:
+    """Not what a launcher says about its ranks, nor a program that cannot be loaded: there is nothing to inspect."""
+    return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")
 
 
 def spy_on(pid: int, options: list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`rldbg run`: run a training script or command with debugging enabled, and say what that changes."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rldbg.doctor import Diagnosis, RunSettings
     from rldbg.launch import Explanation, Outcome, Request
 
+_ATTENDED_WAIT_S = 600.0
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 
 
@@ -43,9 +45,8 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
-    default=600,
-    show_default=True,
-    help="Seconds to hold a crashed process for inspection.",
+    default=None,
+    help="Seconds to hold a crashed process for inspection (default: 600 at a terminal, otherwise 0).",
 )
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")
@@ -67,7 +68,7 @@ def command(
     breakpoints: tuple[str, ...],
     ray_breakpoints: bool,
     legacy: bool,
-    wait_s: float,
+    wait_s: float | None,
     hide: bool,
     skip_kills: bool,
     tame: bool,
@@ -109,7 +110,7 @@ def command(
     if dry_run:
         return _explain(request, run_folder, as_json)
     _apply(settings)
-    outcome = _run(request, run_folder, wait_s, hide, quiet=as_json)
+    outcome = _run(request, run_folder, _holding_s(wait_s), hide, quiet=as_json)
     diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
@@ -123,6 +124,14 @@ def _apply(settings: "RunSettings") -> None:
         raise_soft_limits()
     for word in settings.words():
         print_note(f"rldbg: {word}: set by rldbg doctor --fix")
+
+
+def _holding_s(given: float | None) -> float:
+    """Nobody inspects a crash of an unattended run: unless --wait asks for it, the job ends at once."""
+    if given is not None:
+        return given
+    attended = sys.stdin is not None and sys.stdin.isatty() and not Environment().everything().get("CI")
+    return _ATTENDED_WAIT_S if attended else 0.0
 
 
 def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, *, quiet: bool) -> "Outcome":

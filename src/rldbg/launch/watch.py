@@ -1,10 +1,8 @@
 """While the training runs: announces who stopped, names who was not reached, keeps the broker up.
 
-What would be gone once the run has ended is noted as it passes: where Ray keeps its logs, and where every rank stood
-when the first one crashed (RUN/stacks/).
+What would be gone once the run has ended is noted as it passes: where Ray keeps its logs.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +12,10 @@ from typing import Any
 
 import psutil
 
-from rldbg.core import Finding, PrerequisiteError, RldbgError, Run, Severity, UnreachableError
+from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
 from rldbg.live import BrokerClient, start_broker
 
-STACKS_AT_CRASH = "at_first_crash.json"
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
 _SESSION_FOLDER = re.compile(r"--session[_-]dir[=\0](?P<folder>[^\0]+)")
 
@@ -117,19 +114,6 @@ class Watch:
             message = (process["message"] or "").partition("\n")[0][:200]
             text = f"{process['who']} crashed: {message}: rldbg attach {process['crash_file']}"
             self._once(("crash", process["crash_file"]), text)
-            self._keep_stacks()
-
-    def _keep_stacks(self) -> None:
-        """Where every rank stands when the first one has crashed; the others may be waiting for it, or it for them."""
-        file = self.run.folder("stacks") / STACKS_AT_CRASH
-        if file.exists():
-            return
-        try:
-            with BrokerClient(self.run.path.resolve()) as client:
-                stacks = client.request("stacks", who="all", flight_record=True, timeout_s=10.0)
-        except RldbgError as error:
-            stacks = {"stacks": [], "missing": str(error)}
-        file.write_text(json.dumps({"schema_version": 1, "time": time.time()} | stacks, default=str), encoding="utf-8")
 
     def _note_ray_logs(self) -> None:
         mine = self.run.path.resolve()

@@ -18,6 +18,7 @@ from rldbg.live.broker.client_handler import ClientHandler
 from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.editor_bridge import EditorBridge
 from rldbg.live.broker.processes import Process
+from rldbg.live.broker.stacks import keep_stacks
 from rldbg.live.broker.state import BrokerState
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Broker:
         self.had_agents = False
         self.last_contact = time.monotonic()
         self._strangers = 0
+        self._keeping_stacks: asyncio.Future[Any] | None = None
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
@@ -63,9 +65,11 @@ class Broker:
         process = self.state.processes.add(about, open_session=_ask_agent_for_session)
 
         async def on_request(op: str, body: Message) -> Any:
-            if op != "stopping":
-                raise UsageError(f"unknown request: {op!r}")
-            return await self._stopping(process, body)
+            if op == "stopping":
+                return await self._stopping(process, body)
+            if op == "crash":
+                return await self._crashed(process, body)
+            raise UsageError(f"unknown request: {op!r}")
 
         async def on_event(event: str, body: Message) -> None:
             self._agent_said(process, event, body)
@@ -86,8 +90,6 @@ class Broker:
     def _agent_said(self, process: Process, event: str, body: Message) -> None:
         if event == "identity":
             self.state.learn(process, body)
-        elif event == "crash":
-            process.crash = body
         elif event == "bye":
             process.said_goodbye = True
         elif event == "debug_ready":
@@ -102,6 +104,16 @@ class Broker:
             if session is not None and session.number == int(body.get("session") or 0):
                 session.close()
         process.touch()
+
+    async def _crashed(self, process: Process, body: Message) -> Message:
+        """The first crash of a run: before the process may end, and others because of it, all stacks are kept."""
+        process.crash = body
+        process.touch()
+        if self._keeping_stacks is None:
+            # Finished even when the process that crashed does not wait for it.
+            self._keeping_stacks = self.state.sessions.spawn(keep_stacks(self.state.processes, self.state.run))
+        await asyncio.shield(self._keeping_stacks)
+        return {}
 
     async def _stopping(self, process: Process, body: Message) -> Message:
         """An agent is about to halt its process: first make everybody patient, then let it."""

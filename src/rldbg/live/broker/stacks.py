@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     if isinstance(threads, str):
         return entry | found | {"unanswered": f"{found.get('unanswered', '')}; {threads}".strip("; ")}
     return entry | {**found, "threads": threads, "unanswered": "", "source": "py-spy"}
+
+
+async def keep_stacks(processes: ProcessTable, run: Path) -> None:
+    """Where every process stands when the first one has crashed: RUN/stacks/at_first_crash.json."""
+    file = run / "stacks" / "at_first_crash.json"
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    alive = [process for process in processes if process.is_alive and not process.facts.get("idle")]
+    stacks = await asyncio.gather(*(stack_of(process, processes, {"flight_record": True}) for process in alive))
+    temporary = file.with_name(f".{file.name}")
+    body = {"schema_version": 1, "time": time.time(), "stacks": stacks}
+    temporary.write_text(json.dumps(body, default=str), encoding="utf-8")
+    temporary.replace(file)
 
 
 async def _ask_agent(process: Process, wanted: Message) -> Message:
