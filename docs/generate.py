@@ -1,4 +1,5 @@
-"""Write the pages that follow from the code: environment variables, configuration keys, kinds, verbs, failures.
+"""Write the pages that follow from the code: environment variables, configuration keys, kinds, verbs, failures,
+and the picture of the packages.
 
 make docs                                    write them
 .venv/bin/python docs/generate.py --check    fail when one is out of date (a unit test does the same)
@@ -12,6 +13,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import click
+from picture import packages_svg
 
 from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES
@@ -123,6 +125,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for framework in frameworks():
         if framework.package.startswith("rldbg."):
             yield f"frameworks/{framework.name}.md", _NOTE + "\n".join(framework_page(framework)).rstrip() + "\n"
+    yield "images/packages.svg", packages_svg()
     for name, text in failure_pages(Library.load()).items():
         yield f"failures/{name}", text
 

@@ -27,3 +27,21 @@ def _exists(name):
         if path.is_dir() or path.with_suffix(".py").is_file():
             return True
     return False
+
+
+def flows():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = text.split("## Five flows")[1].split("\n## ")[0]
+    parts = [part.partition("**:") for part in re.split(r"\n\d\. \*\*", section)[1:]]
+    return {title: re.findall(r"`([\w/]+)`", body) for title, _, body in parts}
+
+
+def test_five_flows_name_existing_modules_and_none_twice():
+    found = flows()
+    assert len(found) == 5
+    for title, modules in found.items():
+        assert len(modules) >= 6, title
+        assert len(modules) == len(set(modules)), title
+        package = ROOT / "src/rldbg"
+        missing = [name for name in modules if not (package / f"{name}.py").is_file() and not (package / name).is_dir()]
+        assert missing == [], title
