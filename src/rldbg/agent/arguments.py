@@ -3,7 +3,7 @@
 The start-up hook calls `arm_this_process` in every Python process of an armed run, before the program's first line.
 What is to change was worked out by the dry run and is plain data, one rule for each training command:
 
-    {"rules": [{"kind": "module", "name": "verl.trainer.main_ppo", "arguments": [digests], "dialect": "hydra",
+    {"rules": [{"kind": "module", "name": "my_rl.main", "arguments": [digests], "dialect": "hydra",
                 "edits": [{"key": "trainer.total_epochs", "value": "1"},
                           {"key": "trainer.experiment_name", "suffix": "-Debug"}]}],
      "ray_job": {"RAY_DEBUG_POST_MORTEM": "1", ...}}

@@ -1,6 +1,6 @@
 """Tensors that a job keeps in pieces, put together again.
 
-Two declarations are understood. `dims`, as sglang's dumper writes it: "b s[cp:zigzag] h[tp]" names each dimension and
+Two declarations are understood. `dims`, as dumpers of tensors write it: "b s[cp:zigzag] h[tp]" names each dimension and
 the parallel axes that cut it; "partial" marks addends instead of pieces. And torch's placements: ["Shard(dim=0)"] with
 the `global_shape`. Axes that cut nothing hold copies, and each copy is assembled for itself.
 """

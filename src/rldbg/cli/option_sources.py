@@ -3,7 +3,7 @@
 The project file is the nearest `rldbg.toml` upwards of the working directory (or RLDBG_CONFIG), one table per verb:
 
     [show]
-    layout = "slime"
+    layout = "rldbg"
 """
 
 from collections.abc import Iterator, Mapping

@@ -23,7 +23,7 @@ _MAX_RECORDS = 12
 @click.option("--kind", help="Only this kind.")
 @click.option("--rank", type=int, help="Only this rank.")
 @click.option("--sample", metavar="GROUP/RUN", help="Show one sample token by token.")
-@click.option("--layout", help="Layout, if not detected: nexrl, slime, verl, ...")
+@click.option("--layout", help="Layout, if not detected (`rldbg frameworks` lists the names).")
 @click.option("--tokenizer", metavar="PATH", help="Folder of the tokenizer, if not found in the run.")
 def command(
     path: str,

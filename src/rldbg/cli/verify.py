@@ -9,7 +9,7 @@ from rldbg.core import ExitCode, Severity, worst
 
 @verb("verify", short_help="Find missing, truncated, corrupt and never written files.")
 @click.argument("path")
-@click.option("--layout", help="Layout, if not detected: nexrl, slime, verl, ...")
+@click.option("--layout", help="Layout, if not detected (`rldbg frameworks` lists the names).")
 def command(path: str, layout: str | None, as_json: bool) -> int:
     """Read every file of a recording and report what is wrong with it.
 

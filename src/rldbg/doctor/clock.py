@@ -23,7 +23,7 @@ _DIALECTS = tuple(
         rf"(?<![0-9A-Za-z])[IWEF](?P<mo>1[0-2]|0?[1-9])(?P<d>[0-3]\d) {_CLOCK}",
         # 12/17/2025 14:10:28
         rf"(?P<mo>[01]\d)/(?P<d>[0-3]\d)/(?P<y>20\d\d),? {_CLOCK}",
-        # INFO 06-30 13:53:19   (vLLM)
+        # INFO 06-30 13:53:19
         rf"(?<![\d-])(?P<mo>[01]\d)-(?P<d>[0-3]\d) {_CLOCK}",
         # [Tue Nov 15 10:00:00 2026]   (dmesg -T)
         rf"[A-Z][a-z]{{2}} (?P<mon>[A-Z][a-z]{{2}}) +(?P<d>\d\d?) {_CLOCK} (?P<y>20\d\d)",

@@ -1,12 +1,13 @@
 """What a job will need, read from its recipe or script, against what there is: GPUs, sizes that must divide, files.
 
-Sizes are read under the names that verl, slime, OpenRLHF, NeMo RL and rldbg's own trainer give them; what a job does
-not state is not judged.
+Sizes are read under the names that the frameworks give them (their launch profiles); what a job does not state is not
+judged.
 """
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +15,20 @@ from rldbg.core import IncompleteDataError, UsageError
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import Machine
 from rldbg.doctor.probes.machine import GIB, gib, result
+from rldbg.launch import profiles
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "nodes": ("trainer.nnodes", "cluster.num_nodes", "actor-num-nodes", "actor_num_nodes"),
-    "gpus_per_node": (
-        *("trainer.n_gpus_per_node", "cluster.gpus_per_node", "actor-num-gpus-per-node", "actor_num_gpus_per_node"),
-        "num-gpus-per-node",
-    ),
-    "rollout_gpus": ("rollout-num-gpus",),
-    "prompts": (
-        *("data.train_batch_size", "rollout-batch-size", "rollout_batch_size", "grpo.num_prompts_per_step"),
-        "data.prompts_per_step",
-    ),
-    "samples": (
-        *("actor_rollout_ref.rollout.n", "n-samples-per-prompt", "n_samples_per_prompt"),
-        *("grpo.num_generations_per_prompt", "data.samples_per_prompt", "num_generations"),
-    ),
-    "mini_batch": ("actor_rollout_ref.actor.ppo_mini_batch_size", "global-batch-size", "train_batch_size"),
-    "micro_batch": (
-        *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "micro-batch-size", "micro_train_batch_size"),
-    ),
-    "tensor_parallel": (
-        *("actor_rollout_ref.rollout.tensor_model_parallel_size", "rollout-num-gpus-per-engine"),
-        "vllm_tensor_parallel_size",
-    ),
-    "train_tensor": ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size", "tensor-model-parallel-size"),
-    "train_pipeline": ("actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", "pipeline-model-parallel-size"),
-    "train_context": ("actor_rollout_ref.actor.megatron.context_parallel_size", "context-parallel-size"),
-    "prompt_length": ("data.max_prompt_length", "rollout-max-prompt-len", "prompt_max_len"),
-    "response_length": ("data.max_response_length", "rollout-max-response-len", "generate_max_len"),
-    "model_length": ("actor_rollout_ref.rollout.max_model_len",),
-    "batched_tokens": ("actor_rollout_ref.rollout.max_num_batched_tokens",),
-    "tokens_per_gpu": ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "max-tokens-per-gpu"),
-}
-_PATHS = (
-    *("data.train_files", "data.val_files", "actor_rollout_ref.model.path", "critic.model.path"),
-    *("hf-checkpoint", "prompt-data", "pretrain", "prompt_data", "load", "ref-load"),
+SIZES = (
+    *("nodes", "gpus_per_node", "rollout_gpus", "prompts", "samples", "mini_batch", "micro_batch", "tensor_parallel"),
+    *("train_tensor", "train_pipeline", "train_context", "prompt_length", "response_length", "model_length"),
+    *("batched_tokens", "tokens_per_gpu"),
 )
-_SHARED = ("colocate", "colocate_all_models", "colocate_actor_ref")
+"""Names under which a launch profile states sizes."""
+
+
+@cache
+def _options(name: str) -> tuple[str, ...]:
+    """The options of all frameworks that state a size."""
+    return tuple(key for profile in profiles().values() for key in dict(profile.sizes).get(name, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +39,7 @@ class Job:
     settings: Mapping[str, str]
 
     def size(self, name: str) -> int | None:
-        for key in _NAMES[name]:
+        for key in _options(name):
             text = self.settings.get(key, "").strip().strip("'\"")
             if text.isdigit():
                 return int(text)
@@ -75,7 +52,7 @@ class Job:
         if per_node is None:
             return None
         own = (self.size("nodes") or 1) * per_node
-        shares = any(name in self.settings for name in _SHARED)
+        shares = any(name in self.settings for profile in profiles().values() for name in profile.shares_gpus)
         return own if shares else own + (self.size("rollout_gpus") or 0)
 
 
@@ -183,12 +160,13 @@ def _sizes(job: Job) -> Iterator[ProbeResult]:
 
 
 def _whole(job: Job, prompts: int, samples: int) -> int:
-    """slime and OpenRLHF count samples in their training batch, verl counts prompts."""
-    return prompts if "actor_rollout_ref.actor.ppo_mini_batch_size" in job.settings else prompts * samples
+    """What the mini batch is a part of: some frameworks count prompts in it, most count samples."""
+    of_prompts = [key for profile in profiles().values() for key in profile.prompts_per_mini_batch]
+    return prompts if any(key in job.settings for key in of_prompts) else prompts * samples
 
 
 def _stated(job: Job) -> set[str]:
-    return {name for name in _NAMES if job.size(name) is not None}
+    return {name for name in SIZES if job.size(name) is not None}
 
 
 def _data_parallel(job: Job) -> int | None:
@@ -221,7 +199,7 @@ def _lengths(job: Job) -> Iterator[ProbeResult]:
 
 
 def _files(job: Job, machine: Machine) -> Iterator[ProbeResult]:
-    for key in _PATHS:
+    for key in (key for profile in profiles().values() for key in profile.paths):
         for word in job.settings.get(key, "").strip("[]'\"").split(","):
             path = word.strip(" '\"")
             if path.startswith(("/", "~", "./")) and not machine.path(str(Path(path).expanduser())).exists():

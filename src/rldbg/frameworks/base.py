@@ -34,6 +34,15 @@ class Framework:
     """The framework that this one is a fork of, whose parts hold for it where it has none of its own."""
     replay: str = ""
     """How it trains on recorded trajectories, if it can."""
+    is_engine: bool = False
+    """Whether it generates, and does not train."""
+    only_from: str = ""
+    """Its repository (owner/name), if another project has its name on the public index."""
+
+    @property
+    def distribution(self) -> str:
+        """What it is called where it is installed."""
+        return (self.distributions or self.modules or (self.name,))[0]
 
     def file(self, name: str) -> Path | None:
         """A file of the folder, if it is there."""

@@ -111,7 +111,7 @@ def check_breakpoints(request: Request) -> None:
         file, _, line = place.rpartition(":")
         if not file or not line.isdigit():
             raise UsageError(
-                f"invalid --break {place!r} (expected FILE:LINE)", "for example --break verl/trainer/main_ppo.py:42"
+                f"invalid --break {place!r} (expected FILE:LINE)", "for example --break trainer/main_ppo.py:42"
             )
 
 

@@ -39,7 +39,7 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The name, in lower case, cut into words: verl.trainer.main_ppo -> verl trainer main ppo."""
+        """The name, in lower case, cut into words: my_rl.trainer.main_ppo -> my rl trainer main ppo."""
         stem = re.sub(r"\.(py|sh)$", "", self.name)
         return tuple(word for word in re.split(r"[^a-z0-9]+", stem.lower()) if word)
 

@@ -9,6 +9,10 @@
     record_kinds: {loss: debug.dump_options.loss, ...}   # switches of single kinds, where the framework has them
     records: [trajectory]                 # what its dumps hold, where it has no such switches
     environment: {NAME: value}            # variables that lengthen timeouts outside the options
+    sizes: {nodes: [num-nodes], ...}      # for checks before a launch: options (without dashes) that state a size
+    prompts_per_mini_batch: [...]         # of these, options that count prompts, where others count samples
+    shares_gpus: [colocate]               # options by which trainer and engines share GPUs
+    paths: [data.train_files, ...]        # options that name files of the job
 
 An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` (only for
 programs that match), `beside` and `not_beside` (only when an option of this pattern is, or none is, on the command
@@ -31,6 +35,8 @@ from rldbg.launch.command_line import Program
 Dialect = Literal["hydra", "dotlist", "flags"]
 _DIALECTS = ("hydra", "dotlist", "flags")
 _FILE = "launch.yaml"
+_ENTRIES = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts")
+_WORDS = ("train", "other", "signs", "marks", "records", "prompts_per_mini_batch", "shares_gpus", "paths")
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 
 
@@ -77,6 +83,10 @@ class Profile:
     records: tuple[str, ...] = ()
     timeouts: tuple[Entry, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    prompts_per_mini_batch: tuple[str, ...] = ()
+    shares_gpus: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
     def trains(self, program: Program) -> bool:
         return not self.does_other(program) and _matches(program.name, self.train)
@@ -114,6 +124,11 @@ def profile_named(name: str) -> Profile:
     raise UsageError(f"{framework.title} has no launch profile", f"choose one of: {', '.join(known)}")
 
 
+def commands() -> set[str]:
+    """Programs of frameworks that are started by a name of their own and a sub-command (`my_rl grpo`)."""
+    return {pattern.split()[0] for profile in profiles().values() for pattern in profile.train if " " in pattern}
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     # A pattern whose plain text is not in the name is not even compiled: there are hundreds of them.
     return any(
@@ -132,18 +147,15 @@ def _load(framework: Framework, file: Path) -> Profile:
     unknown = sorted(set(data) - known)
     if unknown or data.get("dialect") not in _DIALECTS:
         raise UsageError(f"invalid launch profile: {file}: {', '.join(unknown) or 'dialect'}", "fix the file")
-    lists = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts")
+    lists: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _WORDS}
+    lists |= {name: tuple(_entry(item, file) for item in data.get(name, ())) for name in _ENTRIES}
     return Profile(
         name=framework.name,
         dialect=data["dialect"],
-        train=tuple(data.get("train", ())),
-        other=tuple(data.get("other", ())),
-        signs=tuple(data.get("signs", ())),
-        marks=tuple(data.get("marks", ())),
+        sizes=tuple((name, tuple(keys)) for name, keys in data.get("sizes", {}).items()),
         record_kinds=tuple((kind, str(key)) for kind, key in data.get("record_kinds", {}).items()),
-        records=tuple(data.get("records", ())),
         environment=tuple((name, str(value)) for name, value in data.get("environment", {}).items()),
-        **{name: tuple(_entry(item, file) for item in data.get(name, ())) for name in lists},
+        **lists,
     )
 
 

@@ -149,7 +149,7 @@ def _signs(candidates: Sequence[Profile], program: Program, cwd: Path) -> dict[s
 
 
 def _named(program: Program) -> list[Program]:
-    """The program under its name, and under its name with its first word (`trl grpo`)."""
+    """The program under its name, and under its name with its first word (`my_rl grpo`)."""
     both = [Program(program.kind, _base(program.name) if program.kind == "executable" else program.name)]
     if program.arguments:
         both.append(Program(program.kind, f"{both[0].name} {program.arguments[0]}"))

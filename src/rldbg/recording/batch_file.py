@@ -1,4 +1,4 @@
-"""A batch of trajectories as one .pt file: AReaL's dictionary of padded tensors, and nothing but tensors.
+"""A batch of trajectories as one .pt file: a dictionary of padded tensors, and nothing but tensors.
 
 `torch.load(weights_only=True)` gives the dictionary. `group_ids` and `run_ids` are numbers, one per row; the names
 of the groups lie beside the tensors in the archive (`archive/rldbg.json`), where torch does not look.

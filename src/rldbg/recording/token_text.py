@@ -1,6 +1,6 @@
 """Token ids as text, by the tokenizer of the model that made a recording, where one is known.
 
-It is looked for in the recording (`tokenizer/`, where our trainer puts it, as slime does), in the run folder, and where
+It is looked for in the recording (`tokenizer/`, where our trainer and others put it), in the run folder, and where
 the run's configuration says that the model is. Only `tokenizer.json` is read, by the tokenizers package.
 """
 

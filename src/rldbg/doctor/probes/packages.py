@@ -8,10 +8,12 @@ import sysconfig
 
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes.machine import Machine, result
+from rldbg.frameworks import frameworks
 
-_COMPILED = ("flash-attn", "flash_attn", "vllm", "sgl-kernel", "transformer-engine", "xformers", "torchvision")
-_SQUATS = {"slime": "THUDM/slime", "weaver": "nex-agi/weaver", "nemo-rl": "NVIDIA-NeMo/RL"}
-_OWN_WORDS = re.compile(r"(?i)\b(RL|reinforcement|post-?training|megatron|sglang|LLM|language model)\b")
+_COMPILED = ("flash-attn", "flash_attn", "sgl-kernel", "transformer-engine", "xformers", "torchvision")
+_TAKEN = {"weaver": "nex-agi/weaver"}
+"""Projects that install from their repository only, because another one has their name on the public index."""
+_OWN_WORDS = re.compile(r"(?i)\b(RL|reinforcement|post-?training|megatron|LLM|language model)\b")
 
 
 def _version(name: str) -> str | None:
@@ -31,7 +33,7 @@ def packages_abi(_machine: Machine) -> ProbeResult:
     title = "compiled packages"
     if torch is None:
         return result("packages-abi", title, "skip", "torch is not installed")
-    for name in _COMPILED:
+    for name in (*_COMPILED, *(framework.distribution for framework in frameworks() if framework.is_engine)):
         if (version := _version(name)) is None:
             continue
         built = re.search(r"torch(\d+\.\d+)", version)
@@ -78,7 +80,8 @@ def debugpy(_machine: Machine) -> ProbeResult:
 
 
 def name_squats(_machine: Machine) -> ProbeResult:
-    for name, repository in _SQUATS.items():
+    of_frameworks = {each.distribution: each.only_from for each in frameworks() if each.only_from}
+    for name, repository in (of_frameworks | _TAKEN).items():
         version = _version(name)
         if version is None:
             continue
@@ -88,12 +91,9 @@ def name_squats(_machine: Machine) -> ProbeResult:
             fix = f'pip uninstall {name}; pip install "git+https://github.com/{repository}.git"'
             reason = f"{name} {version} is another project: {described[:80] or 'no description'}"
             return result("name-squats", "packages of the same name", "fail", reason, fix)
-    return result(
-        "name-squats",
-        "packages of the same name",
-        "pass",
-        "slime, weaver and nemo-rl are the expected packages or not installed",
-    )
+    names = ", ".join([*of_frameworks, *_TAKEN])
+    reason = f"{names} are the expected packages or not installed"
+    return result("name-squats", "packages of the same name", "pass", reason)
 
 
 def compiler(machine: Machine) -> ProbeResult:

@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("nemo_rl",),
     distributions=("nemo-rl",),
+    only_from="NVIDIA-NeMo/RL",
 )

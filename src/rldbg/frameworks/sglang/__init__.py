@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="SGLang",
     package=__name__,
     modules=("sglang",),
+    is_engine=True,
 )

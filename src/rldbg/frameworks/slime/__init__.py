@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("slime",),
     replay="--load-debug-rollout-data with its own dumps",
+    only_from="THUDM/slime",
 )

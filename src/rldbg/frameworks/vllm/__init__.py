@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="vLLM",
     package=__name__,
     modules=("vllm",),
+    is_engine=True,
 )

@@ -28,7 +28,7 @@ _HARMLESS_GIT = word_set("rev-parse describe log status config branch show diff 
 _HARMLESS_SMI = re.compile(r"-L|-q|topo|--list-gpus|--query-.*|--format=.*|-m|-i|-d|\d+|[A-Z,]+|--id=.*|--display=.*")
 
 RECORDED = word_set(
-    "python python2 python3 pypy3 uv uvx ray torchrun deepspeed accelerate accelerate-launch coverage trl srun sbatch "
+    "python python2 python3 pypy3 uv uvx ray torchrun deepspeed accelerate accelerate-launch coverage srun sbatch "
     "salloc apptainer singularity docker podman nerdctl enroot ssh kubectl sudo nsys ncu mpirun mpiexec conda mamba "
     "micromamba poetry pdm rye pixi pipenv hatch numactl taskset pkill killall fuser rm shutdown reboot scontrol "
     "squeue scancel sinfo sacct nvidia-smi git hostname sleep tmux screen"

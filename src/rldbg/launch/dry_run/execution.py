@@ -17,6 +17,7 @@ from shlex import quote
 from rldbg.core import Environment
 from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.dry_run.calls import PREFIX, Call, read_calls
+from rldbg.launch.profile import commands
 
 METHODS = ("namespaces", "landlock", "unprivileged")
 _PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
@@ -196,7 +197,7 @@ def _environment(
         f"{PREFIX}_PYTHON": sys.executable,
         f"{PREFIX}_PACKAGES": _PACKAGES,
         f"{PREFIX}_BASH_ENV": environment.get("BASH_ENV", ""),
-        f"{PREFIX}_NAMES": " ".join([*RECORDED, *_python_names(programs)]),
+        f"{PREFIX}_NAMES": " ".join([*RECORDED, *commands(), *_python_names(programs)]),
         f"{PREFIX}_ADDRESSES": _addresses(),
         "BASH_ENV": str(_PRELUDE),
         "PATH": f"{bin_folder}{os.pathsep}{environment.get('PATH', os.defpath)}",
@@ -235,7 +236,7 @@ def _python_names(programs: Mapping[str, str]) -> set[str]:
 
 
 def _console_scripts(programs: Mapping[str, str]) -> set[str]:
-    """Programs written in Python (`trl`, `rl`): they would start for real. System folders hold none that train."""
+    """Programs written in Python: they would start for real. System folders hold none that train."""
     beside_python = {
         folder
         for folder in {os.path.dirname(file) for file in programs.values()} - set(_SYSTEM_FOLDERS)  # noqa: PTH120
@@ -264,7 +265,7 @@ def _write_stand_ins(folder: Path, programs: Mapping[str, str]) -> None:
     bash = programs.get("bash", "/bin/bash")
     # -p keeps bash from reading the dry run's own prelude here.
     _write(folder / ".unknown", f"#!{bash} -p\n{_STAND_IN.read_text(encoding='utf-8')}")
-    for name in {*RECORDED, *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT:
+    for name in {*RECORDED, *commands(), *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT:
         if name in ALWAYS or name in programs:
             _link(folder / name, ".unknown")
     _write(folder / ".silent", "#!/bin/sh\nexit 0\n")
