@@ -71,7 +71,7 @@ def test_show_for_people_is_a_table_without_escapes_in_a_pipe(recording):
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     assert "forward_data" in done.stdout
-    assert "nothing wrong" in done.stdout
+    assert "no problems found" in done.stdout
 
 
 def test_show_in_a_terminal_has_colour_unless_it_is_switched_off(recording):
