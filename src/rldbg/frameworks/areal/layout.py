@@ -129,7 +129,7 @@ def _own_ids(batches: Sequence[Any], parts: Sequence["_Batch"]) -> tuple[SampleI
 
 
 class _Batch:
-    """One padded batch taken apart: rows without padding, one value a sample, and the rest."""
+    """One padded batch taken apart: rows without padding, one value per sample, and the rest."""
 
     def __init__(self, batch: Any) -> None:
         batch = _padded(named_tensors(batch))

@@ -1,4 +1,4 @@
-"""NeMo RL: train_data_step<N>.jsonl and val_data_step<N>.jsonl, one sample a line, each value in a list of one."""
+"""NeMo RL: train_data_step<N>.jsonl and val_data_step<N>.jsonl, one sample per line, each value in a list of one."""
 
 import re
 from collections.abc import Sequence

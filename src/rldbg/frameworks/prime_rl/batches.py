@@ -18,7 +18,7 @@ _FIELDS = (
 )
 _FEWEST = _FIELDS.index("seq_lens") + 1
 _MOST = 65_536
-"""More micro-batches than any step has: what claims them is no such file."""
+"""More micro-batches than any step has: a file that claims them is another one."""
 _PER_TOKEN = {
     "input_ids": "token_ids",
     "loss_mask": "loss_mask",
@@ -35,7 +35,7 @@ _PER_TOKEN = {
 
 
 def micro_batches(start: bytes) -> int:
-    """How many micro-batches a file says it has, from its first bytes; 0 when it is no such file."""
+    """How many micro-batches a file says it has, from its first bytes; 0 when it is not such a file."""
     outer, rest = _list_size(start)
     inner, _ = _list_size(rest)
     return outer if _FEWEST <= inner <= 2 * len(_FIELDS) and outer <= _MOST else 0

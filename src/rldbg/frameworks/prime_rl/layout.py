@@ -1,4 +1,4 @@
-"""prime-rl: token_exports/step_<N>/rank_<R>.jsonl, one sequence a line, and a STABLE marker; rollouts/.../rank_<R>.bin.
+"""prime-rl: token_exports/step_<N>/rank_<R>.jsonl (one sequence per line, STABLE marker), rollouts/.../rank_<R>.bin.
 
 A rank's batch (.bin) is what its trainer got, its token export that and what the trainer made of it: where there are
 both, the export is read.

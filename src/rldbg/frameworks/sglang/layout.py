@@ -1,4 +1,4 @@
-"""sglang's dumper: one file a tensor, rank and call, named by its tags; and its forward hook: one file a pass.
+"""sglang's dumper: one file per tensor, rank and call, named by its tags; and its forward hook: one file per pass.
 
 <dir>/step=0___rank=0___dump_index=1___name=log_probs___recompute_status=disabled___layer_id=0.pt
 <dir>/TP0_PP0_Rank0_pid123/Pass00000.pt

@@ -94,7 +94,7 @@ def _part_of(tree: Tree, fact: FileFact) -> str:
 
 
 def _messages(tree: Tree, file: str) -> dict[int, Any]:
-    """miles keeps conversations in a file of their own, trajectory/<id>.jsonl, one sample a line."""
+    """miles keeps conversations in a file of their own, trajectory/<id>.jsonl, one sample per line."""
     found = re.search(r"(?P<before>(?:^|.*/))rollout_data/(?P<stem>(?:eval_)?\d+)\.pt$", file)
     name = f"{found['before']}trajectory/{found['stem']}.jsonl" if found else ""
     if not any(fact.name == name for fact in tree.files):

@@ -126,7 +126,7 @@ def _train_samples(data: Mapping[str, Any]) -> Sequence[_Sample]:
 
 
 def _length(values: Any) -> int:
-    """How many samples a column has; -1 for what is no column. A list's rows may differ in length."""
+    """How many samples a column has; -1 for what is not a column. A list's rows may differ in length."""
     if isinstance(values, np.ndarray | EncodedArray):
         return len(values) if values.shape else -1
     return len(values) if isinstance(values, list | tuple) else -1
@@ -180,7 +180,7 @@ def _is_per_token(samples: Sequence[_Sample], name: str) -> bool:
 
 
 def _rest(sample: _Sample, used: frozenset[str] | set[str]) -> dict[str, Any]:
-    """Everything else a sample knew, with absent values left out; a reward that is no plain number stays readable."""
+    """Everything else a sample knew, without absent values; a reward that is not a plain number stays readable."""
     rest = {key: plain(value) for key, value in sample.items() if key not in used and value is not None}
     if isinstance(rest.get("reward"), int | float | np.number | np.ndarray):
         del rest["reward"]

@@ -1,4 +1,4 @@
-"""TRL: completions/completions_<step>.parquet: prompt and completion as text, one column a reward function."""
+"""TRL: completions/completions_<step>.parquet: prompt and completion as text, one column per reward function."""
 
 import re
 from collections.abc import Mapping, Sequence

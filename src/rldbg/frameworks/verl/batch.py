@@ -24,7 +24,7 @@ _LOGPROBS = ("rollout_log_probs", "rollout_logprobs")
 
 
 def load_batch(path: Path) -> dict[str, Any]:
-    """tensors, objects (one a sample) and meta of a batch file."""
+    """tensors, objects (one per sample) and meta of a batch file."""
     if path.suffix == ".pt":
         content = load_pt(path)
         with reading(path):
@@ -41,7 +41,7 @@ def load_batch(path: Path) -> dict[str, Any]:
         if isinstance(state, dict):
             state = (state.get("batch"), state.get("non_tensor_batch"), state.get("meta_info"))
         if not isinstance(state, tuple) or len(state) != 3:
-            raise Malformed("a pickle, but no DataProto of verl")
+            raise Malformed("a pickle, but not a DataProto of verl")
         return {"tensors": named_tensors(state[0]), "objects": state[1] or {}, "meta": plain(state[2] or {})}
 
 
@@ -116,7 +116,7 @@ class _Padded:
         return unpadded(EncodedArray(bits, response.dtype) if isinstance(response, EncodedArray) else bits, self.keep)
 
     def cut(self, value: Any) -> Any:
-        """A tensor without padding, where it has one value a token; anything else as it is."""
+        """A tensor without padding, where it has one value per token; anything else as it is."""
         if not isinstance(value, np.ndarray | EncodedArray):
             return plain(value)
         if value.shape == self.ids.shape:
