@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,21 @@ def own_breakpoint():
     programs of later tests must not inherit it."""
     yield
     os.environ.pop("PYTHONBREAKPOINT", None)
+
+
+@pytest.fixture
+def rldbg_here(capsys):
+    """`rldbg ARGUMENTS` in this process, where torch and transformers are imported once: for commands that would spend
+    more time on their start than on their work, and whose process is not what the test is about."""
+    from rldbg.cli.application import run
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
+
+    return call
 
 
 @pytest.fixture(scope="session")

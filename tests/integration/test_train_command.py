@@ -81,8 +81,8 @@ def test_ctrl_c_ends_the_run_its_actors_and_its_cluster(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_started(tmp_path, arguments, code, names):
-    result = rldbg_command("train", RECIPE, "--run", tmp_path / "run", "--json", *arguments)
+def test_what_is_wrong_is_told_before_anything_is_started(rldbg_here, tmp_path, arguments, code, names):
+    result = rldbg_here("train", RECIPE, "--run", tmp_path / "run", "--json", *arguments)
     error = json.loads(result.stdout)["error"]
     assert result.returncode == code, (result.stdout, result.stderr)
     assert names in error["message"] + error["hint"] and error["hint"]
@@ -97,7 +97,7 @@ def test_a_machine_without_ray_is_told_what_to_install(tmp_path):
     assert result.returncode == 3 and "pip install 'rldbg[ray]'" in result.stderr, result.stderr
 
 
-def test_two_nodes_train_together_and_the_step_runs_again_without_them(tmp_path):
+def test_two_nodes_train_together_and_the_step_runs_again_without_them(rldbg_here, tmp_path):
     from ray.cluster_utils import Cluster as RayCluster
 
     nodes = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -111,9 +111,9 @@ def test_two_nodes_train_together_and_the_step_runs_again_without_them(tmp_path)
         nodes.shutdown()
     assert json.loads(result.stdout)["steps"] == 2
     assert rldbg.open(run).verify() == []
-    again = rldbg_command("rerun", run, "--step", 1, "--json")
+    again = rldbg_here("rerun", run, "--step", 1, "--json")
     report = json.loads(again.stdout)
     assert again.returncode == 0 and report["reproduced"] and report["ranks"] == [0, 1]
     assert {stage["verdict"] for stage in report["stages"]} == {"exact"}
-    changed = rldbg_command("rerun", run, "--step", 1, "--set", "algorithm.entropy_coeff=0.5")
+    changed = rldbg_here("rerun", run, "--step", 1, "--set", "algorithm.entropy_coeff=0.5")
     assert changed.returncode == 0 and "first changes the loss stage" in changed.stdout

@@ -1,8 +1,6 @@
 """The zoo end to end: bugs built into real runs are found, placed and named; clean pairs are not accused."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,9 +46,9 @@ def test_nothing_in_a_recording_tells_which_bug_it_holds(scored):
             assert name.encode() not in content and name not in str(file.relative_to(recordings))
 
 
-def test_the_command_lists_and_runs(scored):
+def test_the_command_lists_and_runs(scored, rldbg_here):
     def command(*arguments):
-        done = subprocess.run([sys.executable, "-m", "rldbg", "zoo", *arguments], capture_output=True, text=True)
+        done = rldbg_here("zoo", *arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
