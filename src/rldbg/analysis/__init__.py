@@ -7,11 +7,10 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import compare
-    from rldbg.analysis.document_report import report_lines
-    from rldbg.analysis.explain import nearest_text
-    from rldbg.analysis.html import html_report
+    from rldbg.analysis.explain import Explanation
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
     from rldbg.analysis.stages import Stage, stage_of
+    from rldbg.analysis.token_strips import Decode, Strip, Strips, Token, strips_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
 __all__ = [
@@ -19,28 +18,30 @@ __all__ = [
     "VERDICTS",
     "CheckReport",
     "Comparison",
+    "Decode",
+    "Explanation",
     "FieldResult",
     "FirstDifference",
     "Stage",
+    "Strip",
+    "Strips",
+    "Token",
     "Tolerance",
     "Tolerances",
     "Verdict",
     "check",
     "compare",
-    "html_report",
-    "nearest_text",
-    "report_lines",
     "stage_of",
+    "strips_of",
 ]
 
 _MODULES = {
     "checking": ("CheckReport", "check"),
     "comparison": ("compare",),
-    "document_report": ("report_lines",),
-    "explain": ("nearest_text",),
-    "html": ("html_report",),
+    "explain": ("Explanation",),
     "results": ("COMPARISON_FINDINGS", "VERDICTS", "Comparison", "FieldResult", "FirstDifference", "Verdict"),
     "stages": ("Stage", "stage_of"),
+    "token_strips": ("Decode", "Strip", "Strips", "Token", "strips_of"),
     "tolerances": ("Tolerance", "Tolerances"),
 }
 

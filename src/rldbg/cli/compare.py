@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, to_json
+from rldbg.cli.output import print_json, print_line, print_note, print_result, to_json
 from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def command(
     if output is not None:
         _write(output, to_json(body))
     if html is not None:
-        from rldbg.analysis import html_report
+        from rldbg.reports.comparison_html import html_report
 
         pairs = list(zip(opened[1:], results, strict=True))
         _write(html, html_report(opened[0], pairs, decode=_decoder(tokenizer)))
@@ -116,9 +116,13 @@ def command(
     elif self_hosted_dir:
         _show_document(directories, chosen, results, output)
     else:
-        from rldbg.cli.compare_output import show
+        from rldbg.reports.comparison import to_terminal
 
-        show(results)
+        for item in to_terminal(results):
+            if isinstance(item, str):
+                print_line(item)
+            else:
+                print_result(item)
     if html is not None:
         print_note(f"report: {html}")
     return _exit_code(results, fail_on)
@@ -235,7 +239,7 @@ def _show_document(
     directories: dict[str, str | None], steps: Any, results: list["Comparison"], output: Path | None
 ) -> None:
     """The document's report, line by line."""
-    from rldbg.analysis import report_lines
+    from rldbg.reports.comparison_document import report_lines
 
     for line in report_lines(steps[0], directories, results):
         print_line(line)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from rldbg.analysis import Comparison, nearest_text
+from rldbg.analysis import Comparison
+from rldbg.reports.comparison import nearest_text
 from rldbg.trainer.zoo import Bug, ZooScore
 
 _WRONG = "  <- wrong"

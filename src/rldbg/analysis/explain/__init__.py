@@ -15,7 +15,7 @@ from rldbg.analysis.explain import (
     sequences,
     updates,
 )
-from rldbg.analysis.explain.evidence import Evidence, Explanation, nearest_text
+from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 
@@ -58,4 +58,4 @@ def ranked(items: Iterable[Explanation]) -> Reasons:
     return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
 
 
-__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "nearest_text", "ranked"]
+__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "ranked"]

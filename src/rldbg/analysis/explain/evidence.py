@@ -105,14 +105,6 @@ class Evidence:
                 yield found_a[0].astype(np.float64), found_b[0].astype(np.float64)
 
 
-def nearest_text(item: Explanation) -> str:
-    """A hypothesis that does not fit, for people: what it would say, and how far off it is."""
-    left = f"{item.residual:.2g} left where rounding allows {item.noise:.2g}"
-    if item.noise == 0:
-        left = f"not so for {item.residual:.0f} of the samples that differ"
-    return f"{item.id}, accounts for {item.share:.0%}: {item.explains} ({left})"
-
-
 def applied(
     id: str,
     text: str,

@@ -49,6 +49,15 @@ class OptimizerSensitivity:
         size: np.ndarray = np.sqrt(np.minimum.reduce(means))
         return size
 
+    @property
+    def weight(self) -> float:
+        """How much the tensor counts: the root mean square of its gradients; 1 without gradients."""
+        size = self.size
+        if size is None:
+            return 1.0
+        kept = size[np.isfinite(size)]
+        return float(np.sqrt(np.mean(np.square(kept)))) if kept.size else 0.0
+
     def relative(self) -> np.ndarray | None:
         """By how many steps the next one may differ, at most 2; 0 where the gradients were bit for bit equal."""
         size = self.size

@@ -24,21 +24,21 @@ GRADIENT, PARAMETER = "gradient", "param"
 class ParameterUpdate:
     """A parameter after one optimizer step.
 
-    `allowance` is how far each element may lie apart for what was seen of its gradients, `weight` how much each counts
-    for the loss (None where no gradient was recorded).
+    `allowance` is how far each element may lie apart for what was seen of its gradients, `weight` how much the tensor
+    counts for the loss: the root mean square of its gradients, 1 where none was recorded. An element whose gradient
+    vanishes in the sum over tokens still moves single tokens, so elements of a tensor count alike.
     """
 
     update: Update
     block: Block
     allowance: np.ndarray
-    weight: np.ndarray | None
+    weight: float
 
     def squares(self) -> tuple[float, float]:
         """Of the weighted difference and of the weighted parameter: their ratio is a relative perturbation."""
         a, b = tensor_pair(self.block, PARAMETER)
-        weight = 1.0 if self.weight is None else self.weight
         with np.errstate(all="ignore"):
-            gap, size = np.square(weight * (a - b)), np.square(weight * a)
+            gap, size = np.square(self.weight * (a - b)), np.square(self.weight * a)
         kept = np.isfinite(gap) & np.isfinite(size)
         return float(gap[kept].sum()), float(size[kept].sum())
 
@@ -76,7 +76,7 @@ class TensorHistory:
                 allowance = np.zeros(shape) if allowance is None else allowance
                 if added is not None and added.shape == shape:
                     allowance = allowance + np.nan_to_num(added, nan=0.0) * step_sizes[update]
-            yield ParameterUpdate(update, block, allowance, sensitivity.size)
+            yield ParameterUpdate(update, block, allowance, sensitivity.weight)
             give_back([record.fields[PARAMETER] for record in (block.a, block.b)])
 
     def movements(self) -> Iterator[tuple[Update, tuple[float, float]]]:

@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rldbg.analysis.html.charts import bar, both_sides, difference_histogram, heat_map, number, strip_chart
-from rldbg.analysis.html.strips import Decode, token_strips
-from rldbg.analysis.html.style import SCRIPT, STYLE
-from rldbg.analysis.results import Comparison, FieldResult
-from rldbg.analysis.side import Side
-from rldbg.analysis.stages import Stage
-from rldbg.core.findings import by_severity, to_html
+from rldbg.analysis import Comparison, Decode, FieldResult, Stage, strips_of
+from rldbg.core import by_severity, to_html
 from rldbg.recording import Recording
+from rldbg.reports.comparison_charts import bar, both_sides, difference_histogram, heat_map, number, strip_chart
+from rldbg.reports.comparison_style import SCRIPT, STYLE
 
 if TYPE_CHECKING:
-    from rldbg.analysis.explain import Explanation
+    from rldbg.analysis import Explanation
 
 _MARKS = {"equal": "✓", "equal within noise": "✓", "drift": "~", "different": "✗"}
 _SHOWN_FIELDS = 8
@@ -167,8 +164,7 @@ def _tokens(
 ) -> Iterator[str]:
     first = result.first_difference
     assert first is not None
-    a, b = Side(base, "A"), Side(other, "B", shift=result.shift)
-    strips = token_strips(a, b, first.step, decode)
+    strips = strips_of(base, other, first.step, decode, shift=result.shift)
     if strips is not None:
         what = "tokens" if strips.quantity == "tokens" else strips.quantity
         charts = "".join(strip_chart(strip, strips.quantity) for strip in strips.strips)

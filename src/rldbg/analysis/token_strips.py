@@ -11,6 +11,7 @@ import numpy as np
 from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens, read_tokens
+from rldbg.recording import Recording
 
 # In causal order: the strip is coloured by the first of these that differs.
 QUANTITIES = (
@@ -63,8 +64,11 @@ class Strips:
     values_b: np.ndarray
 
 
-def token_strips(a: Side, b: Side, step: int, decode: Decode | None) -> Strips | None:
+def strips_of(
+    first: Recording, second: Recording, step: int, decode: Decode | None, *, shift: int = 0
+) -> Strips | None:
     """None when no sample of the step has tokens on both sides, or none of them differs."""
+    a, b = Side(first, "A"), Side(second, "B", shift=shift)
     table_a, table_b = read_tokens(a, step), read_tokens(b, step)
     pairs = pair_samples(table_a, table_b, StepSamples(a, step), StepSamples(b, step)).to_b
     samples = [(table_a[one], table_b[other]) for one, other in pairs.items() if one in table_a and other in table_b]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rldbg.analysis.results import Comparison, FieldResult
+from rldbg.analysis import Comparison, FieldResult
 
 # The document calls a loss different beyond this.
 LOSS_LIMIT = 1e-5

@@ -8,8 +8,7 @@ from html import escape
 
 import numpy as np
 
-from rldbg.analysis.html.strips import Strip, Strips, Token
-from rldbg.analysis.results import FieldResult
+from rldbg.analysis import FieldResult, Strip, Strips, Token
 
 _WIDTH, _HEIGHT = 340, 120
 
