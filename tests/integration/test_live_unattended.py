@@ -2,8 +2,12 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 
-from live_job import rldbg
+import psutil
+from live_job import rldbg, until
 
 FAILS = """
 import subprocess, sys
@@ -50,3 +54,28 @@ def test_a_program_that_cannot_be_loaded_is_never_held(tmp_path):
     done = rldbg(*command, check=False, cwd=tmp_path, env=_environment(tmp_path))
     assert done.returncode == 1 and "a_module_that_nobody_has" in done.stderr
     assert list((tmp_path / "run" / "crashes").glob("*.json"))
+
+
+IGNORES_SIGTERM = """
+import pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path("up").write_text(str(child.pid))
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
+    (tmp_path / "train.py").write_text(IGNORES_SIGTERM)
+    command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--no-doctor", "--", "python", "train.py"]
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), **options) as run:
+        child = int(until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "the program"))
+        # WHEN the program does not end by the first signal THEN it has its own time, and the second ends it
+        run.send_signal(signal.SIGTERM)
+        until(lambda: (tmp_path / "asked").exists(), "the first signal")
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(30) == 128 + signal.SIGKILL
+    until(lambda: not psutil.pid_exists(child), "the program's own child to end")

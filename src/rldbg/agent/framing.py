@@ -80,7 +80,7 @@ class Decoder:
         return _parse(body)
 
     def rest(self) -> bytes:
-        """What has arrived but is no whole message yet."""
+        """What has arrived but is not a whole message yet."""
         header = b"" if self._expected is None else b"Content-Length: %d\r\n\r\n" % self._expected
         return header + bytes(self._buffer)
 
@@ -115,5 +115,5 @@ def proof(token: str, side: str, peer_nonce: str, broker_nonce: str) -> str:
 
 
 def proves(given: object, expected: str) -> bool:
-    """Compares in constant time; anything but text is no proof."""
+    """Compares in constant time; anything but text proves nothing."""
     return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

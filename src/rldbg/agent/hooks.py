@@ -133,7 +133,7 @@ def _report(agent: Agent, error: BaseException, where: str) -> None:
 
 
 def _say_what_ray_opens(module: ModuleType) -> None:
-    """Ray's own debugger listens on the node's address and asks nobody for a token; the user shall know."""
+    """Ray's own debugger listens on the node's address and requires no token; the user must know."""
     original = module._ensure_debugger_port_open_thread_safe
 
     def open_and_say() -> None:

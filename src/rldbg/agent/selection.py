@@ -18,7 +18,7 @@ _TERM = re.compile(r"(?:\([^)]*\)|[^,])+")
 
 
 class SelectionError(ValueError):
-    """Text that is no selection; says which part is wrong."""
+    """Text that is not a selection; says which part is wrong."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One armed run from beginning to end: explained, checked, started, watched, and held against what was promised."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rldbg.agent import Arming
 from rldbg.core import Finding, PrerequisiteError, Run, UsageError, by_severity
@@ -159,6 +162,7 @@ def run_child(
 
 
 def _wait(pid: int, tick: Callable[[], None], every_s: float) -> int:
+    was_asked_to_end = False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -168,4 +172,17 @@ def _wait(pid: int, tick: Callable[[], None], every_s: float) -> int:
         if info is None:
             tick()
         elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
-            os.kill(pid, info.si_signo)
+            if info.si_signo == signal.SIGTERM and was_asked_to_end:
+                # The first one left the command its own time to end.
+                _kill_tree(pid)
+            else:
+                os.kill(pid, info.si_signo)
+            was_asked_to_end = was_asked_to_end or info.si_signo == signal.SIGTERM
+
+
+def _kill_tree(pid: int) -> None:
+    processes = [psutil.Process(pid)]
+    processes += processes[0].children(recursive=True)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -200,7 +200,7 @@ class LogPoints:
 
 
 def _check_condition(text: str) -> None:
-    """A condition that is no expression would never be true, and say so to nobody."""
+    """Refuses a condition that is not an expression: it would never be true, and nothing would report it."""
     try:
         if text:
             compile(text, "condition", "eval")

@@ -318,7 +318,7 @@ class DebugSession:
         self.stop = self._halt = None
         self.is_stepping = False
         self.ended.set()
-        # Whoever is in the middle of the handshake shall hear of the end, not wait for the beginning.
+        # A handshake in progress must see the end instead of waiting for an event that cannot come.
         self._initialized.set()
         self._stream.close()
         for waiting in self._waiting.values():

@@ -60,8 +60,7 @@ class BrokerState:
         self.learn(process, facts)
 
     async def watch(self) -> None:
-        """While there are breakpoints, looks once a second for workers that have become somebody, and for files that
-        have been loaded."""
+        """While there are breakpoints, checks every second for workers with a new role and for newly loaded files."""
         while True:
             await asyncio.sleep(1.0)
             if not len(self.sessions.breaks):
@@ -71,7 +70,7 @@ class BrokerState:
             await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
 
     def farewell(self) -> None:
-        """Lets everybody go: agents and debuggees see their connections end and run on."""
+        """Closes all connections: agents and debuggees see that and resume."""
         for process in self.processes:
             if process.session is not None:
                 process.session.close()

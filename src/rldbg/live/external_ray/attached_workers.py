@@ -1,4 +1,4 @@
-"""Paused workers of a foreign Ray cluster, as processes of the broker: listed by Ray, held by us once looked at.
+"""Paused workers of a Ray cluster that rldbg did not start, as processes of the broker.
 
 Ray drops a worker from its list as soon as a debugger attaches, and a debugger that leaves lets the worker run on; the
 broker therefore keeps each session until somebody continues it.

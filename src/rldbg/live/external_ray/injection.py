@@ -1,4 +1,4 @@
-"""Lends the agent's eyes to a worker that has no agent: its modules are sent as source text and live in memory only."""
+"""Shows values in a worker that has no agent: modules of the agent are sent as source text and stay in memory."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ray's legacy debugger, a pdb on a socket, dressed up as a debug adapter: requests become pdb commands.
+"""Ray's legacy debugger, a pdb on a socket, used as a debug adapter: requests become pdb commands.
 
 The broker holds it like any other session. What pdb on a socket cannot do (pause, breakpoints from outside) is refused.
 """
@@ -18,7 +18,7 @@ _FAILURE = re.compile(r"^\*\*\* (?P<text>.*)", re.MULTILINE)
 
 
 class PdbStream:
-    """Has the face of a framed stream: debug adapter messages in, debug adapter messages out."""
+    """Behaves like a framed stream: debug adapter messages in, debug adapter messages out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""One command on many stopped processes at once."""
+"""Runs one pdb command in many stopped processes at once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +92,7 @@ def _ask(prompt: PdbCommands, command: str, how: Callable[[PdbCommands, str], Co
 
 
 def broadcast(client: BrokerClient, who: str, command: str, *, wait_s: float = 30.0) -> BroadcastResult:
-    """Sends one pdb command to every stopped process that `who` names; after `c` nobody waits for the next stop."""
+    """Runs a pdb command in every stopped process selected by `who`; after `c` the next stop is not waited for."""
     with ProcessGroup(client, who, wait_s=0.0 if is_continue(command) else wait_s) as group:
         return group.execute(command)
 

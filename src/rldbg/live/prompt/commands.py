@@ -1,4 +1,4 @@
-"""What a line means at `rldbg attach`, typed or scripted: for the processes at hand, for all, or for the prompt."""
+"""Lines at `rldbg attach`, typed or scripted: a command for the attached processes, for all, or for the prompt."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Many ranks' answers, folded: equal answers once with their ranks, numbers with their range, odd ones marked."""
+"""Groups the answers of many ranks: identical ones once with their ranks, numbers with their range, outliers marked."""
 
 import math
 import re
@@ -25,7 +25,7 @@ class RankAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGroup:
-    """Processes that answered alike; `odd` when they are few beside the others, or far from them."""
+    """Processes with the same answer; `odd` when they are a small minority, or far from the others."""
 
     text: str
     value: Any
@@ -101,7 +101,7 @@ def _spread(numbers: list[float]) -> Spread | None:
 
 
 def _outliers(numbers: list[float]) -> set[float]:
-    """Numbers further than ten median deviations from the median: far enough that chance is no explanation."""
+    """Numbers further than ten median deviations from the median: too far to be chance."""
     finite = [number for number in numbers if math.isfinite(number)]
     if len(finite) < 4:
         return set()

@@ -198,7 +198,7 @@ class PdbCommands:
     # Values.
 
     def python(self, line: str) -> CommandResult:
-        """A line that is no command: an expression is shown, a statement is run."""
+        """A line that is not a command: an expression is shown, a statement is run."""
         try:
             ast.parse(line, mode="eval")
         except SyntaxError:
