@@ -16,8 +16,7 @@ import click
 from picture import packages_svg
 
 from rldbg.cli.verbs import GROUPS, VERBS
-from rldbg.core import VARIABLES
-from rldbg.core.settings import described
+from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
 from rldbg.recording.kinds import KINDS

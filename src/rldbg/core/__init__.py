@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from rldbg.core.recipe import load_recipe
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
+    from rldbg.core.settings import CLOSED, check_values, described, setting, unknown_key, validated
     from rldbg.core.user_object import load_user_object, user_code, user_traceback
 
 __all__ = [
+    "CLOSED",
     "REDACTED",
     "TOKEN_HINT",
     "VARIABLES",
@@ -53,8 +55,10 @@ __all__ = [
     "bearer_header",
     "by_severity",
     "call_under_pdb",
+    "check_values",
     "dashboard_auth_mode",
     "demands_token",
+    "described",
     "http_request",
     "is_secret_name",
     "join_ray",
@@ -65,9 +69,12 @@ __all__ = [
     "ray_token",
     "redact",
     "redact_text",
+    "setting",
     "to_html",
+    "unknown_key",
     "user_code",
     "user_traceback",
+    "validated",
     "versions",
     "worst",
 ]
@@ -90,6 +97,7 @@ _MODULES = {
     "recipe": ("load_recipe",),
     "redaction": ("REDACTED", "is_secret_name", "redact", "redact_text"),
     "run": ("Run", "versions"),
+    "settings": ("CLOSED", "check_values", "described", "setting", "unknown_key", "validated"),
     "user_object": ("load_user_object", "user_code", "user_traceback"),
 }
 

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from rldbg.core import Environment, SampleId, UsageError
-from rldbg.core.settings import CLOSED, setting, unknown_key, validated
+from rldbg.core import CLOSED, Environment, SampleId, UsageError, setting, unknown_key, validated
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
 from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.step_files import Format

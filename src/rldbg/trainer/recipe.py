@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import Environment, UsageError, load_recipe
-from rldbg.core.settings import validated
+from rldbg.core import Environment, UsageError, load_recipe, validated
 from rldbg.recording import (
     debug_block_from_environment,
     parse_debug_block,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rldbg.algorithms import Aggregation, KlEstimator
-from rldbg.core.settings import CLOSED, setting
+from rldbg.core import CLOSED, setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class TrlAdapter(Adapter):
 
     def call(self, episode: Episode) -> Any:
         prompts = [episode.row.prompt] * self._n
-        trainer = TrainerStandIn(episode, tokenizer=self._tokenizer, n=self._n)
+        trainer = TrainerStub(episode, tokenizer=self._tokenizer, n=self._n)
         names = list(inspect.signature(self._function).parameters)
         if len(names) >= 3 and names[1] == "args":
             result = self._function(prompts, trainer.args, trainer.processing_class)
@@ -75,14 +75,14 @@ class TrlAdapter(Adapter):
         return self._reward(**accepted(self._reward, offered))
 
 
-class TrainerStandIn:
+class TrainerStub:
     """What rollout functions read of a trainer: how to sample, and how to generate. It has no model, no optimizer."""
 
     def __init__(self, episode: Episode, *, tokenizer: Any, n: int) -> None:
         settings = episode.settings
         self.processing_class = tokenizer
-        self.vllm_client = ClientStandIn(episode)
-        self.vllm_generation = GenerationStandIn(self.vllm_client)
+        self.vllm_client = ClientStub(episode)
+        self.vllm_generation = GenerationStub(self.vllm_client)
         self.num_generations = n
         self.max_completion_length = settings.max_new_tokens
         self.temperature, self.top_p, self.top_k = settings.temperature, settings.top_p, settings.top_k
@@ -102,7 +102,7 @@ class TrainerStandIn:
         raise AttributeError(f"this trainer is a stub for rollouts and has no {name!r}; it has {', '.join(vars(self))}")
 
 
-class ClientStandIn:
+class ClientStub:
     """TRL's client of `trl vllm-serve`: the same calls and results, answered by the servers of this rollout."""
 
     def __init__(self, episode: Episode) -> None:
@@ -129,10 +129,10 @@ class ClientStandIn:
         return list(await asyncio.gather(*(self._episode.generate(prompt, settings) for prompt in prompts)))
 
 
-class GenerationStandIn:
+class GenerationStub:
     """`trainer.vllm_generation`: tokens in, one completion for each prompt of the batch, as a tuple."""
 
-    def __init__(self, client: ClientStandIn) -> None:
+    def __init__(self, client: ClientStub) -> None:
         self.vllm_client = client
 
     def sync_weights(self) -> None:

@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from rldbg.core import Identity, SampleId, UsageError
-from rldbg.core.settings import check_values, setting, unknown_key
+from rldbg.core import Identity, SampleId, UsageError, check_values, setting, unknown_key
 from rldbg.recording.recorder.sample_ids import as_sample_id
 from rldbg.recording.step_files import Format
 
