@@ -19,7 +19,7 @@ ALLOWED = {
     "algorithms/token_sampling.py": "says which of two log probs an engine reports",
     "compare_debug_dumps.py": "entry point of the NexRL document",
     "cli/compare.py": "options of the NexRL document",
-    "analysis/document_report.py": "output lines of the NexRL document",
+    "reports/comparison_document.py": "output lines of the NexRL document",
     "analysis/diagnosis.py": "advice of the NexRL document",
     "debug_ray_dapo.py": "entry point of the ArcherCodeR guide",
     "launcher": "entry point of the AReaL guide",
