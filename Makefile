@@ -14,7 +14,7 @@ demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
 
 test: unit
-	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
+	$(BIN)/pytest tests/integration tests/e2e -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak"
 
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"

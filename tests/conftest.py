@@ -4,6 +4,8 @@ import random
 from itertools import groupby
 from pathlib import Path
 
+import pytest
+
 from third_party import MISSING
 
 # Each takes more than half a minute on two cores; the longest first, so that no worker is left alone with one.
@@ -25,6 +27,8 @@ LONG = (
     "test_serve_clients",
     "test_rerun_loss_ranks",
 )
+# Files whose tests run in one test process, because they share what takes long to start; others are one group each.
+TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
 
 
 def pytest_addoption(parser):
@@ -37,6 +41,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.stem, str(item.path))))
     seed = config.getoption("--shuffle")
     if seed is None:
         rank = {name: number for number, name in enumerate(LONG)}
