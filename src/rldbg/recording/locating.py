@@ -68,6 +68,9 @@ def _named_recording(folder: Path) -> Path | None:
         return None
     place = folder / value
     if not place.is_dir():
+        moved = folder / place.name  # the run folder was copied from elsewhere, with its recording in it
+        if moved.is_dir():
+            return moved
         raise IncompleteDataError(
             f"{folder / 'run.json'} says the recording is in {place}, which is not there",
             "give the folder it was moved to",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -91,7 +92,9 @@ def train(
     recording = plan.records.directory.resolve() if plan.records.enabled or plan.capsules.enabled else None
     if recording is not None:
         recording.mkdir(parents=True, exist_ok=True)
-        run.update(recording=str(recording))
+        run.update(
+            recording=os.path.relpath(recording, run.path) if recording.is_relative_to(run.path) else str(recording)
+        )
         save_tokenizer(recipe.model.path, recording / "tokenizer")
     with _exit_code_kept(run), ExitStack() as stack:
         if recipe.zoo.bug is not None:
