@@ -14,11 +14,13 @@ import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
+from rldbg.analysis.noise.log_prob_sensitivity import log_prob_sensitivity
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
     PARAMETER,
     TensorHistory,
     largest_finite,
+    norm_gaps_of,
     step_sizes_of,
     tensor_histories,
     tensor_pair,
@@ -26,7 +28,7 @@ from rldbg.analysis.noise.tensors import (
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import Tolerances
+from rldbg.analysis.tolerances import Tolerances, passed_on
 from rldbg.analysis.units import UnitResult, UnitWorker, units_of
 from rldbg.analysis.whole import Block
 
@@ -46,13 +48,14 @@ def judge_with_noise(
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
-    step_sizes = step_sizes_of(histories)
+    step_sizes, norm_gaps = step_sizes_of(histories), norm_gaps_of(histories)
     for history in histories:
-        for item in history.updates(step_sizes):
+        for item in history.updates(step_sizes, norm_gaps):
             difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
-            levels.see_parameter(item.update, difference, item.squares())
+            levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
             if item.update[0] in steps:
                 tensors[PARAMETER].add(item.update[0], item.block.a.key, difference)
+    levels.sensitivity = log_prob_sensitivity(a, b, histories)
     given = tolerances.after(levels.roundoffs())
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given):
@@ -129,8 +132,13 @@ class _Levels:
         self._parameter: dict[Update, float] = defaultdict(float)
         self._allowed: dict[Update, int] = defaultdict(int)
         self._squares: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        self._gap_squares: dict[Update, float] = defaultdict(float)
+        self.sensitivity: float | None = None
 
-    def see_parameter(self, update: Update, difference: FieldDifference, squares: tuple[float, float]) -> None:
+    def see_parameter(
+        self, update: Update, difference: FieldDifference, squares: tuple[float, float], gap_square: float
+    ) -> None:
+        self._gap_squares[update] += gap_square
         self._parameter[update] = max(self._parameter[update], difference.measured.max_abs)
         self._allowed[update] += difference.measured.allowed
         gap, size = self._squares[update]
@@ -140,7 +148,14 @@ class _Levels:
         self._gradient[update] = max(self._gradient[update], difference.measured.max_abs)
 
     def roundoffs(self) -> dict[Update, float]:
-        """The relative perturbation of all parameters together after each update."""
+        """The unit roundoff that would move log probs as far as the parameters after each update do.
+
+        Where the recordings tell how sensitive log probs are, by the distance of the parameters; else by the relative
+        perturbation of all of them together.
+        """
+        if self.sensitivity is not None:
+            one = passed_on("log_probs", 1.0).atol
+            return {update: self.sensitivity * square**0.5 / one for update, square in self._gap_squares.items()}
         return {update: (gap / size) ** 0.5 if size > 0 else 0.0 for update, (gap, size) in self._squares.items()}
 
     def all(self) -> list[NoiseLevel]:

@@ -25,9 +25,14 @@ class OptimizerSensitivity:
         self._count = 0
         self._weight = 0.0
 
-    def see(self, a: np.ndarray, b: np.ndarray) -> None:
-        """The gradients of one update, before the optimizer used them."""
+    def see(self, a: np.ndarray, b: np.ndarray, norm_gap: float = 0.0) -> None:
+        """The gradients of one update, before the optimizer used them.
+
+        `norm_gap` is the relative difference of the norms of the whole gradients: clipping divides every element by it.
+        """
         gap = np.abs(a - b)
+        if norm_gap > 0:
+            gap += norm_gap * np.maximum(np.abs(a), np.abs(b))
         squares = [np.square(a), np.square(b)]
         self._count += 1
         self._weight = _SHORT_MEMORY * self._weight + 1

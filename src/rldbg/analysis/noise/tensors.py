@@ -42,6 +42,13 @@ class ParameterUpdate:
         kept = np.isfinite(gap) & np.isfinite(size)
         return float(gap[kept].sum()), float(size[kept].sum())
 
+    def gap_square(self) -> float:
+        """The squared distance of the two sides."""
+        a, b = tensor_pair(self.block, PARAMETER)
+        with np.errstate(all="ignore"):
+            gap = np.square(a - b)
+        return float(gap[np.isfinite(gap)].sum())
+
 
 @dataclass(slots=True)
 class TensorHistory:
@@ -58,7 +65,9 @@ class TensorHistory:
             give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
         return best
 
-    def updates(self, step_sizes: Mapping[Update, float]) -> Iterator[ParameterUpdate]:
+    def updates(
+        self, step_sizes: Mapping[Update, float], norm_gaps: Mapping[Update, float]
+    ) -> Iterator[ParameterUpdate]:
         """Every recorded state of the parameter in order, each with what all updates so far allow."""
         sensitivity = OptimizerSensitivity()
         allowance: np.ndarray | None = None
@@ -66,7 +75,7 @@ class TensorHistory:
             with np.errstate(all="ignore"):
                 if update in self.gradients:
                     block = self.gradients[update]
-                    sensitivity.see(*tensor_pair(block, GRADIENT))
+                    sensitivity.see(*tensor_pair(block, GRADIENT), norm_gaps[update])
                     give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
                 if update not in self.parameters:
                     continue
@@ -106,6 +115,18 @@ def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
     sizes = {update: min(sides) for update, sides in moves.items()}
     furthest = max(sizes.values(), default=0.0)
     return {update: sizes.get(update, furthest) for update in updates}
+
+
+def norm_gaps_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
+    """By how much the norms of the whole gradients differ in each update, relative to the larger one."""
+    squares: dict[Update, np.ndarray] = defaultdict(lambda: np.zeros(2))
+    for history in histories:
+        for update, block in history.gradients.items():
+            for number, part in enumerate(tensor_pair(block, GRADIENT)):
+                squares[update][number] += np.square(part[np.isfinite(part)]).sum()
+            give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
+    norms = {update: np.sqrt(both) for update, both in squares.items()}
+    return {update: float(np.ptp(both) / both.max()) if both.max() > 0 else 0.0 for update, both in norms.items()}
 
 
 def tensor_histories(a: Side, b: Side, steps: Sequence[int]) -> list[TensorHistory]:

@@ -1,21 +1,17 @@
 """The same algorithm written anew: one sample at a time, Python lists, no padding, steps from 0.
 
-python rows_loop.py OUT --rollouts RECORDING [--bug NAME] [--seed N]
+python -m standalone_loops.rows_loop OUT --rollouts RECORDING [--bug NAME] [--seed N]
 
 Rollouts are read from another loop's recording, so that both train on the same samples.
 """
 
 import argparse
 import math
-import sys
-from pathlib import Path
 
 import torch
 
 import rldbg
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tiny_lm import new_model
+from standalone_loops.tiny_lm import new_model
 
 GROUP = 4
 BUGS = ("", "temperature", "sequence-mean", "clip-high", "mask-shifted", "no-std", "learning-rate", "no-clip")
@@ -61,13 +57,13 @@ def advantages_of(rows, bug):
     return values
 
 
-def main():
+def main(words=None):
     arguments = argparse.ArgumentParser()
     arguments.add_argument("out")
     arguments.add_argument("--rollouts", required=True)
     arguments.add_argument("--bug", default="", choices=BUGS)
     arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
+    options = arguments.parse_args(words)
     bug = options.bug
     model = new_model(options.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3.3e-3 if bug == "learning-rate" else 3e-3)

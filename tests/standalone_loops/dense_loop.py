@@ -1,18 +1,14 @@
 """GRPO in a hundred lines, with dense tensors: prompts padded on the left, responses on the right, steps from 1.
 
-python dense_loop.py OUT [--seed N]
+python -m standalone_loops.dense_loop OUT [--seed N]
 """
 
 import argparse
-import sys
-from pathlib import Path
 
 import torch
 
 import rldbg
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tiny_lm import PAD, new_model, prompts, reward
+from standalone_loops.tiny_lm import PAD, new_model, prompts, reward
 
 END, GROUP, MOST, STEPS = 1, 4, 7, 4
 
@@ -44,11 +40,11 @@ def token_log_probs(model, tokens, attention):
     return distribution.gather(-1, tokens[:, 1:, None])[..., 0], entropy
 
 
-def main():
+def main(words=None):
     arguments = argparse.ArgumentParser()
     arguments.add_argument("out")
     arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
+    options = arguments.parse_args(words)
     model = new_model(options.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(options.seed)

@@ -1,0 +1,94 @@
+"""How far log probs move when parameters do, measured on the training itself.
+
+The log probs of a sample are recorded from several states of the parameters: before the step, and in each epoch. What
+its own updates did to them says what a perturbation of the parameters may do: with S the largest |change of a log prob|
+per length of the parameters' way, parameters that lie d apart may move a log prob by S * d. Updates go where log probs
+change most, so S is large for a perturbation that chooses no direction; _MARGIN is for the few ways it is measured on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rldbg.analysis.flat_arrays import give_back
+from rldbg.analysis.noise.levels import Update
+from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory
+from rldbg.analysis.side import Side
+from rldbg.core import SampleId
+
+_MARGIN = 4.0
+
+# A way between two recorded states of the parameters, by the updates that left them.
+_Way = tuple[Update, Update]
+
+
+def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -> float | None:
+    """Change of a log prob per distance of the parameters, the smaller of both sides'; None where nothing tells."""
+    states = sorted({update for history in histories for update in history.parameters})
+    found = [_of_side(side, number, states, histories) for number, side in enumerate((a, b))]
+    return None if None in found else _MARGIN * min(value for value in found if value is not None)
+
+
+def _of_side(side: Side, number: int, states: list[Update], histories: Sequence[TensorHistory]) -> float | None:
+    changes = _changes(side, states)
+    lengths = _lengths(number, list(changes), histories)
+    ratios = [change / lengths[way] for way, change in changes.items() if lengths[way] > 0]
+    return max(ratios, default=None)
+
+
+def _changes(side: Side, states: list[Update]) -> dict[_Way, float]:
+    """The largest change of a trained token's log prob on each way."""
+    changes: dict[_Way, float] = {}
+    for step in sorted({update[0] for update in states}):
+        if {(step, *update) for update in side.updates("forward_data", step)} - set(states):
+            continue  # passes whose parameters were not recorded
+        seen: dict[SampleId, list[tuple[Update, np.ndarray]]] = defaultdict(list)
+        for sample, state, log_probs, mask in _passes(side, step, states):
+            for earlier, known in seen[sample]:
+                length = min(len(known), len(log_probs))
+                moved = np.abs(log_probs[:length] - known[:length])[mask[:length]]
+                moved = moved[np.isfinite(moved)]
+                if earlier < state and moved.size:
+                    way = (earlier, state)
+                    changes[way] = max(changes.get(way, 0.0), float(moved.max()))
+            seen[sample].append((state, log_probs))
+    return changes
+
+
+def _passes(side: Side, step: int, states: list[Update]) -> Iterator[tuple[SampleId, Update, np.ndarray, np.ndarray]]:
+    """Each sample's log probs with the state of the parameters that gave them, in the order of states."""
+    for record in side.records("old_log_probs", step):
+        state = _state_before((step, 0, 0), states)
+        if state is not None and "old_log_probs" in record.fields:
+            for sample, row in zip(record.samples, record.rows("old_log_probs"), strict=False):
+                yield sample, state, np.asarray(row, np.float64), np.ones(len(row), bool)
+    for record in sorted(side.records("forward_data", step), key=lambda item: (item.key.epoch, item.key.mini_batch)):
+        state = _state_before((step, record.key.epoch, record.key.mini_batch), states)
+        if state is not None and {"log_probs", "response_mask"} <= record.fields.keys():
+            rows = zip(record.samples, record.rows("log_probs"), record.rows("response_mask"), strict=False)
+            for sample, row, mask in rows:
+                yield sample, state, np.asarray(row, np.float64), np.asarray(mask) != 0
+
+
+def _state_before(update: Update, states: list[Update]) -> Update | None:
+    """The parameters that an update starts from; None before the first recorded ones."""
+    place = bisect_left(states, update)
+    return states[place - 1] if place else None
+
+
+def _lengths(number: int, ways: list[_Way], histories: Sequence[TensorHistory]) -> dict[_Way, float]:
+    """The Euclidean length of each way of one side (0 for A, 1 for B), over all tensors."""
+    squares = dict.fromkeys(ways, 0.0)
+    for history in histories:
+        for way in ways:
+            if way[0] in history.parameters and way[1] in history.parameters:
+                ends = [(block.a, block.b)[number] for block in (history.parameters[update] for update in way)]
+                with np.errstate(all="ignore"):
+                    gap = np.square(ends[0].array(PARAMETER).astype(np.float64) - ends[1].array(PARAMETER))
+                squares[way] += float(gap[np.isfinite(gap)].sum())
+                give_back([record.fields[PARAMETER] for record in ends])
+    return {way: square**0.5 for way, square in squares.items()}

@@ -1,0 +1,1 @@
+"""Two independent GRPO loops in the shapes that people have, recorded by the README alone."""
