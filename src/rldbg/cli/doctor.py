@@ -100,6 +100,7 @@ def _read(
             index=SearchIndex(library, engine),
             probes=probes,
             environment=facts.environment,
+            exit_code=facts.exit_code,
             on_bytes=on_bytes,
             on_hit=on_hit,
         )

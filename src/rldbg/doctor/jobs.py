@@ -21,6 +21,7 @@ class JobFacts:
     is_local: bool = False
     """Whether the logs come from this machine, so that a look at it means something."""
     has_ended: bool = True
+    exit_code: int | None = None
 
 
 def job_facts(paths: Sequence[str | Path]) -> JobFacts:
@@ -33,6 +34,7 @@ def job_facts(paths: Sequence[str | Path]) -> JobFacts:
                 {str(key): str(value) for key, value in (run.get("environment") or {}).items()},
                 socket.gethostname() in hosts,
                 run.get("ended_at") is not None,
+                run.get("exit_code"),
             )
     sessions = Path(os.path.realpath(Environment().text("RAY_TMPDIR") or "/tmp/ray"))
     local = any(sessions in Path(os.path.realpath(path)).parents for path in paths if str(path) != "-")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rldbg.core import Finding
+from rldbg.core import ExitCode, Finding
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Evidence, Hit
@@ -17,6 +17,11 @@ from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import find_sources
 
 _QUOTES_KEPT = 5
+_NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
+_SILENT_FAILURE = (
+    "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
+    "export PYTHONFAULTHANDLER=1 before the next run"
+)
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
@@ -26,6 +31,7 @@ def diagnose(
     index: SearchIndex | None = None,
     probes: Sequence[ProbeResult] = (),
     environment: dict[str, str] | None = None,
+    exit_code: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
     on_hit: Callable[[Hit], None] | None = None,
 ) -> Diagnosis:
@@ -33,6 +39,7 @@ def diagnose(
 
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
+    With an `exit_code` that says failure the logs are never healthy, whatever is in them.
     """
     index = index or SearchIndex(Library.load())
     found = find_sources(paths)
@@ -47,6 +54,7 @@ def diagnose(
         index.library,
         probes=probes,
         environment=environment,
+        exit_code=exit_code,
         findings=extra,
         flights=flights,
         engine=index.engine_name,
@@ -59,6 +67,7 @@ def conclude(
     *,
     probes: Sequence[ProbeResult] = (),
     environment: dict[str, str] | None = None,
+    exit_code: int | None = None,
     findings: Sequence[Finding] = (),
     flights: Sequence[FlightReport] = (),
     engine: str = "",
@@ -72,12 +81,16 @@ def conclude(
 
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
+    steps = [] if found or not failed else next_steps(judgement, evidence, flights)
+    if exit_code not in _NOT_A_FAILURE and not failed:
+        failed = True
+        steps = [_SILENT_FAILURE.format(exit_code=exit_code)]
     return Diagnosis(
         verdict="found" if found else "unknown" if failed else "healthy",
         root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
         fallout=tuple(cause_of(sighting) for sighting in judgement.fallout),
         first_error=None if found else judgement.first_error,
-        next=() if found or not failed else tuple(next_steps(judgement, evidence, flights)),
+        next=tuple(steps),
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in judgement.notes),
         findings=tuple(findings),

@@ -27,7 +27,11 @@ def explain_failure(folder: Path, environment: Mapping[str, str]) -> Diagnosis:
     _keep_dumps(run, environment)
     facts = job_facts([folder])
     diagnosis = diagnose(
-        [folder], index=SearchIndex(Library.load()), probes=probe_machine(), environment=facts.environment
+        [folder],
+        index=SearchIndex(Library.load()),
+        probes=probe_machine(),
+        environment=facts.environment,
+        exit_code=facts.exit_code,
     )
     report = run.folder("reports") / REPORT
     report.write_text(json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -263,9 +263,15 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
 
 
 def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
-    """Whether a known line stands in a failure, or right under it as the second line of its message does."""
+    """Whether a known line stands in a failure, or right under it as the second line of its message does.
+
+    A symptom in the line that begins a traceback announces the exception at its end and does not explain it.
+    """
     below = hit.place.line - failure.place.line
-    reach = failure.lines + (_MESSAGE_LINES if library.entries[hit.entry].can_be_cause else 0)
+    can_be_cause = library.entries[hit.entry].can_be_cause
+    if below == 0 and failure.frames and not can_be_cause:
+        return False
+    reach = failure.lines + (_MESSAGE_LINES if can_be_cause else 0)
     return hit.place.file == failure.place.file and 0 <= below < reach
 
 

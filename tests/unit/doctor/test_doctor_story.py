@@ -303,3 +303,48 @@ def test_healthy_logs_give_no_finding(tmp_path, index):
     (tmp_path / "run.log").write_text("\n".join(healthy_lines(4_000, seed=5)))
     found = diagnose([tmp_path], index=index)
     assert (found.verdict, ids(found), found.fallout, found.notes) == ("healthy", [], (), ())
+
+
+def test_the_exception_under_a_header_of_a_symptom_is_named(verdict):
+    found = verdict(
+        "[2026-11-15 10:00:10 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/opt/sglang/srt/managers/scheduler.py", line 2700, in run_scheduler_process\n'
+        "    scheduler.event_loop_overlap()\n"
+        '  File "/opt/sglang/srt/managers/schedule_batch.py", line 12, in prepare\n'
+        "    x = table[key]\n"
+        "KeyError: 'foo_bar'\n"
+    )
+    assert found.verdict == "unknown" and found.first_error is not None
+    assert found.first_error.headline == "KeyError: 'foo_bar'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W1115 10:00:00 socket.cpp:464] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[W1115 10:00:00 socket.cpp:697] [c10d] The client socket has failed to connect to [localhost]:29500 "
+        "(errno: 99 - Cannot assign requested address).",
+    ],
+)
+def test_warnings_of_a_store_that_connects_in_the_end_are_no_failure(verdict, line):
+    assert verdict([line, "step:1 - actor/loss:0.5", "step:2 - actor/loss:0.4"]).verdict == "healthy"
+
+
+def test_what_stands_under_nccl_s_last_error_is_the_cause(verdict):
+    found = verdict(
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: /torch/csrc/distributed/c10d/NCCLUtils.cpp:77, "
+        "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3\n"
+        "[rank0]: ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "[rank0]: Last error:\n"
+        "[rank0]: Cuda failure 2 'out of memory'\n"
+    )
+    assert ids(found) == ["nccl-out-of-memory"]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "expected"), [(None, "healthy"), (0, "healthy"), (130, "healthy"), (3, "unknown")]
+)
+def test_a_command_that_failed_without_a_word_is_not_healthy(verdict, exit_code, expected):
+    found = verdict("epoch 1\ndone\n", exit_code=exit_code)
+    assert found.verdict == expected
+    assert [step for step in found.next if "exit code 3" in step] == list(found.next)
