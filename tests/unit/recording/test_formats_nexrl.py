@@ -252,7 +252,7 @@ def test_dictionaries_that_lie_are_refused(kind, data, reason):
         ('{"a": "\xff"}', "not UTF-8"),
         ('{"a": [null], "_rldbg": {"nan": {"a": [5]}}}', "beyond its end"),
         ('{"a": [1.5], "_rldbg": {"nan": {"a": [0]}}}', "where there is 1.5"),
-        ('{"a": [null], "_rldbg": {"nan": {"a": [-1]}}}', "not whole numbers"),
+        ('{"a": [null], "_rldbg": {"nan": {"a": [-1]}}}', "not integers"),
         ('{"a": [null], "_rldbg": {"nan": {"b/c": [0]}}}', "cannot be decoded"),
         ('{"a": [null], "_rldbg": {"nan": [1]}}', "not a mapping"),
     ],
