@@ -16,7 +16,7 @@ from rldbg.recording import RecordKey
 
 if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
-    from rldbg.analysis.noise import NoiseLevel
+    from rldbg.analysis.noise.levels import NoiseLevel
 
 # Within its own tolerance but not bit for bit; within what upstream differences allow; beyond that.
 FieldVerdict = Literal["equal", "equal within noise", "drift", "different"]

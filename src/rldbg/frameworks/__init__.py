@@ -9,18 +9,13 @@ The registry imports nothing of rldbg but the core; a framework's parts may impo
 needs the formats of `recording`) and are loaded by name, when they are asked for.
 """
 
-import logging
-from collections.abc import Iterator
-from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rldbg.core.errors import UsageError
-from rldbg.frameworks.base import Framework
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.frameworks.base import Framework
+    from rldbg.frameworks.registry import ENTRY_POINTS, GENERIC, all_hooks, find_framework, frameworks, lineage
     from rldbg.frameworks.support import CAPABILITIES, HookState, Support, support_of
 
 __all__ = [
@@ -38,92 +33,12 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, dict.fromkeys(("CAPABILITIES", "HookState", "Support", "support_of"), "support")
+    __name__,
+    {
+        "Framework": "base",
+        **dict.fromkeys(
+            ("ENTRY_POINTS", "GENERIC", "all_hooks", "find_framework", "frameworks", "lineage"), "registry"
+        ),
+        **dict.fromkeys(("CAPABILITIES", "HookState", "Support", "support_of"), "support"),
+    },
 )
-
-ENTRY_POINTS = "rldbg.frameworks"
-GENERIC = "generic"
-
-# In the order in which they are asked whether files are theirs: layouts with telling names come first.
-_BUILT_IN = (
-    "rldbg",
-    "nexrl",
-    "sglang",
-    "slime",
-    "miles",
-    "verl",
-    "archer",
-    "nemo_rl",
-    "prime_rl",
-    "areal",
-    "trl",
-    "openrlhf",
-    "skyrl",
-    "rlinf",
-    "vllm",
-    GENERIC,
-)
-
-_log = logging.getLogger(__name__)
-
-
-def frameworks() -> Iterator[Framework]:
-    """Every framework: ours first, then those of other distributions. One is loaded when its turn comes."""
-    for name in _BUILT_IN:
-        yield _built_in(name)
-    yield from _of_others()
-
-
-def find_framework(name: str) -> Framework:
-    """The framework of this name; dashes and underscores are one."""
-    wanted = name.replace("-", "_").lower()
-    if wanted in _BUILT_IN:
-        return _built_in(wanted)
-    for framework in _of_others():
-        if framework.name == wanted:
-            return framework
-    names = [*_BUILT_IN, *(framework.name for framework in _of_others())]
-    near = get_close_matches(wanted, names, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"unknown framework: {name!r}", f"{meant}choose one of: {', '.join(sorted(names))}")
-
-
-def lineage(framework: Framework) -> Iterator[Framework]:
-    """The framework, the one it is a fork of, and so on: the first that has a part lends it to those before."""
-    yield framework
-    while framework.based_on:
-        framework = find_framework(framework.based_on)
-        yield framework
-
-
-def all_hooks() -> tuple[Any, ...]:
-    """The hooks of every framework (rldbg.agent.profiling.Hook): a module that no process imports costs nothing."""
-    return tuple(hook for framework in frameworks() for hook in framework.part("hooks") or ())
-
-
-def _built_in(name: str) -> Framework:
-    framework: Framework = import_module(f"{__name__}.{name}").FRAMEWORK
-    return framework
-
-
-@cache
-def _of_others() -> tuple[Framework, ...]:
-    """Frameworks of other distributions. One that cannot be loaded is named and left out, and the rest still works."""
-    from importlib.metadata import entry_points
-
-    found: dict[str, Framework] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            framework = point.load()
-        except Exception as error:  # noqa: BLE001 - code of another distribution
-            _log.warning(
-                "framework %s (%s) does not load: %s: %s", point.name, point.value, type(error).__name__, error
-            )
-            continue
-        if not isinstance(framework, Framework):
-            _log.warning("framework %s (%s) is not an rldbg.frameworks.Framework", point.name, point.value)
-        elif framework.name in _BUILT_IN or framework.name in found:
-            _log.warning("framework %s (%s) is ignored: the name is taken", framework.name, point.value)
-        else:
-            found[framework.name] = framework
-    return tuple(found.values())

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.agent.profiling import Hook, file_of, installed_version, is_expected
-from rldbg.frameworks import lineage
 from rldbg.frameworks.base import Framework
+from rldbg.frameworks.registry import lineage
 
 State = Literal["found", "missing", "not in this version", "not checked"]
 CAPABILITIES = ("launch", "record", "replay", "layout", "phases", "weights")
