@@ -14,6 +14,7 @@ from rldbg.profiling import make_report, write_timeline
 from rldbg.profiling.report import self_times
 from rldbg.profiling.trace_events import ChromeTrace, spy_slices
 from rldbg.profiling.tracks import Span, read_tracks
+from rldbg.reports.profile import timeline_lines
 
 SECOND = 10**9
 
@@ -49,7 +50,7 @@ def test_clocks_are_put_right_and_stated(tmp_path):
     write_track(tmp_path, "policy/2", 3, [["loss", SECOND, 5000, 1, 9]], offset_ns=None)
     events = [event for event in merged(tmp_path) if event["name"] == "loss"]
     assert [event["ts"] for event in events] == [0, 0, 0]
-    lines = write_timeline(tmp_path, tmp_path / "again.json").clock_lines()
+    lines = timeline_lines(write_timeline(tmp_path, tmp_path / "again.json"))
     assert any("-300.000 ms" in line for line in lines)
 
 
