@@ -48,7 +48,7 @@ def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int
     side = Side(recording, "A")
     chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
     if not chosen:
-        raise IncompleteDataError(f"{recording.title} holds no such step", "rldbg show lists the steps there are")
+        raise IncompleteDataError(f"{recording.title} has no such step", "rldbg show lists its steps")
     findings: list[Finding] = []
     passed: list[str] = []
     skipped: dict[str, str] = {}

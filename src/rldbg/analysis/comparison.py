@@ -121,7 +121,7 @@ def _too_large(step: int, size: int) -> Finding:
         Severity.INFO,
         f"step {step}",
         (f"{size / 2**30:.1f} GiB in both recordings",),
-        "hypotheses need the whole step in memory, and this one is too large for that",
+        "hypotheses need the whole step in memory, and this step is too large",
         ("compare fewer ranks: --num_ranks", "compare fewer kinds: --kind"),
     )
 
@@ -145,7 +145,7 @@ def _refuse_other_numbering(a: Side, b: Side) -> None:
         raise IncompleteDataError(
             "the recordings number their steps differently: "
             f"step {first} of A holds the samples of step {first - shift} of B",
-            f"add --shift {shift}; --shift 0 compares equal numbers all the same",
+            f"add --shift {shift}, or --shift 0 to compare equal step numbers anyway",
         )
 
 
@@ -166,12 +166,12 @@ def _steps_to_compare(a: Side, b: Side, steps: Iterable[int] | None) -> list[int
     has_a, has_b = a.steps(), b.steps()
     for recording, has in ((a, has_a), (b, has_b)):
         if not has:
-            raise IncompleteDataError(f"{recording.title} holds no records", "check the path with `rldbg show`")
+            raise IncompleteDataError(f"{recording.title} has no records", "check the path with `rldbg show`")
     if steps is None:
         shared = sorted(has_a & has_b)
         if not shared:
             raise IncompleteDataError(
-                f"no step is in both: A has {_some(has_a)}, B has {_some(has_b)}", "record the same steps on both sides"
+                f"no common step: A has {_some(has_a)}, B has {_some(has_b)}", "record the same steps on both sides"
             )
         return shared
     asked = sorted(set(steps))
@@ -209,7 +209,7 @@ def _missing_kinds(a: Side, b: Side, kinds: Sequence[str] | None) -> Iterable[Fi
                     (f"only {one.label} ({one.title}) has it",),
                     "the kind was not recorded on the other side, so it was not compared",
                     (
-                        f"switch it on there: dump_options.{kind}: true",
+                        f"enable it there: dump_options.{kind}: true",
                         f"in a trainer service, name it in WEAVER_DEBUG_DUMP_OPTIONS: {kind}",
                     ),
                 )

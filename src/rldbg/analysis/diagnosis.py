@@ -48,7 +48,7 @@ def _losses(fields: Sequence[FieldResult]) -> Iterator[Finding]:
                 "check that entropy_coeff is the same",
                 "check the precision (FP16, BF16 or FP32)",
                 "check that the seed is fixed",
-                "record is_loss_debug on both sides: its intermediate values show where they part",
+                "record is_loss_debug on both sides: its intermediate values show where they diverge",
             ),
         )
 
@@ -62,7 +62,7 @@ def _tokenizers(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> 
     paired = any(field.field in _TOKENS for field in fields)
     sides = {side for finding in unaligned for side in ("A", "B") if f"only in {side}" in finding.evidence[0]}
     if not paired and len(sides) == 2 and any(field.stage is Stage.TRAJECTORY for field in fields):
-        yield _other_tokens("no sample of one side has its prompt on the other")
+        yield _other_tokens("no prompt occurs on both sides")
 
 
 def _other_tokens(evidence: str) -> Finding:
@@ -71,9 +71,9 @@ def _other_tokens(evidence: str) -> Finding:
         Severity.ERROR,
         "trajectory",
         (evidence,),
-        "the two sides used other tokenizers, chat templates or data: their tokens cannot be compared one by one",
+        "the two sides used different tokenizers, chat templates or data: their tokens cannot be compared one by one",
         (
             "compare model.path and the tokenizer of both runs (stage config)",
-            "replay one run's trajectories in the other",
+            "replay one run's trajectories in the other run",
         ),
     )

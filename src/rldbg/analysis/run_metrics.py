@@ -57,7 +57,7 @@ def _read(path: Path, shift: int, findings: list[Finding]) -> dict[int, dict[str
         except (ValueError, TypeError, KeyError, AttributeError):
             unread += 1
     if unread:
-        evidence = f"{unread} of {len(lines)} lines are no metrics of a step"
+        evidence = f"{unread} of {len(lines)} lines are not metrics of a step"
         findings.append(Finding("metrics-unreadable", Severity.WARNING, str(path), (evidence,), "the run was killed"))
     return rows
 
@@ -94,14 +94,12 @@ def _finding(comparison: Comparison, step: int, names: list[str], evidence: tupl
     where = f"{names[0]}, step {step}"
     first = comparison.first_difference
     if first is not None and first.step <= step:
-        cause = f"the recordings differ since step {first.step} ({first.stage}), and these metrics show it"
+        cause = f"the recordings differ from step {first.step} on ({first.stage}), and these metrics show it"
         return Finding("metrics-diverge", Severity.INFO, where, evidence, cause)
     if step in comparison.steps:
-        cause = (
-            "what was recorded of this step agrees, so the difference is in what was not, or rounding that has grown"
-        )
+        cause = "what was recorded of this step agrees: something not recorded differs, or rounding accumulated"
         fix: tuple[str, ...] = ("record more kinds on both sides (dump_options), from this step on",)
     else:
-        cause = "nothing that was recorded before this step differs, and this step was not recorded on both sides"
+        cause = "nothing recorded before this step differs, and this step was not recorded on both sides"
         fix = (f"record step {step} on both sides and compare again with --step {step}",)
     return Finding("metrics-diverge", Severity.INFO, where, evidence, cause, fix)

@@ -173,7 +173,7 @@ class Tolerances:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise UsageError(f"cannot read the tolerance file {path}: {error}", "see docs/tolerances.md") from error
         if not isinstance(data, dict):
-            raise UsageError(f"{path} does not hold a mapping", "write `log_probs: {atol: 1e-4, rtol: 0}` lines")
+            raise UsageError(f"{path} is not a mapping", "write `log_probs: {atol: 1e-4, rtol: 0}` lines")
         return cls(
             atol=atol, rtol=rtol, by_field={str(name): _entry(path, name, entry) for name, entry in data.items()}
         )

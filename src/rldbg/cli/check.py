@@ -1,4 +1,4 @@
-"""`rldbg check`: what must hold in one recording."""
+"""`rldbg check`: the invariants of one recording."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WAR
 @verb("check")
 @click.argument("path", required=False)
 @click.option("--list", "list_checks", is_flag=True, help="List the checks, then exit.")
-@click.option("--only", multiple=True, help="Run only this check; may be given more than once.")
-@click.option("--step", "steps", multiple=True, type=int, help="Only this step; may be given more than once.")
-@click.option("--layout", help="Layout instead of the detected one.")
-@click.option("--metrics", is_flag=True, help="Also print what experts watch, step by step.")
+@click.option("--only", multiple=True, help="Run only this check. Repeatable.")
+@click.option("--step", "steps", multiple=True, type=int, help="Check only this step. Repeatable.")
+@click.option("--layout", help="Layout of the recording (default: detected).")
+@click.option("--metrics", is_flag=True, help="Also print training metrics per step: KL, ratio tails, staleness ...")
 @click.option(
     "--export",
     type=click.Path(path_type=Path),
-    help="Write these metrics to a .parquet file, or as TensorBoard events into a folder.",
+    help="Write the metrics of --metrics to a .parquet file, or as TensorBoard events into a folder.",
 )
 @click.option("--fail-on", type=click.Choice(list(_FAIL_ON)), default="warning", help="What makes the exit code 1.")
 def command(
@@ -36,7 +36,7 @@ def command(
     fail_on: str,
     as_json: bool,
 ) -> int:
-    """Test what must hold in the recording at PATH: finite log probs, advantages of the rewards, equal replicas ..."""
+    """Check invariants of the recording at PATH: finite log probs, equal replicas, advantages that match rewards ..."""
     if list_checks:
         return _list(as_json)
     if path is None:
@@ -57,7 +57,7 @@ def command(
         if metrics:
             _print_metrics(rows)
         print_line(
-            f"{report.verdict}: {len(report.passed)} checks hold, {len(report.not_applicable)} could not be made, "
+            f"{report.verdict}: {len(report.passed)} checks hold, {len(report.not_applicable)} not applicable, "
             f"over {len(report.steps)} step{'' if len(report.steps) == 1 else 's'}"
         )
         if report.findings:
@@ -70,7 +70,7 @@ def command(
 
 
 def _print_metrics(rows: list[dict[str, float]]) -> None:
-    """One column a step, the newest ten of them: names are long and steps are many."""
+    """One column per step, the newest ten: names are long and steps are many."""
     from rich.table import Table
 
     from rldbg.analysis.step_metrics import metric_names
@@ -91,7 +91,7 @@ def _list(as_json: bool) -> int:
         return ExitCode.OK
     from rich.table import Table
 
-    table = Table("check", "what must hold", "severity", box=None, header_style="bold")
+    table = Table("check", "invariant", "severity", box=None, header_style="bold")
     for row in rows:
         table.add_row(row["id"], row["title"], row["severity"])
     print_result(table)

@@ -1,4 +1,4 @@
-"""`rldbg compare`: two recordings or more, and the first place where they part."""
+"""`rldbg compare`: the first place where two or more recordings diverge."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +20,14 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 
 @verb("compare")
 @click.argument("recordings", nargs=-1, metavar="A B [C]...")
-@click.option("--step", "steps", help="One step N, a range N:M (M not included), or all. Default: all both have.")
-@click.option("--shift", type=int, help="Added to the steps of all but A, where counting starts elsewhere.")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given more than once.")
-@click.option("--layout", help="Layout of all recordings instead of the detected ones.")
+@click.option("--step", "steps", help="One step N, a range N:M (M not included), or all (default: all common steps).")
+@click.option(
+    "--shift",
+    type=int,
+    help="Number to add to the steps of every recording but A, if it counts from a different start.",
+)
+@click.option("--kind", "kinds", multiple=True, help="Compare only this kind. Repeatable.")
+@click.option("--layout", help="Layout of all recordings (default: detected).")
 @click.option("--atol", type=float, help="Absolute tolerance for every floating-point field.")
 @click.option("--rtol", type=float, help="Relative tolerance for every floating-point field.")
 @click.option("--tolerance-file", type=click.Path(path_type=Path), help="Tolerances by field, YAML or JSON.")
@@ -32,25 +36,23 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
     "repetitions",
     multiple=True,
     metavar="A2",
-    help="A clean repetition of A (other ranks, batch shape, kernels): how far it lies from A is noise. Repeatable.",
+    help="A clean repetition of A (other ranks, batch shape, kernels): its differences count as noise. Repeatable.",
 )
 @click.option(
     "--fail-on",
-    help="What makes the exit code not 0, separated by commas: different, incomplete, config, stages, ids of findings,"
-    " or never. Default: different,incomplete.",
+    help="What makes the exit code nonzero, comma-separated: different, drift, incomplete, config, stages, finding ids,"
+    " or never (default: different,incomplete).",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes. Default: as many as the recordings are worth.")
-@click.option("--on-ray", is_flag=True, help="Share the work over the running Ray cluster.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes (default: chosen by recording size).")
+@click.option("--on-ray", is_flag=True, help="Run the comparison on the running Ray cluster.")
 @click.option("--ray-address", default="auto", help="The cluster for --on-ray.", show_default=True)
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a report to look at: one file, offline.")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write an HTML report: one self-contained file.")
 @click.option("--tokenizer", metavar="PATH|tiny", help="Tokenizer of the model, for text in the --html report.")
-@click.option("--self_hosted_dir", help="The NexRL document's form: dump of the self-hosted mode, instead of A.")
+@click.option("--self_hosted_dir", help="Dump of the self-hosted mode, instead of A (form of the NexRL document).")
 @click.option("--remote_api_dir", help="Dump of the remote API mode, compared with --self_hosted_dir.")
 @click.option("--weaver_dir", help="Dump of the trainer service, compared with --self_hosted_dir.")
-@click.option("--num_ranks", type=click.IntRange(min=1), help="Only ranks below this; all there are when absent.")
-@click.option(
-    "--num_micros", type=click.IntRange(min=1), help="Only micro-batches below this; all there are when absent."
-)
+@click.option("--num_ranks", type=click.IntRange(min=1), help="Compare only ranks below this (default: all).")
+@click.option("--num_micros", type=click.IntRange(min=1), help="Compare only micro-batches below this (default: all).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the result as JSON to this file.")
 def command(
     recordings: tuple[str, ...],
@@ -133,7 +135,7 @@ def _tolerances(file: Path | None, atol: float | None, rtol: float | None) -> An
 
     for name, value in (("--atol", atol), ("--rtol", rtol)):
         if value is not None and not value >= 0:
-            raise UsageError(f"{name} {value} is no tolerance", "give a number that is not negative")
+            raise UsageError(f"invalid tolerance: {name} {value}", "give a non-negative number")
     return Tolerances(atol=atol, rtol=rtol) if file is None else Tolerances.from_file(file, atol=atol, rtol=rtol)
 
 
@@ -167,9 +169,9 @@ def _paths(recordings: tuple[str, ...], directories: dict[str, str | None]) -> l
     given = [other for other in others if other is not None]
     if base is None:
         if given:
-            raise UsageError("--self_hosted_dir is missing", "the document's form compares that one with the others")
+            raise UsageError("--self_hosted_dir is missing", "it is compared with --remote_api_dir and --weaver_dir")
         if len(recordings) < 2:
-            raise UsageError("compare needs two recordings", "rldbg compare A B")
+            raise UsageError("compare needs at least two recordings", "rldbg compare A B")
         return list(recordings)
     if recordings:
         raise UsageError("give either A B or --self_hosted_dir, not both", "rldbg compare A B")
@@ -185,7 +187,9 @@ def _parse_steps(text: str | None) -> range | tuple[int, ...] | None:
     try:
         return range(int(first), int(last)) if colon else (int(first),)
     except ValueError:
-        raise UsageError(f"--step {text!r} is no step", "give N, N:M or all") from None
+        raise UsageError(
+            f"invalid step: {text!r} (expected N, N:M or all)", "for example --step 3 or --step 3:6"
+        ) from None
 
 
 def _together(results: list["Comparison"]) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def _check_fail_on(fail_on: str | None) -> None:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"--fail-on {name!r} is unknown", f"{hint}Valid names: {', '.join(known)}")
+            raise UsageError(f"--fail-on: unknown name {name!r}", f"{hint}Valid names: {', '.join(known)}")
 
 
 def _fail_on_names(fail_on: str | None) -> list[str]:
@@ -252,4 +256,4 @@ def _write(file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", "choose another place") from error
+        raise UsageError(f"cannot write {file}: {error.strerror}", "choose another path") from error

@@ -57,7 +57,7 @@ def _nearest(result: Comparison) -> Lines:
     for number, item in enumerate(result.nearest):
         yield ("  nearest: " if number == 0 else "           ") + nearest_text(item)
     if result.nearest:
-        yield "  what is left is more than rounding explains, so none of these is the cause"
+        yield "  what remains is more than rounding explains, so none of these is the cause"
 
 
 def _stages(result: Comparison) -> Table:
@@ -83,7 +83,7 @@ def _noise(result: Comparison) -> Lines:
     for level in result.noise[-_NOISE_SHOWN:]:
         step, epoch, mini_batch = level.update
         yield (
-            f"  step {step} epoch {epoch} mini-batch {mini_batch}: gradients apart by {level.gradient:.2g},"
+            f"  step {step} epoch {epoch} mini-batch {mini_batch}: gradients differ by {level.gradient:.2g},"
             f" parameters by {level.parameter:.2g} ({level.allowed:,} allowed by the optimizer's sensitivity);"
             f" next log probs by {level.log_prob:.2g} more"
         )
@@ -101,7 +101,7 @@ def _configuration(result: Comparison) -> Lines:
         return
     changes = [change for change in result.configuration.changes if not change.name.startswith("command")]
     if changes:
-        yield "the runs were configured differently (which proves nothing):"
+        yield "the configurations differ (possible causes, not proof):"
     for change in changes[:_CHANGES_SHOWN]:
         yield f"  {change.name}: A {change.a}, B {change.b}"
     if len(changes) > _CHANGES_SHOWN:
@@ -128,5 +128,5 @@ def nearest_text(item: Explanation) -> str:
     """A hypothesis that does not fit, for people: what it would say, and how far off it is."""
     left = f"{item.residual:.2g} left where rounding allows {item.noise:.2g}"
     if item.noise == 0:
-        left = f"not so for {item.residual:.0f} of the samples that differ"
+        left = f"does not hold for {item.residual:.0f} of the samples that differ"
     return f"{item.id}, accounts for {item.share:.0%}: {item.explains} ({left})"

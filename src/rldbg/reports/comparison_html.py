@@ -112,9 +112,7 @@ def _reasons(result: Comparison) -> str:
     if not result.explanations:
         near = "".join(_hypothesis(item, "card near") for item in result.nearest)
         body = '<div class="card">Cause unknown: no hypothesis accounts for it.'
-        body += (
-            (" Those below come nearest and are not the cause: what they leave is more than rounding.") if near else ""
-        )
+        body += (" The closest ones below are not the cause: what they leave is more than rounding.") if near else ""
         body += f"</div>{near}"
     mismatch = "".join(
         f"<tr><td><code>{escape(name)}</code></td>"
@@ -171,7 +169,7 @@ def _tokens(
         yield (
             f"<h2>Worst samples, token by token</h2>"
             f'<p class="muted">step {strips.step}, coloured by <code>{escape(what)}</code>; dashed tokens are not '
-            f"trained on; point at a token for all values of both sides</p>{_legend()}{charts}"
+            f"trained on; hover over a token for all values of both sides</p>{_legend()}{charts}"
         )
     charts = "".join(difference_histogram(field) for field in differing[:_SHOWN_FIELDS])
     overlay = both_sides(strips) if strips is not None else ""
@@ -216,7 +214,7 @@ def _noise(result: Comparison) -> str:
         + f'<td class="n">{level.allowed:,}</td><td class="n">{number(level.log_prob)}</td></tr>'
         for level in result.noise
     )
-    names = ("gradients apart by", "parameters apart by", "allowed by the optimizer", "next log probs allowed")
+    names = ("gradient difference", "parameter difference", "allowed by the optimizer", "next log probs allowed")
     head = "".join(f'<th class="n">{name}</th>' for name in names)
     return (
         '<h2>Noise after each optimizer step</h2><div class="card scroll"><table class="list">'
@@ -237,6 +235,6 @@ def _configuration(result: Comparison, place: int) -> str:
         f'<table class="list"><tr><th>setting</th><th>A</th><th>B</th></tr>{rows}</table>' if rows else "no difference"
     )
     return (
-        f'<h2 id="c{place}-config">Configuration <span class="muted">{configuration.compared} settings; it ranks '
-        f'causes and proves nothing</span></h2><div class="card scroll">{body}</div>'
+        f'<h2 id="c{place}-config">Configuration <span class="muted">{configuration.compared} settings; possible '
+        f'causes, not proof</span></h2><div class="card scroll">{body}</div>'
     )

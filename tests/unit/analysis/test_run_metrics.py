@@ -74,7 +74,7 @@ def test_a_recorded_difference_comes_first(run_of):
     found = parting(result)
     assert result.verdict == "different" and found.severity == "info"
     assert found.evidence[0] == "loss: A 0.333333, B NaN"
-    assert "differ since step 0 (reward)" in found.cause
+    assert "differ from step 0 on (reward)" in found.cause
 
 
 def test_other_steps_and_other_kinds_say_nothing_of_it(run_of):
@@ -89,4 +89,4 @@ def test_a_damaged_line_is_said_and_the_rest_compared(run_of):
         file.write('{"step": 6, "lo')
     found = {finding.id: finding for finding in compare(run_of("a", LINES), b).findings}
     assert set(found) == {"metrics-diverge", "metrics-unreadable"}
-    assert found["metrics-unreadable"].evidence == ("1 of 7 lines are no metrics of a step",)
+    assert found["metrics-unreadable"].evidence == ("1 of 7 lines are not metrics of a step",)

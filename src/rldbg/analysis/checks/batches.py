@@ -22,10 +22,10 @@ def _only_drawn_tokens_trained(view: StepView) -> Iterable[Violation]:
         drawn, trained = versions.values >= 0, sample.loss_mask != 0
         foreign, left_out = np.flatnonzero(trained & ~drawn), np.flatnonzero(drawn & ~trained)
         if foreign.size:
-            text = f"{foreign.size} tokens are trained on that the policy did not draw, the first at {int(foreign[0])}"
+            text = f"{foreign.size} trained tokens were not sampled by the policy, the first at {int(foreign[0])}"
             yield Violation(f"step {view.step} sample {sample.sample}", (text,))
         elif left_out.size and trained.any():
-            text = f"{left_out.size} tokens the policy drew are not trained on, the first at {int(left_out[0])}"
+            text = f"{left_out.size} tokens sampled by the policy are not trained on, the first at {int(left_out[0])}"
             yield Violation(f"step {view.step} sample {sample.sample}", (text,))
     if not seen:
         raise NotApplicable("no policy versions")
@@ -63,9 +63,9 @@ def _padding_is_ignored(view: StepView) -> Iterable[Violation]:
             if int(held.sum()) != length:
                 yield Violation(where, (f"the attention mask covers {int(held.sum())} columns for {length} tokens",))
             elif (np.diff(np.asarray(position)[held]) != 1).any():
-                yield Violation(where, ("position ids do not rise by one from token to token",))
+                yield Violation(where, ("position ids do not increase by one per token",))
             elif (~held[np.flatnonzero(held)[0] : np.flatnonzero(held)[-1]]).any():
-                yield Violation(where, ("padding stands between the tokens of a sample",))
+                yield Violation(where, ("padding lies between the tokens of a sample",))
     if not seen:
         raise NotApplicable("no batch_inputs of samples with known tokens")
 
@@ -86,7 +86,7 @@ def _response_mask_follows(view: StepView) -> Iterable[Violation]:
             padded = np.pad(meant, (0, max(len(used) - len(meant), 0)))[: len(used)]
             if used.any() and not np.array_equal(used, padded):
                 place = int(np.flatnonzero(used != padded)[0])
-                what = "padding" if place >= len(meant) else "a token the mask leaves out" if used[place] else "less"
+                what = "padding" if place >= len(meant) else "a token that the mask excludes" if used[place] else "less"
                 where = f"step {view.step} rank {record.key.rank} micro {record.key.micro} sample {sample}"
                 yield Violation(f"{where} token {place}", (f"the loss counts {what} there",))
     if not seen:
@@ -96,23 +96,23 @@ def _response_mask_follows(view: StepView) -> Iterable[Violation]:
 CHECKS = (
     Check(
         "only-drawn-tokens-trained",
-        "exactly the tokens the policy drew are trained on",
-        "the loss mask covers the prompt or the environment's words, or leaves out tokens of the policy",
-        ("look at the sample token by token: rldbg show RUN --sample GROUP/RUN", "mend how the loss mask is made"),
+        "exactly the tokens sampled by the policy are trained on",
+        "the loss mask covers prompt or environment tokens, or excludes tokens of the policy",
+        ("look at the sample token by token: rldbg show RUN --sample GROUP/RUN", "fix how the loss mask is built"),
         _only_drawn_tokens_trained,
     ),
     Check(
         "samples-trained-once",
-        "every sample is trained on once an epoch",
+        "every sample is trained on once per epoch",
         "a sampler without shards, a restarted iterator or drop_last: some samples count twice or never",
-        ("check how a step's samples are cut over ranks and micro-batches",),
+        ("check how a step's samples are split across ranks and micro-batches",),
         _samples_trained_once,
         Severity.WARNING,
     ),
     Check(
         "padding-is-ignored",
-        "attention and positions leave padding out",
-        "the model attends to padding, or counts positions wrongly: log probs are those of another text",
+        "attention and positions ignore padding",
+        "the model attends to padding, or counts positions wrongly: log probs are those of a different text",
         ("check attention_mask, position_ids and the padding side of the batch",),
         _padding_is_ignored,
     ),
@@ -120,7 +120,7 @@ CHECKS = (
         "response-mask-follows",
         "the loss counts the tokens of the loss mask",
         "the mask used in the loss is not that of the trajectories: padding or masked tokens are trained on",
-        ("check how response_mask is made from loss_mask when sequences are padded",),
+        ("check how response_mask is built from loss_mask when sequences are padded",),
         _response_mask_follows,
     ),
 )

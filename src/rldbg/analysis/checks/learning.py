@@ -89,7 +89,7 @@ def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
         # A clip only ever makes the loss larger than the free one, and never changes its sign.
         ("elementwise_loss is below -ratio * advantage", (-ratio * advantages - loss) / size),
         (
-            "elementwise_loss has another sign than -advantage",
+            "elementwise_loss does not have the sign of -advantage",
             np.where(loss * -advantages < 0, np.abs(loss) / size, 0.0),
         ),
     ):
@@ -145,7 +145,7 @@ def _gradients_agree(view: StepView) -> Iterable[Violation]:
         for other in others:
             if not same_bytes(first.array("gradient"), other.array("gradient")):
                 where = f"step {view.step} epoch {epoch} mini-batch {mini_batch} rank {other.key.rank} {name}"
-                yield Violation(where, (f"its gradient is not that of rank {first.key.rank}",))
+                yield Violation(where, (f"its gradient differs from that of rank {first.key.rank}",))
     if not seen:
         raise NotApplicable("no gradient recorded by more than one rank")
 
@@ -158,7 +158,11 @@ def _policy_leaves(view: StepView) -> Iterable[Violation]:
             "old_log_probs",
             "old log probs are those of the same pass in every pass: the ratio is always 1",
         ),
-        ("forward_data", "ref_log_probs", "the reference's log probs are the policy's in every pass: it moves along"),
+        (
+            "forward_data",
+            "ref_log_probs",
+            "the reference's log probs are the policy's in every pass: the reference changes too",
+        ),
     ):
         gaps, updates = [], set()
         for record in view.side.records(kind, view.step):
@@ -236,17 +240,17 @@ def _losses_finite(view: StepView) -> Iterable[Violation]:
 CHECKS = (
     Check(
         "advantages-follow-rewards",
-        "advantages are those of the recorded rewards",
-        "recomputing advantages from the rewards gives other numbers: groups are mixed up, rewards changed in between, "
-        "or the normalisation is none of the known ones",
+        "advantages follow from the recorded rewards",
+        "recomputing advantages from the rewards gives different numbers: mixed-up groups, rewards changed in between, "
+        "or the normalisation is not a known one",
         ("compare the advantages of one group by hand: rldbg show RUN --kind prepared_trajectories",),
         _advantages_follow_rewards,
     ),
     Check(
         "loss-follows-inputs",
-        "the loss is that of its recorded inputs",
-        "recomputing ratio and loss from the recorded inputs gives other numbers",
-        ("look at the named token: which factor is off tells which line of the loss is wrong",),
+        "the loss follows from its recorded inputs",
+        "recomputing ratio and loss from the recorded inputs gives different numbers",
+        ("look at the named token: the factor that is off shows which line of the loss is wrong",),
         _loss_follows_inputs,
     ),
     Check(
@@ -265,29 +269,29 @@ CHECKS = (
     ),
     Check(
         "gradients-agree",
-        "data-parallel ranks step on the same gradient",
-        "the gradients of the ranks were not reduced, so each rank trains a model of its own",
+        "data-parallel ranks use the same gradient",
+        "the gradients of the ranks were not reduced, so each rank trains a different model",
         ("check that every rank takes part in the all-reduce before the optimizer step",),
         _gradients_agree,
     ),
     Check(
         "policy-leaves-old-and-reference",
-        "the policy moves away from what it is compared with",
-        "old log probs or the reference follow the policy, so clip or KL never act",
+        "the policy moves away from the old policy and the reference",
+        "old log probs or the reference follow the policy, so clip or KL have no effect",
         ("compute old log probs once, before the first update, and keep the reference's own copy of the weights",),
         _policy_leaves,
     ),
     Check(
         "replicas-agree",
         "data-parallel replicas hold the same parameters",
-        "replicas drift apart when one misses a gradient reduction, skips a step, or started from other weights",
+        "replicas drift apart when one misses a gradient reduction, skips a step, or started from different weights",
         ("check that every rank takes part in the all-reduce and loads the same checkpoint",),
         _replicas_agree,
     ),
     Check(
         "parameters-move",
         "parameters change from step to step",
-        "no recorded parameter moved: learning rate 0, zero advantages, or the optimizer holds other parameters",
+        "no recorded parameter changed: learning rate 0, zero advantages, or the optimizer holds different parameters",
         ("check the learning rate, the advantages, and which parameters the optimizer was given",),
         _parameters_move,
     ),

@@ -163,28 +163,28 @@ CHECKS = (
     Check(
         "log-probs-finite",
         "log probs are finite",
-        "a NaN or Inf log prob makes the loss NaN: overflow in low precision, a token of probability 0, read padding",
+        "a NaN or Inf log prob makes the loss NaN: overflow in low precision, a token of probability 0, or padding",
         ("look at the sample: rldbg show RUN --sample GROUP/RUN", "compute log-softmax in float32"),
         _finite,
     ),
     Check(
         "log-probs-not-positive",
         "log probs are at most 0",
-        "a log prob above 0 is no log prob: logits that were not normalised, or another quantity under this name",
+        "a log prob above 0 is not a log prob: unnormalised logits, or a different quantity under this name",
         ("check where the field is recorded and that log-softmax runs over the vocabulary",),
         _not_positive,
     ),
     Check(
         "rollout-log-probs-present",
         "rollout log probs are not zero-filled",
-        "missing log probs of the engine were replaced by 0, which claims certainty",
+        "missing log probs of the engine were replaced by 0, which means a probability of 1",
         ("ask the engine for log probs of every token; keep NaN where there is none",),
         _zero_filled,
     ),
     Check(
         "rollout-matches-trainer",
         "rollout and trainer agree on log probs",
-        "engine and trainer compute different probabilities for the same tokens: weights not synced, another "
+        "engine and trainer compute different probabilities for the same tokens: weights not synced, a different "
         "temperature or sampling filter, a shift by one position, or low precision",
         ("compare one sample token by token: rldbg show RUN --sample GROUP/RUN", "check weight sync and temperature"),
         _rollout_matches_trainer,
@@ -192,15 +192,15 @@ CHECKS = (
     Check(
         "first-ratio-is-one",
         "the first pass is on policy",
-        "before the first optimizer step the policy is the old policy; if not, old log probs were computed with other "
-        "weights, another temperature, dropout, or for other tokens",
+        "before the first optimizer step the policy is the old policy; if not, old log probs come from different "
+        "weights, a different temperature, dropout, or different tokens",
         ("check that both passes use the same temperature, mask and mode (eval)",),
         _first_ratio_is_one,
     ),
     Check(
         "entropy-not-negative",
         "entropy is at least 0",
-        "an entropy below 0 or NaN was computed from something else than probabilities",
+        "an entropy below 0 or NaN was computed from something other than probabilities",
         ("check the entropy computation in low precision",),
         _entropy_not_negative,
         Severity.WARNING,

@@ -34,7 +34,7 @@ def _groups_informative(view: StepView) -> Iterable[Violation]:
     flat = [name for name, rewards in real.items() if len(set(rewards)) == 1]
     if len(flat) == len(real):
         yield Violation(
-            f"step {view.step}", (f"all {len(real)} groups have rewards without a difference, for example {flat[0]}",)
+            f"step {view.step}", (f"in all {len(real)} groups the rewards are equal, for example {flat[0]}",)
         )
 
 
@@ -102,27 +102,27 @@ CHECKS = (
     Check(
         "masks-non-empty",
         "every sample has a trained token",
-        "a sample without trained tokens adds nothing, or divides by zero: an empty response, or a mask that is off",
-        ("drop such samples before the step, or mend how the loss mask is made",),
+        "a sample without trained tokens adds nothing, or divides by zero: an empty response, or a wrong mask",
+        ("drop such samples before the step, or fix how the loss mask is built",),
         _masks_non_empty,
     ),
     Check(
         "rewards-finite",
         "rewards are finite",
         "a NaN reward makes the advantages of its whole group NaN",
-        ("look at the reward function's answer for this sample",),
+        ("check what the reward function returns for this sample",),
         _rewards_finite,
     ),
     Check(
         "group-shares-a-prompt",
-        "samples of a group have one prompt",
-        "advantages compare samples of one prompt; a group that mixes prompts compares what cannot be compared",
-        ("check how group ids are given and whether batches are reordered between rollout and advantage",),
+        "samples of a group share one prompt",
+        "advantages compare samples of one prompt; a group that mixes prompts compares unrelated samples",
+        ("check how group ids are assigned and whether batches are reordered between rollout and advantage",),
         _prompts_of_groups_agree,
     ),
     Check(
         "groups-informative",
-        "some group has different rewards",
+        "at least one group has different rewards",
         "when all samples of every group have the same reward, all advantages are 0 and the step learns nothing",
         ("check the reward function, the task's difficulty and the temperature",),
         _groups_informative,
@@ -131,7 +131,7 @@ CHECKS = (
     Check(
         "policy-versions-fresh",
         "tokens come from the current weights",
-        "the rollout was made by older weights than the step trains: the ratio is not 1, and grows with the lag",
+        "the rollout was generated with older weights than the step trains: the ratio is not 1, and grows with the lag",
         ("sync weights before the rollout, or bound the staleness and correct for it",),
         _versions_fresh,
         Severity.WARNING,

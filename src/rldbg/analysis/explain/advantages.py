@@ -88,7 +88,7 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     factor = fit_factor(a, b)
     noise = _NOISE * max(1.0, largest(b))
     if abs(factor - 1) > 1e-3 and largest(a) > 0:
-        what = "of the other sign" if abs(factor + 1) < 1e-3 else f"times {factor:.6g}"
+        what = "with the opposite sign" if abs(factor + 1) < 1e-3 else f"times {factor:.6g}"
         text = f"B's advantages are A's {what}"
         yield applied("scaled", text, b - a, b - factor * a, noise, {"factor": factor})
 
@@ -111,7 +111,7 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
     how = permutation(a, b, _NOISE) if len(a) else None
     how = how or _within_ranks(evidence)
     if how is not None:
-        text = f"B's advantages are A's {how}: beside the wrong samples"
+        text = f"B's advantages are A's {how}: assigned to the wrong samples"
         yield Explanation("rows-permuted", text, parameters={"how": how})
 
 
@@ -167,7 +167,7 @@ def discounted(evidence: Evidence) -> Iterator[Explanation]:
     every = np.concatenate(rates)
     rate, residual = float(np.median(every)), largest(every - np.median(every))
     if abs(rate) > 1e-4 and residual <= 1e-3:
-        text = f"from token to token B's advantages change by a factor {np.exp(rate):.5g} beside A's: a discount"
+        text = f"B's advantages change by a factor of {np.exp(rate):.5g} per token relative to A's: a discount"
         yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))})
 
 

@@ -42,7 +42,7 @@ def attention(evidence: Evidence) -> Iterator[Explanation]:
     for (label, _), mine, other in zip(evidence.sides, counts, reversed(counts), strict=True):
         for name, text in (
             ("padding-attended", "attention mask also covers padding"),
-            ("tokens-not-attended", "attention mask leaves out tokens of the sample"),
+            ("tokens-not-attended", "attention mask does not cover all tokens of the sample"),
         ):
             if mine[name] and not other[name]:
                 facts = {"side": label, "rows": mine[name]}
@@ -73,7 +73,7 @@ def padding_side(evidence: Evidence) -> Iterator[Explanation]:
             moved += 1
             wheres = [_where(row["attention_mask"]) for row in pair]
     if moved:
-        text = f"padding stands {wheres[0]} in A and {wheres[1]} in B, in {moved} rows"
+        text = f"padding is {wheres[0]} in A and {wheres[1]} in B, in {moved} rows"
         yield Explanation("padding-side", text, parameters={"a": wheres[0], "b": wheres[1], "rows": moved})
 
 
@@ -103,7 +103,7 @@ def positions(evidence: Evidence) -> Iterator[Explanation]:
         broken.append(sum(bool((np.diff(row["position_ids"][row["attention_mask"] != 0]) != 1).any()) for row in rows))
     for (label, _), mine, other in zip(evidence.sides, broken, reversed(broken), strict=True):
         if mine and not other:
-            text = f"{label}'s position ids do not rise by one from token to token, in {mine} rows"
+            text = f"{label}'s position ids do not increase by one per token, in {mine} rows"
             yield Explanation("positions", text, parameters={"side": label, "rows": mine})
 
 
@@ -120,8 +120,8 @@ def response_masks(evidence: Evidence) -> Iterator[Explanation]:
 _MASK_TEXTS = {
     "padding-in-mask": "trains on padding after the response",
     "samples-masked-out": "leaves whole samples out of the loss",
-    "untrained-in-mask": "trains on tokens that the mask of its trajectories leaves out",
-    "mask-lost": "does not train on tokens that the mask of its trajectories holds",
+    "untrained-in-mask": "trains on tokens that the mask of its trajectories excludes",
+    "mask-lost": "does not train on tokens that the mask of its trajectories includes",
 }
 
 
@@ -162,7 +162,7 @@ def sample_counts(evidence: Evidence) -> Iterator[Explanation]:
         never = [sample for sample in other if sample not in mine]
         facts = {"side": label, "repeated": len(twice), "missing": len(never)}
         if twice and (max(mine.values()) > 1 >= max(other.values())):
-            text = f"{label} trains on {len(twice)} samples more than once an epoch, for example {twice[0]}"
+            text = f"{label} trains on {len(twice)} samples more than once per epoch, for example {twice[0]}"
             yield Explanation(
                 "samples-repeated", text + (f", and never on {len(never)}" if never else ""), parameters=facts
             )

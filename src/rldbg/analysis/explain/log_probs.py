@@ -45,7 +45,9 @@ def shifted(quantity: str) -> Hypothesis:
                 after.append(b.values[places].astype(float) - a.values[places - offset])
             if sum(map(len, after)) > 8:
                 gaps = np.concatenate(before), np.concatenate(after)
-                yield applied("shift-by-one", f"B's {quantity} are A's, {text}", *gaps, _NOISE, {"shift": offset})
+                yield applied(
+                    "shift-by-one", f"B's {quantity} are A's shifted {text}", *gaps, _NOISE, {"shift": offset}
+                )
 
     return hypothesis
 
@@ -227,7 +229,7 @@ def permuted(quantity: str) -> Hypothesis:
                 b.append(theirs.values.astype(np.float64))
         moved = permuted_rows(a, b, _NOISE) if len(a) > 1 else 0
         if moved > 1:
-            text = f"{moved} rows of B's {quantity} are those of other samples of A"
+            text = f"{moved} rows of B's {quantity} are those of different samples of A"
             yield Explanation("rows-permuted", text, parameters={"rows": moved})
 
     return hypothesis
@@ -264,7 +266,7 @@ def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
         same.append(max(known) <= contexts.NOISE if known else None)
     for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
         if mine and other is False:
-            text = f"{label}'s reference log probs are those of its policy in every pass: the reference moves along"
+            text = f"{label}'s reference log probs are those of its policy in every pass: the reference changes too"
             yield Explanation("reference-is-policy", text, parameters={"side": label})
 
 
@@ -279,7 +281,7 @@ def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
         same.append(max(known) <= _NOISE if known and several else None)
     for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
         if mine and other is False:
-            text = f"{label}'s old log probs are those of the same pass, every time: its ratio is always 1"
+            text = f"{label}'s old log probs are those of the same pass, in every pass: its ratio is always 1"
             yield Explanation("ratio-always-one", text, parameters={"side": label})
 
 

@@ -42,7 +42,7 @@ def coefficients(evidence: Evidence) -> Iterator[Explanation]:
             word = title.replace("-", " ").replace("kl", "KL")
             text = (
                 f"the {word} is {_plain(sign * a)} in A and {_plain(sign * b)} in B; "
-                f"with these the recorded parts give both losses, to {residual:.1e}"
+                f"with these values the recorded terms reproduce both losses to within {residual:.1e}"
             )
             facts = {"a": sign * a, "b": sign * b}
             yield Explanation(title, text, residual, _noise(evidence), facts)
@@ -138,7 +138,7 @@ def clipping(evidence: Evidence) -> Iterator[Explanation]:
             for label, side in zip("ab", sides, strict=True)
             if side is not None
         }
-        yield Explanation("clip", f"the ratio is clipped otherwise: {'; '.join(apart)}", 0.0, 2e-3, facts)
+        yield Explanation("clip", f"the ratio is clipped differently: {'; '.join(apart)}", 0.0, 2e-3, facts)
 
 
 _CLIP_TEXT = {

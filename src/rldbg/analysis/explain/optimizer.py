@@ -171,7 +171,7 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "optimizer-kind", "the optimizer is", one.kind, other.kind
         return
     if one.restarts != other.restarts:
-        words = {False: "kept from step to step", True: "started anew every step"}
+        words = {False: "kept from step to step", True: "reset every step"}
         yield "optimizer-reset", "the optimizer's moments are", words[one.restarts], words[other.restarts]
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
     if ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
@@ -189,7 +189,7 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
 
 def _show(value: object) -> str:
     if value is None:
-        return "nothing (not at all)"
+        return "none (not clipped)"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -21,7 +21,7 @@ def permutation(a: np.ndarray, b: np.ndarray, noise: float) -> str | None:
             return f"rotated by {shift if shift <= len(a) // 2 else shift - len(a)}"
     if largest(a[::-1] - b) <= noise:
         return "reversed"
-    return "in another order" if len(np.unique(np.round(a, 6))) > len(a) // 2 else None
+    return "in a different order" if len(np.unique(np.round(a, 6))) > len(a) // 2 else None
 
 
 def permuted_rows(a: Sequence[np.ndarray], b: Sequence[np.ndarray], noise: float) -> int:

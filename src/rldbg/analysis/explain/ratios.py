@@ -50,7 +50,7 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     if largest(ratio - np.clip(plain, low, high)) <= _NOISE:
         bounds = [f"at most {high:.4g}"] if (plain > high + _NOISE).any() else []
         bounds += [f"at least {low:.4g}"] if (plain < low - _NOISE).any() else []
-        return "capped", "new over old, kept " + " and ".join(bounds)
+        return "capped", "new over old, limited to " + " and ".join(bounds)
     return None
 
 

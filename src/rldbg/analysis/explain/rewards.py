@@ -68,9 +68,9 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
     """Rewards turned into whole numbers."""
     a, b = _rewards(evidence)
     for label, full, whole in (("B", a, b), ("A", b, a)):
-        for how, rule in (("cut to", np.trunc), ("rounded to", np.round)):
+        for how, rule in (("truncated to", np.trunc), ("rounded to", np.round)):
             if full.size and largest(full - whole) > 0 and np.array_equal(rule(full), whole):
-                text = f"{label}'s rewards are the other side's {how} whole numbers"
+                text = f"{label}'s rewards are the other side's {how} integers"
                 yield Explanation("reward-rounded", text, parameters={"side": label}, share=0.9)
 
 
@@ -87,7 +87,7 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
             continue
         slope, offset = np.polyfit(lengths, gap, 1)
         if abs(slope) > 1e-4:
-            text = f"B's rewards are A's {slope:+.6g} a {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
+            text = f"B's rewards are A's {slope:+.6g} per {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
             facts = {"per_token": float(slope), "offset": float(offset)}
             yield applied("reward-by-length", text, gap, gap - slope * lengths - offset, 1e-5, facts)
 
@@ -133,7 +133,7 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
     how = permutation(a, b, 1e-6) if a.size else None
     if how is not None:
         yield Explanation(
-            "rows-permuted", f"B's rewards are A's {how}: beside the wrong samples", parameters={"how": how}
+            "rows-permuted", f"B's rewards are A's {how}: assigned to the wrong samples", parameters={"how": how}
         )
 
 

@@ -69,7 +69,7 @@ def weights_not_synced(evidence: Evidence) -> Iterator[Explanation]:
             continue
         if largest(reference) <= contexts.NOISE < _SAME < largest(own) and largest(other) <= _SAME:
             text = (
-                f"{label}'s rollout log probs are those of the reference model, up to {largest(own):.3g} from its own "
+                f"{label}'s rollout log probs are those of the reference model, up to {largest(own):.3g} off its own "
                 "policy's: the engine still has the weights it started with"
             )
             yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, {"side": label})
@@ -137,7 +137,7 @@ def low_precision(evidence: Evidence) -> Iterator[Explanation]:
         if unbiased and contexts.NOISE < largest(mine) <= _ROUNDED and largest(other) <= contexts.NOISE:
             text = (
                 f"{label}'s rollout log probs scatter around its trainer's, without bias and by {spread:.2g}: "
-                "as with weights or logits of lower precision"
+                "as weights or logits of lower precision make them do"
             )
             yield Explanation("precision", text, largest(mine), _ROUNDED, {"side": label, "scatter": spread}, 0.9)
 
@@ -149,7 +149,7 @@ def mismatch(evidence: Evidence) -> Iterator[Explanation]:
         if mine is not None and other is not None and largest(mine) > _SAME and largest(other) <= contexts.NOISE:
             text = (
                 f"{label}'s engine and trainer disagree on the tokens they share, by up to {largest(mine):.3g}; the "
-                "other side's agree: weights that were not all synced, or other code in the engine"
+                "other side's agree: weights that were not all synced, or different code in the engine"
             )
             yield Explanation("rollout-mismatch", text, parameters={"side": label, "largest": largest(mine)}, share=0.5)
 
@@ -171,8 +171,8 @@ def greedy(evidence: Evidence) -> Iterator[Explanation]:
         ]
         if len(pairs) >= 4 and all(mine >= theirs - contexts.NOISE for mine, theirs in pairs):
             text = (
-                f"{label} always has the likeliest token: none of {len(pairs)} other tokens drawn in the same contexts "
-                "is likelier. Its engine is greedy"
+                f"{label} always has the most likely token: none of {len(pairs)} others sampled in the same contexts "
+                "is more likely. Its engine is greedy"
             )
             yield Explanation("greedy", text, parameters={"side": label, "contexts": len(pairs)})
 
@@ -182,7 +182,7 @@ def group_shares_seed(evidence: Evidence) -> Iterator[Explanation]:
     copies = [_only_copies(side) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, copies, reversed(copies), strict=True):
         if mine and not other:
-            text = f"in {label} all samples of a group are equal: they were drawn with the same random numbers"
+            text = f"in {label} all samples of a group are equal: they were generated with the same random numbers"
             yield Explanation("group-shares-seed", text, parameters={"side": label})
 
 
@@ -208,8 +208,8 @@ def seed(evidence: Evidence) -> Iterator[Explanation]:
     ]
     if len(gaps) >= 2 and max(gaps) <= contexts.NOISE:
         text = (
-            f"{differ} of {len(evidence.samples)} samples have other tokens, drawn from the same probabilities "
-            f"(equal at all {len(gaps)} draws both made): other random numbers, so another seed"
+            f"{differ} of {len(evidence.samples)} samples have different tokens, sampled from the same probabilities "
+            f"(equal at all {len(gaps)} tokens both sampled): different random numbers, so a different seed"
         )
         share = differ / len(evidence.samples)
         yield Explanation("seed", text, max(gaps), contexts.NOISE, {"samples_that_differ": differ}, min(share + 0.5, 1))
@@ -238,7 +238,7 @@ def other_start(evidence: Evidence) -> Iterator[Explanation]:
         return
     alike = [float(np.corrcoef(tensors[0][name].ravel(), tensors[1][name].ravel())[0, 1]) for name in wide]
     if max(alike) < 0.5:
-        text = f"parameters are unrelated from the start (correlation at most {max(alike):.2g}): another seed"
+        text = f"parameters are unrelated from the start (correlation at most {max(alike):.2g}): a different seed"
         yield Explanation("seed", text, parameters={"correlation": max(alike)})
 
 

@@ -40,7 +40,7 @@ def scatter(evidence: Evidence) -> Iterator[Explanation]:
             text += "the same way wherever a token follows the same context: lower precision in one of the two"
             yield Explanation("precision", text, largest(mine), _ROUNDED, facts, 0.7)
         elif max(repeated) > NOISE:
-            text += "anew each time a token follows the same context: noise in one of the two, as dropout makes"
+            text += "differently each time a token follows the same context: noise in one of the two, such as dropout"
             yield Explanation("noise", text, parameters=facts, share=0.55)
 
 

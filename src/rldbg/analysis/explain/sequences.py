@@ -64,12 +64,12 @@ def _all_off(_right: SampleTokens, wrong: SampleTokens, _places: np.ndarray) -> 
 _MASK_FAULTS: tuple[tuple[str, _MaskFault, str], ...] = (
     ("samples-masked-out", _all_off, "'s loss mask leaves whole samples out"),
     ("prompt-in-mask", _prompt, "'s loss mask also covers prompt tokens"),
-    ("environment-in-mask", _environment, "'s loss mask also covers what the environment said after the prompt"),
+    ("environment-in-mask", _environment, "'s loss mask also covers environment tokens after the prompt"),
     ("mask-off-at-end", _end, "'s loss mask leaves out the last trained token of a sample"),
     ("mask-off-at-end", _ends_of_runs, "'s loss mask leaves out the last token of an answer"),
     ("last-answer-only", _earlier_answers, "'s loss mask leaves out all answers of a conversation but the last"),
     ("mask-off-at-start", _start, "'s loss mask leaves out the first response token"),
-    ("mask-shifted", _moved, "'s loss mask stands one position off"),
+    ("mask-shifted", _moved, "'s loss mask is off by one position"),
 )
 
 
@@ -102,13 +102,13 @@ def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
     tail = {common_prefix(a[::-1], b[::-1]) == min(len(a), len(b)) for a, b in changed}
     detail = ""
     if longer == {0}:
-        detail = f": of equal length, from token {min(places)} on"
+        detail = f": of equal length, different from token {min(places)} on"
     elif len(longer) == 1:
         extra = next(iter(longer))
         who, count = ("B", extra) if extra > 0 else ("A", -extra)
         where = "before" if tail == {True} else "within or after"
         detail = f": {who} has {count} more token(s) {where} the other's prompt"
-    text = f"{len(changed)} samples have other prompts{detail}"
+    text = f"{len(changed)} samples have different prompts{detail}"
     yield Explanation("prompt-changed", text, parameters={"samples": len(changed)}, share=len(changed) / len(prompts))
 
 
@@ -130,7 +130,7 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
         one, other = (item.values[a.prompt_length : length].astype(np.float64) for item in (mine, theirs))
         changed, residual = changed + 1, max(residual, largest(one - other))
     if changed:
-        text = f"{changed} samples have other tokens and the log probs of the same draws: they were tokenised again"
+        text = f"{changed} samples have different tokens but the same log probs: they were tokenised again"
         yield Explanation("retokenised", text, residual, NOISE, {"samples": changed})
 
 
@@ -164,7 +164,7 @@ def truncated(evidence: Evidence) -> Iterator[Explanation]:
         limit = max((len(b) for _, b in whole), default=0)
         beginnings = all(np.array_equal(a[: len(b)], b) for a, b in whole)
         if cut and beginnings and all(len(b) == limit for _, b in cut):
-            text = f"{label}'s answers end after {limit} tokens where the other side's go on ({len(cut)} samples)"
+            text = f"{label}'s answers end after {limit} tokens where the other side's continue ({len(cut)} samples)"
             yield Explanation("truncated", text, parameters={"side": label, "limit": limit, "samples": len(cut)})
 
 

@@ -37,7 +37,9 @@ def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
         summed = first + sum(others)
         for how, made in (("sum", summed), ("mean", summed / len(ranks))):
             if made.shape == total.shape and largest(made - total) <= 1e-4 * largest(total):
-                text = f"{label}'s ranks keep gradients of their own; their {how} is the other side's: not reduced"
+                text = (
+                    f"{label}'s ranks have different gradients; their {how} is the other side's: they were not reduced"
+                )
                 facts = {"side": label, "how": how}
                 yield Explanation("gradient-not-reduced", text, largest(made - total), 1e-4 * largest(total), facts)
 
@@ -59,7 +61,7 @@ def carried_over(evidence: Evidence) -> Iterator[Explanation]:
         last = np.concatenate([before[name].ravel() for name, _ in keys])
         factor = fit_factor(last, gap)
         if factor > 1e-3:
-            text = f"{label}'s gradient still holds {factor:.4g} times the one before: it was not cleared"
+            text = f"{label}'s gradient still contains {factor:.4g} times the previous one: it was not cleared"
             facts = {"side": label, "factor": factor}
             yield applied("gradient-carried-over", text, gap, gap - factor * last, 2e-3 * largest(gap), facts)
 
@@ -104,7 +106,7 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
     left = {key: largest(b[key] - factor * a[key]) / max(largest(b[key]), 1e-30) for key, factor in factors.items()}
     ordered = sorted(factors, key=lambda key: factors[key])
     low, high = factors[ordered[0]], factors[ordered[-1]]
-    text = f"each tensor of B's gradients is A's times a number of its own, from {low:.4g} to {high:.4g}"
+    text = f"each tensor of B's gradients is A's times its own factor, from {low:.4g} to {high:.4g}"
     norms = [float(np.linalg.norm(b[key])) for key in keys if abs(factors[key] - 1) > 1e-3]
     if norms and max(norms) - min(norms) <= 1e-3 * max(norms):
         text += f": clipped to a norm of {max(norms):.4g} tensor by tensor"
@@ -153,7 +155,9 @@ def drifted_replica(evidence: Evidence) -> Iterator[Explanation]:
     odd = [_odd_ranks(side.tensors("param", evidence.update)) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, odd, reversed(odd), strict=True):
         if mine and not other:
-            text = f"in {label}, the parameters of rank {', '.join(map(str, mine))} are not those of the other ranks"
+            text = (
+                f"in {label}, the parameters of rank {', '.join(map(str, mine))} differ from those of the other ranks"
+            )
             yield Explanation("replica-drift", text, parameters={"side": label, "ranks": mine})
 
 
@@ -178,7 +182,7 @@ def frozen(evidence: Evidence) -> Iterator[Explanation]:
         stuck = sorted(mine[0] - other[0])
         if stuck and other[1]:
             whole = "all" if len(stuck) == len(mine[0] | mine[1]) else f"{len(stuck)} of {len(mine[0] | mine[1])}"
-            text = f"in {label}, {whole} parameters never move, for example {stuck[0]}"
+            text = f"in {label}, {whole} parameters never change, for example {stuck[0]}"
             yield Explanation("parameters-frozen", text, parameters={"side": label, "names": stuck[:8]})
 
 
