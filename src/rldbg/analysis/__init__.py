@@ -1,4 +1,4 @@
-"""check and compare: the first stage, step, rank, sample and token that is wrong, by numbers."""
+"""check and compare: find the first stage, step, rank, sample and token that is wrong."""
 
 from typing import TYPE_CHECKING
 

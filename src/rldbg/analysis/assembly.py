@@ -1,8 +1,8 @@
-"""Tensors that a job keeps in pieces, put together again.
+"""Assembles tensors that a job stores in pieces.
 
 Two declarations are understood. `dims`, as dumpers of tensors write it: "b s[cp:zigzag] h[tp]" names each dimension and
 the parallel axes that cut it; "partial" marks addends instead of pieces. And torch's placements: ["Shard(dim=0)"] with
-the `global_shape`. Axes that cut nothing hold copies, and each copy is assembled for itself.
+the `global_shape`. Axes that cut nothing hold copies, and each copy is assembled separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Axis:
 
 
 def is_sharded(record: Record) -> bool:
-    """Whether a record holds a piece and says of what."""
+    """Whether a record holds a piece and declares what it is a piece of."""
     return bool(_axes(record)) or (
         "placements" in record.fields and any(_SHARD.match(str(item)) for item in record.fields["placements"])
     )
@@ -51,7 +51,7 @@ def is_sharded(record: Record) -> bool:
 def part_held(record: Record) -> tuple[tuple[str, int], ...] | None:
     """Which part of a tensor a record holds: () for all of it. Records of equal parts are replicas of each other.
 
-    None where that is not known: recordings without coordinates, FSDP1, and sums that are not yet reduced.
+    None where that is not known: recordings without coordinates, FSDP1, and sums before their reduction.
     """
     if "placements" not in record.fields:
         return None if record.coordinates.keys() & _CUTTING_AXES else ()
@@ -66,7 +66,7 @@ def part_held(record: Record) -> tuple[tuple[str, int], ...] | None:
 
 
 def assemble(records: Sequence[Record]) -> list[Record]:
-    """The wholes these pieces make, one a copy; records that are no pieces stay as they are."""
+    """The assembled tensors, one per copy; records that are not pieces are returned unchanged."""
     if not any(is_sharded(record) for record in records):
         return list(records)
     axes = _axes(records[0])

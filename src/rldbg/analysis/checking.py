@@ -19,7 +19,7 @@ _SHOWN_PER_CHECK = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was checked, what was found, and what the recording could not tell."""
+    """What was checked, what was found, and which checks were not applicable."""
 
     findings: tuple[Finding, ...]
     passed: tuple[str, ...]

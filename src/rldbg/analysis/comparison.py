@@ -37,12 +37,12 @@ def compare(
     on_ray: str | None = None,
     repetitions: Sequence[Recording] = (),
 ) -> Comparison:
-    """Compares what both recordings hold. Raises IncompleteDataError when there is nothing to compare.
+    """Compares what both recordings contain. Raises IncompleteDataError when there is nothing to compare.
 
     `shift` is added to the steps of B; without one, recordings that number the same steps differently are refused.
-    `jobs` processes share the work, None for a number chosen by size: they start the caller's program anew, so more
-    than one needs a main module that is guarded. `on_ray` names a Ray cluster that does it instead ("auto" for this
-    machine's). `repetitions` are clean runs that should equal A: how far they lie from it is the noise.
+    `jobs` processes share the work, None for a number chosen by size: they import the caller's main module again, so
+    more than one needs an `if __name__ == "__main__"` guard there. `on_ray` names a Ray cluster that runs the
+    comparison instead ("auto" for this machine's). `repetitions` are clean runs that should equal A: their differences from it are the noise.
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0)
@@ -77,7 +77,7 @@ def compare(
 
 
 def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding]:
-    """After the first update rounding may have been amplified; which kinds would tell are named where they lack."""
+    """After the first update rounding may have been amplified; names the missing kinds that would decide it."""
     lacking = [kind for kind in ("gradient", "param") if not a.steps(kind) & b.steps(kind)]
     if lacking and first.step > min(a.steps() & b.steps()):
         yield Finding(
@@ -90,13 +90,13 @@ def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding
         )
 
 
-# A step larger than this is compared, but its causes are not looked for: that takes its tokens into memory.
+# A step larger than this is compared, but not explained: that would load its tokens into memory.
 _EXPLAIN_UP_TO_BYTES = 1 << 29
 _LOG_PROB_STAGES = (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD)
 
 
 def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
-    """Why they differ, as far as their data can be read: a damaged file is a finding already."""
+    """Why they differ, as far as their data can be read: a damaged file has its own finding."""
     from rldbg.analysis.explain import explain
     from rldbg.analysis.mismatch import log_prob_mismatch
 
@@ -150,7 +150,7 @@ def _refuse_other_numbering(a: Side, b: Side) -> None:
 
 
 def _said_once(findings: Sequence[Finding]) -> list[Finding]:
-    """What was found at many kinds and steps, once, with its first place and evidence."""
+    """Merges equal findings of several kinds and steps into one, with the first place and evidence."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         side = finding.evidence[0].rpartition(" ")[2] if finding.id == "unaligned" else finding.evidence

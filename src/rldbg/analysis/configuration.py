@@ -1,4 +1,4 @@
-"""The stage before all others: what run.json says about both runs. It ranks causes and proves nothing."""
+"""The stage before all others: what run.json says about both runs. It suggests causes and proves nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 
 _FACTS = ("config", "git_commit", "versions", "environment", "seed", "threads", "hosts", "command")
-# Where a run was started, in which terminal: no cause of another number.
+# Where a run was started, in which terminal: cannot change any number.
 _OF_THE_SESSION = frozenset(
     ("OLDPWD", "PWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX")
 )

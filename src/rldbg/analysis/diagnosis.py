@@ -1,4 +1,4 @@
-"""The NexRL document's advice (its section 5.5), given where the numbers call for it, with the numbers."""
+"""The NexRL document's advice, given when the compared numbers call for it, with the numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rldbg.analysis.stages import Stage
 from rldbg.core import Finding, Severity
 
 _TOKENS = ("tokens", "input_tokens")
-# Beyond this share of all tokens two runs did not sample differently: they do not speak the same tokens.
+# Beyond this share of all tokens, different sampling is not the reason: the tokenizations differ.
 _UNRELATED = 0.5
 
 
 def diagnose(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
-    """What the shape of the differences suggests, whatever their cause."""
+    """Advice from the form of the differences, whatever their cause."""
     yield from _shapes(fields)
     yield from _losses(fields)
     yield from _tokenizers(fields, unaligned)

@@ -21,7 +21,7 @@ from rldbg.analysis.tolerances import Tolerance, Tolerances
 from rldbg.analysis.whole import Block
 from rldbg.recording import Ragged, Record
 
-# Of a parameter whose tensor both sides have, these follow from it, and are coarser.
+# If both sides have a parameter's tensor, these follow from it and are coarser.
 _FROM_TENSOR = frozenset({"norm", "mean", "std", "hash"})
 _TENSORS = ("param", "gradient")
 
@@ -76,7 +76,7 @@ def compare_block(block: Block, tolerances: Tolerances) -> Iterator[tuple[str, F
 
 
 def shared_fields(block: Block) -> Iterator[str]:
-    """The fields both records have, in A's order, without what follows from another of them."""
+    """The fields both records have, in A's order, without those that follow from another field."""
     both = [name for name in block.a.fields if name in block.b.fields and name not in IDENTITY_KEYS]
     derived = _FROM_TENSOR if any(name in both for name in _TENSORS) else ()
     return (name for name in both if name not in derived)
@@ -103,7 +103,7 @@ def _is_whole(block: Block) -> bool:
 
 
 def _has_row_each(record: Record, name: str) -> bool:
-    """Whether a field has one row a sample; a user's kind may hold other tensors beside its samples."""
+    """Whether a field has one row per sample; a user's kind may hold other tensors beside its samples."""
     value = record.fields[name]
     shape = (len(value),) if isinstance(value, Ragged) else value.shape
     return bool(shape) and shape[0] == row_count(record)
@@ -162,20 +162,20 @@ def _row_place(block: Block, place: RowPlace | None) -> Place | None:
 def _compare_data(
     block: Block, name: str, a: Any, b: Any, tolerances: Tolerances
 ) -> Iterator[tuple[str, FieldDifference]]:
-    """Data that is not an array; what a sample carries beside its tokens is told apart by key."""
+    """Data that is not an array; what a sample holds beside its tokens is compared key by key."""
     is_extra = name == "extra_fields" and isinstance(a, list | tuple)
     is_metric = stage_of(block.a.key.kind, name) is Stage.METRICS
     leaves: dict[str, list[tuple[str, Any, Any]]] = defaultdict(list)
     for path, left, right in leaf_pairs(a, b):
         if is_metric and is_time(path):
             continue
-        # What only one framework notes beside its losses says nothing about them.
+        # Extra data that only one framework records with its losses says nothing about them.
         if name == "extra_info" and (left is ABSENT or right is ABSENT):
             continue
         key = path.partition("].")[2].partition(".")[0] if is_extra else ""
         leaves[f"{name}.{key}" if key else name].append((path, left, right))
     for field, pairs in leaves.items():
-        # What only one framework notes about its samples is no difference of the samples.
+        # Extra data that only one framework records about its samples is not a difference between them.
         if is_extra and any(all(pair[side] is ABSENT for pair in pairs) for side in (1, 2)):
             continue
         yield field, _compare_leaves(block, field, pairs, tolerances)
@@ -200,7 +200,7 @@ def _compare_leaves(
 
 
 def _leaf_place(block: Block, path: str, a: Any, b: Any) -> Place:
-    """A list with one entry a sample says which sample it is."""
+    """For a list with one entry per sample, the place names the sample."""
     key = block.a.key
     row, sample = None, None
     if block.rows_a is not None and path.startswith("["):

@@ -1,6 +1,6 @@
 """Arrays as one run of elements, and the pages of mapped files that they are views of.
 
-Pages that were read leave the process, not the page cache: memory stays bounded however large a file is.
+Pages that were read are released from the process, not the page cache: memory stays bounded for files of any size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from rldbg.recording import EncodedArray, Ragged
 
 Array = np.ndarray | EncodedArray
-# Of smaller arrays the pages go when their record is done with.
+# Pages of smaller arrays are released together with their record.
 _RELEASED_FROM_BYTES = 1 << 23
 
 
@@ -35,7 +35,7 @@ class FlatArray:
         return EncodedArray(part, self.encoding).decode() if self.encoding else part
 
     def release(self, stop: int) -> None:
-        """Lets go of the pages read so far."""
+        """Releases the pages read so far."""
         if self._map is None or self.raw.nbytes < _RELEASED_FROM_BYTES:
             return
         mapped, offset = self._map
@@ -59,7 +59,7 @@ def mapping_of(array: np.ndarray) -> tuple[mmap.mmap, int] | None:
 
 
 def give_back(values: Iterable[Any]) -> None:
-    """Lets go of all pages of the files that these arrays are views of; they are read again where needed again."""
+    """Releases all pages of the files that these arrays are views of; they are read again if needed."""
     mapped = {}
     for value in values:
         array = value.values if isinstance(value, Ragged) else value

@@ -14,9 +14,9 @@ from rldbg.analysis.tolerances import Tolerance
 from rldbg.recording import EncodedArray, Ragged
 
 ABSENT = "(absent)"
-# What names samples, or repeats what other fields say: not compared.
+# Names of samples, or copies of other fields: not compared.
 IDENTITY_KEYS = frozenset({"group_id", "run_id", "uid", "task_id", "_rldbg"})
-# How long something took is no property of the computation.
+# Durations are not a property of the computation.
 _TIMES = re.compile(r"(^|[./_])(time|timing|perf|throughput|seconds|timestamp)([./_]|$)|(_s|_ms|_secs|_per_second)$")
 
 
@@ -34,7 +34,7 @@ def is_time(path: str) -> bool:
 
 
 def leaf_pairs(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf of either side with its path; what only one side has is beside ABSENT."""
+    """Every leaf of either side with its path; what only one side has is paired with ABSENT."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in dict.fromkeys([*a, *b]):
             if key not in IDENTITY_KEYS:

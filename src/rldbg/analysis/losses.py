@@ -1,4 +1,4 @@
-"""Losses of two runs that cut their mini-batches differently: micro-batches add up to the mini-batch's loss.
+"""Losses of two runs that split their mini-batches differently: micro-batches add up to the mini-batch's loss.
 
 That holds where a record says by what its mini-batch is divided (`extra_info.denominator`): the loss of a micro-batch
 is then its share of the whole, not a mean of its own.
@@ -26,7 +26,7 @@ def has_denominator(record: Record) -> bool:
 
 
 def by_mini_batch(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
-    """One record a mini-batch, by (epoch, mini_batch): losses added, facts shared."""
+    """One record per mini-batch, by (epoch, mini_batch): losses added, facts shared."""
     groups: dict[tuple[int, int], list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.key):
         groups[record.key.epoch, record.key.mini_batch].append(record)

@@ -1,7 +1,7 @@
 """Two arrays of the same size, measured in one pass of bounded memory: equality first, the rest only where needed.
 
 NaN equals NaN and an infinity equals itself; a NaN against a number is beyond any tolerance. Chunks fit the cache, and
-bytes that were mapped from a file are given back to the system once they have been read.
+bytes that were mapped from a file are released once they have been read.
 
 Exact always: equality, which elements are beyond tolerance and how many, the first and the worst of them, the largest
 and the mean |a - b|, NaNs and infinities. Sampled where most of a chunk is beyond: relative size, cosine, percentiles
@@ -26,18 +26,18 @@ _CHUNK = 1 << 18
 _CHUNKS_PER_RELEASE = 32
 # Up to this size, infinities are also counted where both sides are equal; NaNs always are.
 _COUNT_INFINITIES_UP_TO = 1 << 19
-# Of the elements beyond tolerance in a chunk, so many are looked at for percentiles and ULPs.
+# Number of elements beyond tolerance per chunk that are sampled for percentiles and ULPs.
 _SAMPLED = 512
-# ... and only in one of so many chunks, where most elements of each are beyond.
+# Where most elements of a chunk are beyond, only one in this many chunks is sampled.
 _CROWDED_EVERY = 16
-# Where most of a chunk is beyond, one part of so many of one chunk of so many tells direction and relative size.
+# Where most of a chunk is beyond: the fractions of chunk and chunks that give direction and relative size.
 _LIKENESS_PART = 8
 _LIKENESS_EVERY = 4
 
 
 @contextmanager
 def non_finite_numbers() -> Iterator[None]:
-    """For code that meets NaNs and infinities and says what it makes of them: numpy's warnings would say it twice."""
+    """For code that meets NaNs and infinities and says what it makes of them: numpy's warnings would be redundant."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -119,7 +119,7 @@ def _bits(flat: np.ndarray) -> np.ndarray:
 
 
 def _count_equal(total: Measured, values: np.ndarray, mask: Any, start: int) -> None:
-    """Equal chunks still count their NaNs and infinities; the extremes tell that there are none."""
+    """Equal chunks still count their NaNs and infinities; the extremes show whether there are any."""
     if values.size == 0 or (np.isfinite(values.max()) and np.isfinite(values.min())):
         return
     use = ~np.isfinite(values)
@@ -136,7 +136,7 @@ def _count_equal(total: Measured, values: np.ndarray, mask: Any, start: int) -> 
 
 
 class _Scratch:
-    """Room for one chunk's intermediate values, used again and again: allocating costs more than computing."""
+    """Room for one chunk's intermediate values, reused: allocating costs more than computing."""
 
     def __init__(self) -> None:
         self._room: dict[tuple[str, Any], np.ndarray] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# The histogram of |a - b| has one bin a power of two, from 2**-64 (bin 0) on.
+# The histogram of |a - b| has one bin per power of two, from 2**-64 (bin 0) on.
 BINS = 128
 LOWEST_EXPONENT = -64
 
@@ -48,7 +48,7 @@ class Measured:
         return self.dot_ab / norm if norm > 0 else 1.0
 
     def add(self, other: Measured) -> None:
-        """Totals of both; places stay the caller's affair."""
+        """Totals of both; places are left to the caller."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _MAXIMA:

@@ -1,7 +1,7 @@
-"""How far two sides' log probs lie apart, in the numbers that people watch in training.
+"""How much two sides' log probs differ, in the metrics commonly watched in training.
 
-B is taken as the policy that made the data and A as the one that judges it: k1 and k3 KL, the importance ratio's mean
-and tails, the effective sample size, and the ratio of perplexities.
+B is taken as the policy that generated the data and A as the one that scores it: k1 and k3 KL, the importance ratio's
+mean and tails, the effective sample size, and the ratio of perplexities.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def log_prob_mismatch(a: Side, b: Side, step: int) -> dict[str, dict[str, float]
 
 
 def _names_samples(side: Side, step: int) -> bool:
-    """Whether any log probs of a step say whose they are."""
+    """Whether any log probs of a step name their source."""
     if any("logprobs" in record.fields for record in side.records("trajectory", step)):
         return True
     return any(record.samples for kind in _KINDS for record in side.records(kind, step))

@@ -1,4 +1,4 @@
-"""The ways in use to turn rewards into advantages."""
+"""The common ways to compute advantages from rewards."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _of_groups(rule: Callable[[np.ndarray], Any], values: np.ndarray, groups: np
 
 
 def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, slack: float) -> str | None:
-    """By which guard against division by 0 the group's standard deviation was enlarged; None when by no single one.
+    """The guard against division by 0 added to the group's standard deviation; None when no single one fits.
 
-    What a centred reward was divided by tells: a number added to the deviation, or to the variance under the root.
+    The divisor of the centred rewards decides: a number added to the deviation, or to the variance under the root.
     """
     centred = grpo_advantages(rewards, groups, scale_by_std=False)
     told = (np.abs(advantages) > slack) & (np.abs(centred) > slack)

@@ -1,7 +1,7 @@
 """Token ids padded to a rectangle, where no mask says what is padding.
 
-Prompts are padded on their left and responses on their right, so rows are put beside each other at the end of the
-response; what one side has before the other must be a run of one value, its padding.
+Prompts are padded on their left and responses on their right, so rows are aligned at the end of the
+response; extra columns on one side must be a run of one value, its padding.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rldbg.recording import Ragged, Record
 
 
 def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray) -> RowsResult:
-    """Exactly, row by row; rows that are equal as they stand end there."""
+    """Exactly, row by row; rows that are equal as recorded need no alignment."""
     ids_a, ids_b = np.asarray(a.fields["input_ids"]), np.asarray(b.fields["input_ids"])
     result = RowsResult(Measured())
     if ids_a.shape == ids_b.shape and np.array_equal(rows_a, rows_b) and same_bytes(ids_a, ids_b):
         result.measured.compared = ids_a[rows_a].size
         return result
     ends_a, ends_b = _ends(a, rows_a, ids_a.shape[1]), _ends(b, rows_b, ids_b.shape[1])
-    # All rows of a record tell what it pads with, also those that meet another record.
+    # All rows of a record show what it pads with, also those paired with another record.
     pads_a, pads_b = (
         _pad_ids(ids, _ends(record, np.arange(len(ids)), ids.shape[1])) for record, ids in ((a, ids_a), (b, ids_b))
     )

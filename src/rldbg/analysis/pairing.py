@@ -1,4 +1,4 @@
-"""Rows of A's records put beside the rows of B's records that mean the same, whatever file, rank or order they lie in.
+"""Pairs rows of A's records with the matching rows of B's records, whatever file, rank or order they are in.
 
 A block is a run of rows of one record of A and as many rows of one record of B; comparing works on blocks, so that
 equal recordings are compared at the speed of reading them.
@@ -64,7 +64,7 @@ def _ids(records: Sequence[Record]) -> list[SampleId]:
 
 
 def _copies(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[list[Record], list[Record]]]:
-    """Ranks that differ only in tensor, pipeline or context parallelism recorded the same samples: one pair a copy."""
+    """Ranks that differ only in tensor, pipeline or context parallelism have the same samples: one pair per copy."""
     copies_a, copies_b = _by_copy(a), _by_copy(b)
     if not copies_a or not copies_b:
         return [(list(a), list(b))]
@@ -94,7 +94,7 @@ def _pair_rows(
 
 
 def _has_rows(kind: str, *sides: Sequence[Record]) -> bool:
-    """Whether records of this kind have one row a sample."""
+    """Whether records of this kind have one row per sample."""
     if kind in KINDS:
         return KINDS[kind].has_samples and kind != "loss"
     return all(bool(record.samples) for side in sides for record in side)
@@ -182,7 +182,7 @@ def _pair_by_sample(
 
 
 def _in_step(named_a: Sequence[_Named], named_b: Sequence[_Named]) -> bool:
-    """Whether both sides have the same samples in the same order of the same records, as two runs of one setup do."""
+    """Whether both sides have the same samples in the same order of the same records, as two runs of one setup have."""
     if len(named_a) != len(named_b):
         return False
     return all(a.key[2:] == b.key[2:] and ids == others for (a, ids), (b, others) in zip(named_a, named_b, strict=True))
@@ -197,7 +197,7 @@ _Place = tuple[Record, int]
 
 
 def _places(named: Sequence[_Named]) -> dict[tuple[SampleId, int], list[_Place]]:
-    """Where each sample of B lies, by epoch; a sample that occurs twice has two places."""
+    """The place of each sample of B, by epoch; a sample that occurs twice has two places."""
     places: dict[tuple[SampleId, int], list[_Place]] = defaultdict(list)
     for record, ids in named:
         for row, sample in enumerate(ids or ()):
@@ -212,7 +212,7 @@ def _blocks_of(
     places: dict[tuple[SampleId, int], list[_Place]],
     pairing: Pairing,
 ) -> Iterator[Block]:
-    """The rows of one record of A, grouped by the record of B they meet."""
+    """The rows of one record of A, grouped by the record of B they are paired with."""
     meets: dict[RecordKey, tuple[Record, list[int], list[int]]] = {}
     for row, sample in enumerate(ids):
         partner = pairs.to_b.get(sample)
@@ -229,7 +229,7 @@ def _blocks_of(
 
 
 def _pair_by_place(kind: str, step: int, a: Sequence[Record], b: Sequence[Record]) -> Pairing:
-    """Row by row, records with the same (rank, micro, epoch, mini-batch) beside each other."""
+    """Row by row, pairing records with the same (rank, micro, epoch, mini-batch)."""
     pairing = Pairing(kind, step, "place")
     others = {record.key[2:]: record for record in b}
     for record in a:

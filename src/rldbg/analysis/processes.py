@@ -1,6 +1,6 @@
-"""Units done by this process, by several, or by a Ray cluster. The result does not depend on which.
+"""Runs units in this process, in several, or on a Ray cluster. The result does not depend on which.
 
-Other processes open the recordings themselves and get nothing but names: what they send back is small.
+Other processes get only names and open the recordings themselves; their results are small.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARALLEL_FROM_BYTES = 1 << 28
 
 
 class Task(NamedTuple):
-    """Units of one kind and step for one process, with all it needs to do them."""
+    """Units of one kind and step for one process, with all it needs to run them."""
 
     a: Source
     b: Source
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 @non_finite_numbers()
 def run_task(task: Task) -> list[UnitResult]:
-    """What another process does: the units in order."""
+    """The entry point of another process: runs the units in order."""
     worker = UnitWorker(task.a.open(), task.b.open(), task.tolerances)
     return [worker.run(unit) for unit in task.units]
 
@@ -39,7 +39,7 @@ def run_task(task: Task) -> list[UnitResult]:
 def run_units(
     a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, *, jobs: int | None, on_ray: str | None
 ) -> Iterator[UnitResult]:
-    """Results in the order of the units. `jobs` None means as many as the work is worth and the machine has cores."""
+    """Results in the order of the units. `jobs` None chooses by the size of the work and the number of cores."""
     if on_ray is not None:
         return _on_ray(_tasks(a, b, units, tolerances, parts=64), on_ray)
     if jobs is None:
@@ -63,7 +63,7 @@ def _tasks(a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, *, p
 
 
 def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[UnitResult]:
-    # Only large comparisons are worth what loading these costs.
+    # Imported late: only large comparisons need these.
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 

@@ -45,7 +45,7 @@ _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """Where two recordings first part, in causal order."""
+    """Where two recordings first diverge, in causal order."""
 
     stage: Stage
     kind: str
@@ -128,7 +128,7 @@ class FieldResult:
         self.merge(one)
 
     def merge(self, other: FieldResult) -> None:
-        """Adds what another part of the same field found; the first place is the lowest, whoever found it."""
+        """Adds what another part of the same field found; the first place is the lowest, in whatever part it is."""
         self.measured.add(other.measured)
         self.notes |= other.notes
         for cell, (size, count) in other.cells.items():
@@ -181,7 +181,7 @@ class FieldResult:
 
 @dataclass(slots=True)
 class Comparison:
-    """The result: a verdict, the first difference, every field, and what stood in the way."""
+    """The result: a verdict, the first difference, every field, and what could not be compared."""
 
     fields: list[FieldResult]
     findings: list[Finding]
@@ -189,7 +189,7 @@ class Comparison:
     titles: tuple[str, str] = ("A", "B")
     shift: int = 0
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
-    # Only where nothing fits: hypotheses that account for a part of the difference, and so are not its cause.
+    # Only when nothing fits: hypotheses that account for part of the difference, and so are not its cause.
     nearest: list[Explanation] = dataclasses.field(default_factory=list)
     configuration: ConfigurationDifference | None = None
     mismatch: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -214,11 +214,11 @@ class Comparison:
         return "incomplete" if found != "different" and worst(self.findings) is Severity.ERROR else found
 
     def stage_names(self) -> list[str]:
-        """The stages that differ; `config` among them, which decides nothing."""
+        """The stages that differ; including `config`, which does not affect the verdict."""
         return [row["stage"] for row in self.stages() if row["verdict"] == "different"]
 
     def stages(self) -> list[dict[str, Any]]:
-        """One row a stage that was compared, in causal order."""
+        """One row per compared stage, in causal order."""
         rows = [] if self.configuration is None else [self.configuration.to_dict()]
         for stage in Stage:
             results = [result for result in self.fields if result.stage is stage]
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def worst_verdict(verdicts: Iterable[str]) -> FieldVerdict:
-    """The one that counts among several; nothing at all is equal."""
+    """The worst of several verdicts; equal when there are none."""
     seen = set(verdicts)
     return next((verdict for verdict in _BY_SEVERITY if verdict in seen), "equal")
 

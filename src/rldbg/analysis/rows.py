@@ -1,7 +1,7 @@
-"""Per-sample fields of a block: row beside row, token beside token, whatever padding either side has.
+"""Per-sample fields of a block, compared row by row and token by token, whatever padding either side has.
 
 A row's values lie in one run of the field's flat values: all of a ragged row, the response of a padded one, the
-attended part of a padded sequence. Runs are compared from their starts; what one side has beyond must be padding.
+attended part of a padded sequence. Runs are compared from their starts; extra values on one side must be padding.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Runs:
 
 
 class Rows:
-    """The rows of a block and where they count. Masks are worked out once for all fields of a block."""
+    """The rows of a block and where they count. Masks are computed once for all fields of a block."""
 
     def __init__(self, a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndarray) -> None:
         self.a, self.b, self.rows_a, self.rows_b = a, b, rows_a, rows_b
@@ -84,7 +84,7 @@ class Rows:
 
 
 def compare_rows(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult | None:
-    """None when rows have shapes that cannot be put beside each other."""
+    """None when rows have shapes that cannot be compared."""
     a, b, rows_a, rows_b = rows.a, rows.b, rows.rows_a, rows.rows_b
     values_a, values_b = a.fields[name], b.fields[name]
     if not isinstance(values_a, Ragged) and not isinstance(values_b, Ragged):
@@ -116,7 +116,7 @@ def _chosen(array: Array, rows: np.ndarray) -> Array:
 
 
 def _mask_name(record: Record, name: str) -> str | None:
-    """The field that says where `name` counts; where a mask counts is seen from itself."""
+    """The field that says where `name` counts; a mask itself says where it counts."""
     if name in _MASKS:
         return None
     if name in _SEQUENCE_FIELDS and "attention_mask" in record.fields:
@@ -254,7 +254,7 @@ def _compare_runs(a: _Runs, b: _Runs, tolerance: Tolerance) -> RowsResult:
 
 
 def _compare_tails(result: RowsResult, a: _Runs, b: _Runs, common: np.ndarray) -> None:
-    """What one side has beyond the other must be padding: masked out, or zero where nothing says what counts."""
+    """Extra values on one side must be padding: masked out, or zero where nothing says what counts."""
     for runs, is_a in ((a, True), (b, False)):
         for position in np.flatnonzero(runs.lengths > common):
             start, stop = runs.starts[position] + common[position], runs.starts[position] + runs.lengths[position]

@@ -1,7 +1,7 @@
-"""What two runs reported of themselves (RUN/metrics.jsonl): the first step at which their metrics diverge.
+"""Metrics that two runs logged (RUN/metrics.jsonl): the first step at which they diverge.
 
-It covers every step, also those that nobody recorded. It tells when runs part and never why, so it decides nothing and
-warns of nothing: rounding that grows over many steps parts two runs without a fault, too.
+It covers every step, also those that were not recorded. It shows when runs diverge, not why, so it does not affect the
+verdict and is not a warning: accumulated rounding makes two runs diverge without a fault, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rldbg.core import Finding, Severity
 
 # Reported numbers are means over a batch: rounding alone moves them by far less than this in one step.
 _TOLERANCE = Tolerance(atol=1e-6, rtol=1e-3)
-# What stands first can move what stands later.
+# In causal order: earlier ones can change later ones.
 _CAUSES = ("reward", "success", "length", "advantage", "kl", "ratio", "clip", "entropy", "loss", "grad")
 _NAMED = 6
 
@@ -27,7 +27,7 @@ Metrics = Mapping[int, Mapping[str, Any]]
 
 
 def metrics_findings(comparison: Comparison, a: Side, b: Side, steps: Collection[int] | None) -> list[Finding]:
-    """Empty when either recording belongs to no run with metrics, or none of them part; `steps` narrows them."""
+    """Empty when either recording does not belong to a run with metrics, or none diverge; `steps` limits them."""
     if a.recording.run is None or b.recording.run is None:
         return []
     findings: list[Finding] = []

@@ -17,7 +17,7 @@ from rldbg.analysis.side import Side
 from rldbg.core import SampleId, prompt_hash
 from rldbg.recording import IDS_FROM, Record
 
-# Kinds whose records say which tokens a sample has, the most telling first.
+# Kinds whose records say which tokens a sample has, the most informative first.
 _TOKEN_SOURCES = (
     ("trajectory", "tokens"),
     ("prepared_trajectories", "tokens"),
@@ -28,9 +28,9 @@ _TOKEN_SOURCES = (
 
 
 class StepSamples:
-    """The samples of one recording at one step: their tokens and prompts, as far as the recording tells.
+    """The samples of one recording at one step: their tokens and prompts, as far as recorded.
 
-    Nothing is read before it is asked for: where both sides share sample ids, tokens are never looked at.
+    Everything is read on first use: where both sides share sample ids, tokens are never read.
     """
 
     def __init__(self, side: Side, step: int) -> None:
@@ -41,7 +41,7 @@ class StepSamples:
         return cls(side, step)
 
     def _records(self) -> Iterator[tuple[Record, str]]:
-        """The records that say which tokens samples have, of the most telling kind there is."""
+        """The records that say which tokens samples have, of the most informative kind recorded."""
         for kind, name in _TOKEN_SOURCES:
             found = False
             for record in self._side.records(kind, self._step):
@@ -55,7 +55,7 @@ class StepSamples:
     def made_up_ids(self) -> bool:
         """Ids that a layout made from the order of a file say nothing about another file.
 
-        It makes all ids of a kind in one way: one record tells.
+        It makes all ids of a kind in one way: one record is enough to know.
         """
         for kind, _ in _TOKEN_SOURCES:
             first = next((record for record in self._side.records(kind, self._step) if record.samples), None)
@@ -89,7 +89,7 @@ class StepSamples:
 
 
 def hash_of_prompt(tokens: np.ndarray, loss_mask: np.ndarray) -> str:
-    """The hash of what stands before the first trained token."""
+    """The hash of the tokens before the first trained one."""
     trained = np.flatnonzero(loss_mask)
     length = int(trained[0]) if trained.size else len(tokens)
     return prompt_hash(np.asarray(tokens[:length], dtype="<i8").tobytes())
@@ -97,7 +97,7 @@ def hash_of_prompt(tokens: np.ndarray, loss_mask: np.ndarray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplePairs:
-    """How samples of A map to samples of B, by what, and who is left over."""
+    """How samples of A map to samples of B, by what, and which are left over."""
 
     method: str
     to_b: Mapping[SampleId, SampleId]

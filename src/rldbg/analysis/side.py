@@ -1,4 +1,4 @@
-"""One side of a comparison: a recording with its records at hand by kind and step."""
+"""One side of a comparison: a recording with its records by kind and step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rldbg.recording import open as open_recording
 
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from.
 _FOR_RERUN = frozenset({"capsule", "capsule_result"})
-# Kinds that tell which tokens a sample has: asked for again and again while a step is compared.
+# Kinds that tell which tokens a sample has: read repeatedly while a step is compared.
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
-# Small files stay at hand too: hypotheses look at all of a step many times.
+# Small files are cached too: hypotheses read all of a step many times.
 _KEPT_UP_TO_BYTES = 1 << 27
 
 
@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 
 class Side:
-    """A recording, listed once; records are read when their turn comes.
+    """A recording, listed once; records are read lazily.
 
     `shift` is added to its steps: frameworks do not agree whether the first step is 0 or 1.
     """
@@ -69,7 +69,7 @@ class Side:
         return Source(self.recording.title, self.recording.layout.name, self.label, *self._narrowed)
 
     def size_bytes(self, kind: str, step: int) -> int:
-        """What the files of a kind and step hold."""
+        """The size of the files of a kind and step."""
         files = {entry.file: entry.size_bytes for entry in self._entries.get((kind, step), ())}
         return sum(files.values())
 
@@ -87,7 +87,7 @@ class Side:
         return {(entry.epoch, entry.mini_batch) for entry in self._entries.get((kind, step), ())}
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
-        """Unpadded, in the order of their keys, each read when its turn comes; those of the last step are kept if few
+        """Unpadded, in the order of their keys, each read lazily; those of the last step are cached if few
         enough."""
         entries = self._entries.get((kind, step), ())
         read = (self._unpadded(self.recording.read_entry(entry), step) for entry in entries)

@@ -1,5 +1,5 @@
-"""The numbers experts watch, step by step, from any recording: how far engine and trainer are apart, how stale the
-data is, how much of it teaches anything. What a recording cannot tell is left out."""
+"""Training metrics per step, from any recording: how much engine and trainer differ, how stale the data is, how much of
+it has a learning signal. Metrics whose inputs were not recorded are omitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAILS = (0.5, 2.0)
 
 
 def step_metrics(recording: Recording, steps: Iterable[int] | None = None) -> list[Row]:
-    """One row a step; keys are `step` and the metrics known there."""
+    """One row per step; keys are `step` and the metrics known there."""
     side = Side(recording, "A")
     chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
     return [{"step": float(step), **dict(_of_step(side, step))} for step in chosen]
@@ -36,7 +36,7 @@ def _of_step(side: Side, step: int) -> Iterator[tuple[str, float]]:
 
 
 def _mismatch(samples: Sequence[SampleTokens]) -> Iterator[tuple[str, float]]:
-    """The engine's log probs beside the trainer's, over trained tokens."""
+    """The engine's log probs against the trainer's, over trained tokens."""
     rows = [found for sample in samples if (found := _both(sample)) is not None and found[0].size]
     if not rows:
         return
@@ -98,7 +98,7 @@ def _groups(samples: Sequence[SampleTokens]) -> Iterator[tuple[str, float]]:
 
 
 def _responses(samples: Sequence[SampleTokens]) -> Iterator[tuple[str, float]]:
-    """Lengths; a response is truncated when it is as long as any and does not end as the others do."""
+    """Lengths; a response is truncated when it does not end with the token that ends most responses."""
     trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
     ends = [int(sample.tokens[places[-1]]) for sample, places in zip(samples, trained, strict=True) if places.size]
     lengths = [len(sample.tokens) - sample.prompt_length for sample in samples]

@@ -9,7 +9,7 @@ from rldbg.analysis.side import Side
 
 
 def other_numbering(a: Side, b: Side) -> int | None:
-    """What to add to the steps of B so that they mean those of A; None when the numbers agree or nothing tells.
+    """What to add to the steps of B so that they mean those of A; None when the numbers agree or it cannot be known.
 
     The samples decide: the first steps of both sides hold the same sequences, and equal numbers do not.
     """

@@ -1,4 +1,4 @@
-"""The worst samples token by token: what both sides say about each token, for the report's strips."""
+"""The worst samples token by token: both sides' values of each token, for the report's strips."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _value(side: SampleTokens, name: str, position: int) -> float | None:
 
 
 def _values(samples: Sequence[tuple[SampleTokens, SampleTokens]], quantity: str) -> tuple[np.ndarray, np.ndarray]:
-    """The quantity over all trained tokens of each side; lengths of sequences stand for tokens."""
+    """The quantity over all trained tokens of each side; for tokens, the lengths of sequences."""
     sides = []
     for number in (0, 1):
         if quantity == "tokens":

@@ -1,4 +1,4 @@
-"""All that a recording says about the tokens of each sample at one step, on one axis: the position in the sequence.
+"""All recorded values of the tokens of each sample at one step, on one axis: the position in the sequence.
 
 Response-aligned values (column j of [B, R]) belong to the j-th token after the prompt; values of datums are shifted
 by one, because a datum's targets are tokens[1:].
@@ -21,7 +21,7 @@ RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One value a token, from position `start` of the sequence on, and the record they come from."""
+    """One value per token, from position `start` of the sequence on, and the record they come from."""
 
     start: int
     values: np.ndarray

@@ -1,4 +1,4 @@
-"""How far two values may lie apart before they differ: by dtype and by what the value is.
+"""How much two values may differ before they count as different, by dtype and quantity.
 
 An element differs when |a - b| > atol + rtol * max(|a|, |b|). docs/tolerances.md derives the numbers. Integers, masks,
 tokens and text are compared exactly. `scale` tolerances add `scale` times the largest magnitude of the tensor, for sums
@@ -70,7 +70,7 @@ _GRADIENT = _Class(absolute=1, relative=1000, scale=400)
 _PARAMETER = _Class(absolute=16, relative=100)
 _OTHER = _Class(absolute=200, relative=200, scale=20)
 
-# What no forward pass makes: a perturbed parameter leaves it as it is.
+# Not computed by a forward pass: a perturbed parameter does not change it.
 _NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
 Update = tuple[int, int, int]
 
@@ -100,7 +100,7 @@ def passed_on(field: str, roundoff: float) -> Tolerance:
 
 
 class Tolerances:
-    """The tolerance of every field: derived, unless a flag or a file says otherwise."""
+    """The tolerance of every field: derived, unless given by a flag or a file."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Tolerances:
         roundoff = max(_ROUNDOFF.get(dtype_a, 0.0), _ROUNDOFF.get(dtype_b, 0.0))
         if roundoff == 0.0:
             return EXACT
-        # Text formats give back doubles of what was single precision; nothing a trainer records is finer than that.
+        # Text formats return doubles for what was single precision; trainers record nothing finer than that.
         roundoff = max(roundoff, _ROUNDOFF["float32"])
         derived = _CLASSES.get(field, _OTHER).tolerance(roundoff)
         if self._roundoff:

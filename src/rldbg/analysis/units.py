@@ -1,7 +1,7 @@
-"""The work of a comparison in pieces that any process can do: one kind at one step, the records of one rank of A.
+"""The work of a comparison in units that any process can run: one kind at one step, the records of one rank of A.
 
-A piece gives the same result wherever it runs, and pieces are added up in one order: so a comparison over many
-processes, or over a cluster, is the same to the last bit as one in this process.
+A unit gives the same result wherever it runs, and results are added in one order: so a comparison over many
+processes, or over a cluster, is bit-identical to one in this process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UnitResult:
 
 
 def units_of(a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None) -> list[Unit]:
-    """Every piece of work, in the order in which results are added up."""
+    """Every unit, in the order in which results are added."""
     found: list[Unit] = []
     for step in steps:
         for pair in kinds_to_pair(a, b):
@@ -61,7 +61,7 @@ def units_of(a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None
 
 
 class UnitWorker:
-    """Does units one after another; keeps the pairing of the last kind and step, which the ranks of it share."""
+    """Runs units one after another; caches the pairing of the last kind and step, which its ranks share."""
 
     def __init__(self, a: Side, b: Side, tolerances: Tolerances) -> None:
         self._a, self._b, self._tolerances = a, b, tolerances

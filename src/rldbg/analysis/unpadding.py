@@ -5,7 +5,7 @@ tensors. Analysis sees ragged rows without padding: sequences from the first rea
 the first response token on. Records that already have that form pass unchanged.
 
 What is padding is read from `attention_mask` where the record has one. Without it, it is a run of one token id at
-either end of rows, untrained, whose id stands nowhere else in the batch.
+either end of rows, untrained, whose id occurs nowhere else in the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rldbg.recording import KINDS, EncodedArray, Ragged, Record, Shape
 
 SEQUENCE_KINDS = frozenset({"trajectory", "prepared_trajectories"})
 _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
-# What stands on the prompt in a field that was recorded for the response only.
+# The value for prompt positions in a field that was recorded for the response only.
 _ON_PROMPT = {"policy_versions": -1}
 _MASK = "attention_mask"
 
@@ -157,12 +157,12 @@ def _real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:
-    """Padding fills rows up to one width, so its runs differ; what all rows have alike is a mark of their own."""
+    """Padding fills rows up to one width, so its runs differ; what all rows have in common is not padding."""
     return not rows.all() or bool(np.ptp(run) > 0)
 
 
 def _only_at_ends(tokens: np.ndarray, pad: int, leading: np.ndarray, trailing: np.ndarray, trained: np.ndarray) -> bool:
-    """Whether a token id stands nowhere but in the runs at the ends of rows, and as the last trained token of one."""
+    """Whether a token id occurs only in the runs at the ends of rows, and as the last trained token of one."""
     columns = np.arange(tokens.shape[1])
     inside = (columns >= leading[:, None]) & (columns < tokens.shape[1] - trailing[:, None])
     last = tokens.shape[1] - trailing - 1
@@ -178,7 +178,7 @@ def _leading(tokens: np.ndarray) -> np.ndarray:
 
 
 def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
-    """Per-token fields that were recorded for the response only get their place behind the prompt."""
+    """Per-token fields that were recorded for the response only are placed after the prompt."""
     tokens, loss_mask = fields["tokens"], fields["loss_mask"]
     if not np.array_equal(tokens.offsets, loss_mask.offsets):
         return
@@ -202,7 +202,7 @@ def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
 
 
 def _prompt_lengths(loss_mask: Ragged) -> np.ndarray:
-    """How many tokens of each row stand before the first trained one."""
+    """How many tokens of each row come before the first trained one."""
     starts, ends = loss_mask.offsets[:-1], loss_mask.offsets[1:]
     trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
     first: np.ndarray = np.minimum(trained[np.searchsorted(trained, starts)], ends) - starts

@@ -1,7 +1,7 @@
-"""Records without rows of samples, put beside each other: losses, parameters, and tensors of a user's own kinds.
+"""Pairs records without rows of samples: losses, parameters, and tensors of a user's own kinds.
 
-Every record of either side meets at least one of the other, or is named as left over. Copies that only one side has
-(another number of data-parallel ranks) are compared with the copy the other side has.
+Every record of either side is paired with at least one of the other, or reported as left over. Copies that
+only one side has (a different number of data-parallel ranks) are compared with the copy the other side has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rldbg.recording import Record
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of a record of A beside rows of a record of B. Without rows (loss, param) `rows` is None.
+    """Rows of a record of A paired with rows of a record of B. Without rows (loss, param) `rows` is None.
 
     `samples` names A's samples where the record itself does not.
     """
@@ -56,7 +56,7 @@ class Unpaired:
 
 @dataclass(slots=True)
 class Pairing:
-    """All blocks of one kind at one step, how they were found, and what found no partner."""
+    """All blocks of one kind at one step, how they were found, and what has no counterpart."""
 
     kind: str
     step: int
@@ -68,7 +68,7 @@ class Pairing:
 
 
 def pair_losses(kind: str, step: int, a: Sequence[Record], b: Sequence[Record], to_b: Mapping[Any, Any]) -> Pairing:
-    """By the samples of each micro-batch where both sides cut alike, else by mini-batch, else by rank and micro."""
+    """By the samples of each micro-batch where both sides split alike, else by mini-batch, else by rank and micro."""
     pairing = Pairing(kind, step, "samples")
     others = {_content(record, None): record for record in b}
     mine = {_content(record, to_b): record for record in a}
@@ -95,7 +95,7 @@ def _content(record: Record, to_b: Mapping[Any, Any] | None) -> tuple[Any, ...]:
 
 
 def pair_tensors(kind: str, step: int, a: Sequence[Record], b: Sequence[Record]) -> Pairing:
-    """Parameters by name, other tensors by their number; shards are put together where the sides cut differently."""
+    """Parameters by name, other tensors by their number; shards are assembled if they differ in layout."""
     pairing = Pairing(kind, step, "key")
     groups_a, groups_b = _groups(a), _groups(b)
     for key, members in groups_a.items():
@@ -167,7 +167,7 @@ def _are_copies(records: Sequence[Record]) -> bool:
 
 
 def _match(pairing: Pairing, a: Mapping[Any, Record], b: Mapping[Any, Record]) -> None:
-    """Equal keys beside each other; the rest is left over."""
+    """Pairs equal keys; the rest is left over."""
     for key, record in a.items():
         if key in b:
             pairing.blocks.append(Block(record, b[key]))

@@ -1,4 +1,4 @@
-"""What `rldbg compare` shows on a terminal: the first difference, why, and a compact table of all stages."""
+"""The terminal output of `rldbg compare`: the first difference, its explanation, and a table of all stages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +52,7 @@ def _one(result: Comparison) -> Lines:
 
 
 def _nearest(result: Comparison) -> Lines:
-    """What was tried and does not fit: a hint where to look, never a cause."""
+    """Hypotheses that do not fit: hints where to look, not causes."""
     yield "cause unknown: no hypothesis accounts for it"
     for number, item in enumerate(result.nearest):
         yield ("  nearest: " if number == 0 else "           ") + nearest_text(item)
@@ -96,7 +96,7 @@ def _mismatch(result: Comparison) -> Lines:
 
 
 def _configuration(result: Comparison) -> Lines:
-    """Settings that differ: they rank causes and prove nothing."""
+    """Settings that differ: possible causes, not proof."""
     if result.configuration is None or not result.configuration.changes:
         return
     changes = [change for change in result.configuration.changes if not change.name.startswith("command")]

@@ -33,7 +33,7 @@ def heat_level(gap: float, largest: float) -> int:
 
 
 def heat_map(result: FieldResult) -> str:
-    """One row a rank, one column a (step, micro-batch), coloured by the largest |a - b| there."""
+    """One row per rank, one column per (step, micro-batch), coloured by the largest |a - b| there."""
     columns = sorted({(step, micro) for step, _, micro in result.cells})[:96]
     ranks = sorted({rank for _, rank, _ in result.cells})[:128]
     largest = max((size for size, count in result.cells.values() if count), default=0.0)
@@ -60,7 +60,7 @@ def _heat_cell(result: FieldResult, step: int, rank: int, micro: int, largest: f
 
 
 def difference_histogram(result: FieldResult) -> str:
-    """How large the differences beyond tolerance are: one bar a power of two."""
+    """How large the differences beyond tolerance are: one bar per power of two."""
     bins = result.distribution()
     if not bins:
         return ""
@@ -85,7 +85,7 @@ def difference_histogram(result: FieldResult) -> str:
 
 
 def both_sides(strips: Strips) -> str:
-    """The values of one quantity on both sides, over each other."""
+    """The values of one quantity on both sides, overlaid."""
     values = [side[np.isfinite(side)] for side in (strips.values_a, strips.values_b)]
     if any(side.size == 0 for side in values):
         return ""

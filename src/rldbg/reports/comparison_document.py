@@ -1,4 +1,4 @@
-"""The report of the NexRL document (sections 5.3 and 5.4), line by line as it prints it, over a comparison of ours.
+"""A comparison in the report format of the NexRL document, line by line.
 
 Where the document looks at five trajectories, at losses only, and at ranks it was told of, this covers all of them.
 """

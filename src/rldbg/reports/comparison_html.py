@@ -1,4 +1,4 @@
-"""The page: verdict and first difference, stages, why, heat maps, the worst samples token by token, distributions."""
+"""The HTML report: first difference, stages, explanations, heat maps, the worst samples token by token."""
 
 from __future__ import annotations
 

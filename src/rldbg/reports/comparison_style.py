@@ -1,4 +1,4 @@
-"""The report's style sheet and its one small script: light and dark, nothing from elsewhere."""
+"""The report's style sheet and its one small script: light and dark, no external resources."""
 
 STYLE = """
 :root{--bg:#fbfbfd;--card:#fff;--ink:#1c2030;--muted:#6b7285;--line:#e4e7ef;--good:#1a7f4b;--bad:#c4314b;

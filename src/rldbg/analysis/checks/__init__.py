@@ -1,4 +1,4 @@
-"""What must hold in one recording: one small pure function each. Adding one is an entry in its file and a test."""
+"""Invariants of one recording, one small pure function each. To add one, add an entry in its file and a test."""
 
 from rldbg.analysis.checks import batches, learning, log_probs, rollouts
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation

@@ -1,4 +1,4 @@
-"""What a check is: a small pure function over one step of a recording that yields what must hold and does not."""
+"""A check is a small pure function over one step of a recording that yields the violations of an invariant."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An invariant: what must hold, why it may not, and what to do then.
+    """An invariant, the likely cause of a violation, and what to do about it.
 
-    `run` yields (where, evidence) for each violation, or raises NotApplicable when the recording cannot tell.
+    `run` yields (where, evidence) for each violation, or raises NotApplicable when the recording lacks what it needs.
     """
 
     id: str
@@ -51,4 +51,4 @@ class Violation:
 
 
 class NotApplicable(Exception):
-    """The recording does not hold what the check needs; the message says what is missing."""
+    """The recording does not contain what the check needs; the message says what is missing."""

@@ -1,4 +1,4 @@
-"""Checks on how samples are put into batches and passes: masks, padding, positions, who is trained on how often."""
+"""Checks on how samples are batched: masks, padding, positions, how often each sample is trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rldbg.core import SampleId, Severity
 
 
 def _only_drawn_tokens_trained(view: StepView) -> Iterable[Violation]:
-    """Tokens of the prompt or the environment have no policy version; training on them teaches what nobody chose."""
+    """Tokens of the prompt or the environment have no policy version and must not be trained on."""
     seen = False
     for sample in view.samples.values():
         versions = sample.quantities.get("policy_versions")
@@ -71,7 +71,7 @@ def _padding_is_ignored(view: StepView) -> Iterable[Violation]:
 
 
 def _response_mask_follows(view: StepView) -> Iterable[Violation]:
-    """The loss counts the tokens that the trajectory's mask names, and no padding."""
+    """The loss counts the tokens in the trajectory's mask, and no padding."""
     seen = False
     for record in view.side.records("forward_data", view.step):
         if record.key.epoch or "response_mask" not in record.fields:

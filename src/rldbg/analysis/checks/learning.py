@@ -82,11 +82,11 @@ def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
     )
     valid = record.array("effective_valid") != 0 if "effective_valid" in record.fields else np.ones(new.shape, bool)
     expected = np.exp(new - old)
-    # Rounding grows with what is multiplied: a large advantage makes no error of a small one.
+    # Rounding grows with the factors: a small error times a large advantage is still rounding.
     size = np.maximum(np.abs(ratio * advantages), 1.0)
     for title, gap in (
         ("prob_ratio is not exp(log_probs - old_log_probs)", np.abs(ratio - expected) / np.maximum(expected, 1.0)),
-        # A clip only ever makes the loss larger than the free one, and never changes its sign.
+        # A clip can only make the loss larger than the unclipped one, and never changes its sign.
         ("elementwise_loss is below -ratio * advantage", (-ratio * advantages - loss) / size),
         (
             "elementwise_loss does not have the sign of -advantage",
@@ -198,7 +198,7 @@ def _gap(a: Record, b: Record) -> str:
 
 
 def _parameters_move(view: StepView) -> Iterable[Violation]:
-    """Compared with the step before; a parameter that never moves is frozen or gets no gradient."""
+    """Compared with the step before; a parameter that never changes is frozen or gets no gradient."""
     earlier = [step for step in view.side.steps("param") if step < view.step]
     if not earlier:
         raise NotApplicable("no parameters of an earlier step")

@@ -17,9 +17,9 @@ _LOG_PROB_FIELDS = {
     "forward_data": ("log_probs", "ref_log_probs"),
     "is_loss_debug": ("log_probs", "old_log_probs"),
 }
-# Rounding may lift the log prob of a certain token a little above 0.
+# Rounding may raise the log prob of a token with probability 1 slightly above 0.
 _SLACK = 1e-4
-# A token whose two log probs, of the same weights, differ by more is no rounding, whatever the precision of the engine.
+# A larger difference between two log probs of the same weights is not rounding, whatever the engine's precision.
 _MISMATCH_MEAN = 0.05
 _MISMATCH_TOKEN = 3.0
 _ON_POLICY = 1e-3
@@ -46,7 +46,7 @@ def _counting(record: Record, values: np.ndarray) -> np.ndarray:
     if masks and record.array(masks[0]).shape == values.shape:
         counts: np.ndarray = record.array(masks[0]) != 0
         return counts
-    # Without a mask, an exact 0 is taken for padding.
+    # Without a mask, an exact 0 counts as padding.
     unpadded: np.ndarray = values != 0
     return unpadded
 
@@ -130,7 +130,7 @@ def _rollout_matches_trainer(view: StepView) -> Iterable[Violation]:
 
 
 def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
-    """In the first pass over a batch the policy has not moved: its log probs are the old ones."""
+    """In the first pass over a batch the policy has not changed: its log probs are the old ones."""
     seen = False
     worst: tuple[float, str, int] | None = None
     for sample in view.samples.values():

@@ -1,4 +1,4 @@
-"""Checks on what the rollout gave the trainer: masks, groups, lengths, freshness."""
+"""Checks on the rollout's output: masks, groups, lengths, freshness."""
 
 from __future__ import annotations
 

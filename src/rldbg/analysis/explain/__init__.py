@@ -21,7 +21,7 @@ from rldbg.analysis.stages import Stage
 
 Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
-# In this order among hypotheses that fit equally well: what is told by tokens and masks before what is fitted.
+# The order among hypotheses that fit equally well: those decided by tokens and masks before those that are fitted.
 _SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs, ratios, losses, optimizer)
 
 
@@ -31,12 +31,12 @@ _WORTH_SHOWING = 0.05
 
 
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
-    """What can make this the first stage that differs."""
+    """The hypotheses that can make this the first stage that differs."""
     return [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
 
 
 class Reasons(NamedTuple):
-    """The hypotheses that fit, best first; where none does, those that come nearest, which are not the cause."""
+    """The hypotheses that fit, best first; if none does, the closest ones, which are not the cause."""
 
     explanations: list[Explanation]
     nearest: list[Explanation]
@@ -49,12 +49,12 @@ def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batc
 
 
 def ranked(items: Iterable[Explanation]) -> Reasons:
-    """What hypotheses say, sorted into what is reported and what is not."""
+    """Splits explanations into those that fit and those that do not."""
     tried = sorted(items, key=lambda item: -round(item.share, 3))
     fitting = [item for item in tried if item.fits]
     if not fitting:
         return Reasons([], tried[:1] + [item for item in tried[1:_NEAREST_SHOWN] if item.share >= _WORTH_SHOWING])
-    # What only says where the fault lies gives way to what says what it is.
+    # An explanation that names the fault replaces one that only locates it.
     return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
 
 

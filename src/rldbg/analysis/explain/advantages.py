@@ -1,4 +1,4 @@
-"""Hypotheses about advantages: by which rule they follow from rewards, and what became of them afterwards."""
+"""Hypotheses about advantages: by which rule they follow from rewards, and how they were changed afterwards."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def permuted(evidence: Evidence) -> Iterator[Explanation]:
-    """Advantages beside the wrong samples."""
+    """Advantages assigned to the wrong samples."""
     a, b = _per_sample(evidence)
     how = permutation(a, b, _NOISE) if len(a) else None
     how = how or _within_ranks(evidence)
@@ -116,7 +116,7 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _within_ranks(evidence: Evidence) -> str | None:
-    """How each rank that differs has its own samples' advantages in another order; None when one does not."""
+    """How each rank that differs permutes the advantages of its own samples; None when one does not."""
     by_rank: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for one, other in _pairs(evidence):
         a, b = one.trained("advantages"), other.trained("advantages")
@@ -140,7 +140,7 @@ def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
-    """Advantages cut off at a bound."""
+    """Advantages clipped at a bound."""
     a, b = _per_sample(evidence)
     for label, full, cut in (("B", a, b), ("A", b, a)):
         if len(full) > 3 and largest(full - cut) > _NOISE and len(np.unique(np.round(cut, 6))) > 2:

@@ -1,4 +1,4 @@
-"""How a side turns one value a token into one number a pass: told from the numbers, rule by rule.
+"""How a side reduces one value per token to one number per pass, inferred from the numbers rule by rule.
 
 A rule is a statistic of the pass and a factor that is the same in all passes of the step.
 """
@@ -80,7 +80,7 @@ def statistics(values: np.ndarray, mask: np.ndarray, totals: Totals, rank: int) 
 
 
 def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Rule]:
-    """The rules that make the recorded number of every pass of the recorded quantity; the plainest first."""
+    """The rules that give the recorded number of every pass from the recorded quantity; the simplest first."""
     passes = [
         (item, values, mask, number)
         for item in side.micros

@@ -1,4 +1,4 @@
-"""Hypotheses about how samples are put into batches: padding, positions, masks, samples left out or taken twice."""
+"""Hypotheses about how samples are batched: padding, positions, masks, samples omitted or used twice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _attention_faults(side: SideStep) -> Counter[str]:
 
 
 def padding_side(evidence: Evidence) -> Iterator[Explanation]:
-    """The same tokens, with padding elsewhere among them."""
+    """The same tokens, with padding in different places."""
     moved, wheres = 0, ["", ""]
     for pair in _row_pairs(evidence, "batch_inputs"):
         if not all("attention_mask" in row for row in pair) or pair[0]["input_ids"].shape != pair[1]["input_ids"].shape:
@@ -108,7 +108,7 @@ def positions(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def response_masks(evidence: Evidence) -> Iterator[Explanation]:
-    """One side trains on other tokens than the masks of its own trajectories say."""
+    """One side trains on different tokens from those in the masks of its own trajectories."""
     faults = [_mask_faults(side) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, faults, reversed(faults), strict=True):
         for name, text in _MASK_TEXTS.items():
@@ -126,7 +126,7 @@ _MASK_TEXTS = {
 
 
 def _mask_faults(side: SideStep) -> Counter[str]:
-    """How many samples are masked otherwise than their trajectories, by the way they are."""
+    """How many samples have a mask that differs from their trajectory's, by kind of difference."""
     counted: Counter[str] = Counter()
     rows = _inputs(side, "forward_data", None)
     for sample in side.samples.values() if rows else ():

@@ -1,8 +1,8 @@
-"""Tokens drawn in the same context: what two log probs of the same model must have in common there.
+"""Tokens sampled in the same context: what two log probs of the same model must have in common there.
 
 In one context, log p of temperature T is z / T - log Z(T): the difference between two tokens' log probs is exactly
 proportional to 1 / T, and a filter that renormalises (top-k, top-p) adds the same number to all of them. Samples of a
-group share contexts, so both can be told apart without knowing a single logit.
+group share contexts, so the two can be distinguished without knowing a single logit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def within(samples: Iterable[SampleTokens], first: str, second: str) -> Draws:
 
 
 def between(pairs: Iterable[Pair], quantity: str) -> Draws:
-    """One quantity of both sides where both drew the same token in the same context, in whatever sample."""
+    """One quantity of both sides where both sampled the same token in the same context, in any sample."""
     sides: tuple[dict[bytes, dict[int, float]], ...] = (defaultdict(dict), defaultdict(dict))
     for pair in pairs:
         for sample, table in zip(pair, sides, strict=True):
@@ -68,7 +68,7 @@ def between(pairs: Iterable[Pair], quantity: str) -> Draws:
 
 
 def _drawn(sample: SampleTokens, position: int) -> bool:
-    """Whether the policy chose the token; what the environment said has no version."""
+    """Whether the policy sampled the token; environment tokens have no version."""
     versions = sample.quantities.get("policy_versions")
     return versions is None or int(versions.values[position - versions.start]) >= 0
 
@@ -93,7 +93,7 @@ def fit_temperature(draws: Draws) -> TemperatureFit:
 
 
 def softmax_of_probabilities(draws: Draws) -> tuple[np.ndarray, np.ndarray]:
-    """Differences between tokens of a context in the second quantity, before and after taking off those of the
+    """Differences between tokens of a context in the second quantity, before and after subtracting those of the
     first one's probabilities: probabilities that were normalised as if they were logits leave nothing."""
     before, after = [], []
     for drawn in draws.values():

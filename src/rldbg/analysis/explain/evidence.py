@@ -22,8 +22,8 @@ Pair = tuple[SampleTokens, SampleTokens]
 class Explanation:
     """A hypothesis with its parameters applied to a difference: `residual` is what is left of it.
 
-    `noise` is what rounding alone may leave: up to that the hypothesis fits and accounts for the difference, beyond it
-    the hypothesis is at best near. `share` is how much of the difference it accounts for.
+    `noise` is what rounding alone may leave: up to that the hypothesis fits and accounts for the difference; beyond it
+    the hypothesis is at best close. `share` is how much of the difference it accounts for.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Explanation:
 
 
 class Evidence:
-    """Both sides at the optimizer step at which they first differ. Everything is read when first asked for."""
+    """Both sides at the optimizer step at which they first differ. Everything is read on first use."""
 
     def __init__(self, a: Side, b: Side, step: int, epoch: int = 0, mini_batch: int = 0) -> None:
         self.step = step
@@ -80,7 +80,7 @@ class Evidence:
 
     @cached_property
     def now(self) -> list[Pair]:
-        """The same at the optimizer step in question; per-token quantities only of the samples it trains on."""
+        """The same at this optimizer step; per-token quantities only of the samples it trains on."""
         a, b = self.a.samples_at(self.update), self.b.samples_at(self.update)
         return [(a[one], b[other]) for one, other in self._partners]
 
@@ -124,7 +124,7 @@ def applied(
 
 
 def for_samples(id: str, text: str, matching: int, differing: int, parameters: dict[str, Any]) -> Explanation:
-    """A rule that `matching` of the samples that differ obey; it fits when all of them do."""
+    """A rule that holds for `matching` of the samples that differ; it fits when it holds for all of them."""
     missed = differing - matching
     return Explanation(id, text, float(missed), 0.0, parameters, matching / differing if differing else 0.0)
 
@@ -138,11 +138,11 @@ def largest(values: np.ndarray) -> float:
 
 
 def fit_factor(x: np.ndarray, y: np.ndarray) -> float:
-    """The k that makes k * x nearest to y."""
+    """The k that brings k * x closest to y."""
     norm = float(x @ x)
     return float(x @ y) / norm if norm > 0 else 0.0
 
 
 def agree(a: np.ndarray | None, b: np.ndarray | None, noise: float) -> bool:
-    """Whether two arrays are there, of one shape, and nowhere further apart than noise."""
+    """Whether both arrays exist, have the same shape, and differ nowhere by more than noise."""
     return a is not None and b is not None and a.shape == b.shape and largest(a - b) <= noise

@@ -1,4 +1,4 @@
-"""Hypotheses about log probs and entropy: shifted, filled, rounded, of another temperature, sample or model."""
+"""Hypotheses about log probs and entropy: shifted, filled, rounded, of a different temperature, sample or model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 
 def differs(evidence: Evidence, quantity: str) -> bool:
-    """Whether a quantity is there on both sides and apart by more than noise."""
+    """Whether both sides have a quantity and it differs by more than noise."""
     found = evidence.tokens(quantity)
     return found is not None and largest(found[0] - found[1]) > _NOISE
 
 
 def shifted(quantity: str) -> Hypothesis:
-    """One side's values stand one token too early or too late."""
+    """One side's values are one token too early or too late."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         if not differs(evidence, quantity):
@@ -99,14 +99,14 @@ def round_to(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
 
 
 def temperature(quantity: str) -> Hypothesis:
-    """Log probs of logits divided by another temperature."""
+    """Log probs of logits divided by a different temperature."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         if not differs(evidence, quantity):
             return
         found = evidence.tokens(quantity)
         if found is not None and largest(found[1] - fit_factor(*found) * found[0]) <= 5 * _NOISE:
-            return  # another unit, not another distribution
+            return  # a different unit, not a different distribution
         fit = contexts.fit_temperature(contexts.between(evidence.now, quantity))
         if fit.fits and abs(fit.factor - 1) > 0.01:
             # The factor is A's inverse temperature in units of B's.
@@ -149,7 +149,7 @@ def _by_entropy(evidence: Evidence, quantity: str) -> Iterator[Explanation]:
 
 
 def softmax_twice(quantity: str) -> Hypothesis:
-    """One side's log probs are those of probabilities taken for logits."""
+    """One side's log probs treat probabilities as logits."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         if not differs(evidence, quantity):
@@ -199,7 +199,7 @@ def offset(quantity: str) -> Hypothesis:
 
 
 def bounded(quantity: str) -> Hypothesis:
-    """One side's values are cut off at a bound."""
+    """One side's values are clipped at a bound."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         found = evidence.tokens(quantity)
@@ -218,7 +218,7 @@ def bounded(quantity: str) -> Hypothesis:
 
 
 def permuted(quantity: str) -> Hypothesis:
-    """Values beside the wrong samples."""
+    """Values assigned to the wrong samples."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         a, b = [], []
@@ -236,7 +236,7 @@ def permuted(quantity: str) -> Hypothesis:
 
 
 def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
-    """One side's values are another quantity of its own, which they are not on the other side."""
+    """One side's values equal another of its own quantities, and the other side's do not."""
 
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         same = [_same(side, quantity, source, (0, 0)) for _, side in evidence.sides]
@@ -271,12 +271,12 @@ def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
-    """The loss takes the log probs of its own pass for the old ones, on one side only."""
+    """The loss uses the log probs of its own pass as the old ones, on one side only."""
     same = []
     for _, side in evidence.sides:
         gaps = [_masked_gap(item, "is_loss_debug", "log_probs", "old_log_probs") for item in side.micros]
         known = [gap for gap in gaps if gap is not None]
-        # With one optimizer step a step the ratio is 1 by right.
+        # With one optimizer step per step the ratio is 1 without a fault.
         several = len({item.update for item in side.micros}) > 1
         same.append(max(known) <= _NOISE if known and several else None)
     for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):

@@ -1,4 +1,4 @@
-"""Hypotheses about the loss. What each side does is told from its own numbers, in all passes of the step; then the
+"""Hypotheses about the loss. What each side does is inferred from its own numbers, in all passes of the step; then the
 two are compared. So a rule is found even where both sides give the same number, as the KL term of a first pass does."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def entropy_aggregation(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def coefficients(evidence: Evidence) -> Iterator[Explanation]:
-    """The loss is its parts with other weights."""
+    """The loss weights its terms differently."""
     in_a, in_b = _weights(evidence.a), _weights(evidence.b)
     if in_a is None or in_b is None:
         return
@@ -58,7 +58,7 @@ def _noise(evidence: Evidence) -> float:
 
 
 def _weights(side: SideStep) -> tuple[dict[str, float], float] | None:
-    """The weight of each part in the loss, when one set of weights fits all passes; and what is left."""
+    """The weight of each term in the loss, when one set of weights fits all passes, and the residual."""
     rows = []
     for item in side.micros:
         parts = [item.number("loss", name) for name in ("loss", "pg_loss", "entropy_loss", "kl_loss")]
@@ -79,7 +79,7 @@ def _weights(side: SideStep) -> tuple[dict[str, float], float] | None:
 
 
 def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
-    """The KL term is estimated by other formulas."""
+    """The KL term is estimated by different formulas."""
     found = [_estimators(side) for _, side in evidence.sides]
     if found[0] and found[1] and not set(found[0]) & set(found[1]):
         a, b = found[0][0], found[1][0]
@@ -119,7 +119,7 @@ _FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def clipping(evidence: Evidence) -> Iterator[Explanation]:
-    """The bounds at which each side's clip decided the loss of tokens."""
+    """The bounds at which each side's clip determined the loss of tokens."""
     sides = [_Clip.read(side) for _, side in evidence.sides]
     if sides[0] is None or sides[1] is None:
         return
@@ -182,9 +182,9 @@ class _Clip:
         return cls(ratio, used, positive)
 
     def bound(self, name: str) -> float | None:
-        """The one value the clip used; None when it never decided, or not by one value."""
+        """The single value the clip used; None when it never applied, or applied at several values."""
         values = self._used[self._chosen[name]]
-        # A loss that no ratio but 1 ever enters is none that clips.
+        # A loss that uses a ratio of 1 for every token shows no clip.
         if not (self._untouched & (np.abs(self._ratio - 1) > 1e-3)).any():
             return None
         if values.size == 0 or float(values.max() - values.min()) > 1e-3 * float(values.max()):
@@ -198,7 +198,7 @@ class _Clip:
 
 
 def surrogate(evidence: Evidence) -> Iterator[Explanation]:
-    """What is multiplied with the advantage is not the ratio on one side."""
+    """On one side the advantage is not multiplied by the ratio."""
     forms = [_form(side) for _, side in evidence.sides]
     if forms[0] is not None and forms[1] is not None and forms[0] != forms[1]:
         text = f"a token's loss is {forms[0]} in A and {forms[1]} in B"

@@ -1,4 +1,4 @@
-"""Which optimizer a side has: AdamW repeated from its recorded gradients, until it gives its recorded parameters.
+"""Which optimizer a side uses: candidates are replayed on its recorded gradients to match its recorded parameters.
 
 The gradients of every optimizer step from the first one on are needed, and the parameters after two of them.
 """
@@ -30,7 +30,7 @@ _FIT = 2e-3
 
 
 class Rule(NamedTuple):
-    """What turns gradients into a direction; `restarts` when its moments begin anew with every step of the run."""
+    """What turns gradients into a direction; `restarts` when its moments are reset at every step of the run."""
 
     kind: str
     clip: float | None
@@ -84,7 +84,7 @@ def _history(side: SideStep) -> _History | None:
 
 
 def identify(side: SideStep) -> list[Optimizer]:
-    """The optimizers that fit and fit alike, the plainer ones first; none when nothing does."""
+    """The optimizers that fit equally well, the simpler ones first; empty when nothing fits."""
     history = _history(side)
     if history is None:
         return []
@@ -141,7 +141,7 @@ def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: 
 
 
 def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """The factors of x and y that bring their sum nearest to the target; y's is 0 where it is none of its own."""
+    """The factors of x and y that bring their sum closest to the target; y's is 0 when y is a multiple of x."""
     xx, xy, yy = float(x @ x), float(x @ y), float(y @ y)
     xt, yt = float(x @ target), float(y @ target)
     determinant = xx * yy - xy * xy
@@ -153,7 +153,7 @@ def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[floa
 def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     """The two sides' optimizers differ in one of their numbers."""
     # A clip and an epsilon ten times as large are one optimizer where all gradients are clipped: of those that fit
-    # alike, the two that have most in common.
+    # equally well, take the two that have most in common.
     in_a, in_b = identify(evidence.a), identify(evidence.b)
     pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
     if not pairs:

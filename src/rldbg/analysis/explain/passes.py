@@ -1,4 +1,4 @@
-"""One side of a comparison at one step, pass by pass: what hypotheses tell a side's rules from."""
+"""One side of a comparison at one step, pass by pass: what hypotheses infer a side's rules from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that stand beside the wrong samples."""
+"""Rows assigned to the wrong samples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rldbg.analysis.explain.evidence import largest
 
 
 def permutation(a: np.ndarray, b: np.ndarray, noise: float) -> str | None:
-    """How B's values of the samples are A's in another order; None when they are not.
+    """How B's values of the samples are A's in a different order; None when they are not.
 
-    A rotation or reversal is told by itself; any other order only where values are different enough to prove it.
+    A rotation or reversal is recognised by itself; any other order only where values differ enough to prove it.
     """
     if len(a) < 4 or largest(a - b) <= noise or largest(np.sort(a) - np.sort(b)) > noise:
         return None

@@ -1,4 +1,4 @@
-"""Hypotheses about the importance ratio: what each side's ratio is made of, told from its own log probs."""
+"""Hypotheses about the importance ratio: how each side's ratio is computed, inferred from its own log probs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _pass(side: SideStep, item: MicroPass) -> _Parts | None:
 
 
 def _of_rollout(side: SideStep, item: MicroPass, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The rollout's log probs of a pass's samples, where the response tokens stand."""
+    """The rollout's log probs of a pass's samples, aligned with the response tokens."""
     found = np.zeros(shape)
     samples = item.records["is_loss_debug"].samples
     if len(samples) != shape[0]:

@@ -42,7 +42,7 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
         groups = np.unique([pair[right].sample.group_id for pair in known], return_inverse=True)[1]
         if len(raw) < 3 or not np.isfinite([raw, made]).all() or not np.any(made) or largest(raw - made) == 0:
             continue
-        # One factor and one offset for all of them is told as that.
+        # One factor and one offset for all of them is reported as such.
         if largest(raw - raw[0]) > 0 and largest(made - np.polyval(np.polyfit(raw, made, 1), raw)) <= 1e-6:
             continue
         for rule, expected in normalisations(raw, groups):
@@ -54,7 +54,7 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
-    """Rewards cut off at a bound."""
+    """Rewards clipped at a bound."""
     a, b = _rewards(evidence)
     for label, full, cut in (("B", a, b), ("A", b, a)):
         if full.size and largest(full - cut) > 0 and len(np.unique(cut)) > 1:
@@ -65,7 +65,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def rounded(evidence: Evidence) -> Iterator[Explanation]:
-    """Rewards turned into whole numbers."""
+    """Rewards converted to integers."""
     a, b = _rewards(evidence)
     for label, full, whole in (("B", a, b), ("A", b, a)):
         for how, rule in (("truncated to", np.trunc), ("rounded to", np.round)):
@@ -75,7 +75,7 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
-    """The rewards differ by so much a token."""
+    """The rewards differ by a fixed amount per token."""
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
     gap = np.asarray([(b.reward or 0.0) - (a.reward or 0.0) for a, b in known])
     for what, counts in (
@@ -93,7 +93,7 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def of_group(evidence: Evidence) -> Iterator[Explanation]:
-    """Some samples have a reward of their whole group."""
+    """Some samples have a statistic of their group's rewards as their reward."""
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
     for index, label in ((0, "B"), (1, "A")):
         groups: dict[str, list[float]] = {}
@@ -111,7 +111,7 @@ def of_group(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def lost(evidence: Evidence) -> Iterator[Explanation]:
-    """Some samples have one fixed reward on one side whatever the other says."""
+    """Some samples have one fixed reward on one side, whatever the other side has."""
     a, b = _rewards(evidence)
     for label, full, holed in (("B", a, b), ("A", b, a)):
         apart = full != holed
@@ -128,7 +128,7 @@ def lost(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def permuted(evidence: Evidence) -> Iterator[Explanation]:
-    """Rewards beside the wrong samples."""
+    """Rewards assigned to the wrong samples."""
     a, b = _rewards(evidence)
     how = permutation(a, b, 1e-6) if a.size else None
     if how is not None:

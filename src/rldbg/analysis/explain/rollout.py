@@ -1,4 +1,4 @@
-"""Hypotheses about how the rollout drew its tokens: seeds, weights, temperature, filters, limits."""
+"""Hypotheses about how the rollout sampled its tokens: seeds, weights, temperature, filters, limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ROUNDED = 16 * 2.0**-8
 
 
 def trainer_name(side: SideStep) -> str | None:
-    """The quantity in which the trainer says what it thinks of the rollout's tokens before any update."""
+    """The quantity with the trainer's own log probs of the rollout's tokens before any update."""
     gaps = _gap(side, "old_log_probs")
-    # Old log probs that are the rollout's own say nothing of the trainer.
+    # Old log probs copied from the rollout say nothing about the trainer.
     if gaps is not None and largest(gaps) > 0:
         return "old_log_probs"
     return "log_probs" if _gap(side, "log_probs") is not None else None
@@ -100,12 +100,12 @@ def temperature(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def sampling_filter(evidence: Evidence) -> Iterator[Explanation]:
-    """One rollout's log probs are renormalised over fewer tokens: the same amount too high for all of a context."""
+    """One rollout's log probs are renormalised over fewer tokens: too high by one amount per context."""
     filtered = []
     for _, side in evidence.sides:
         name = trainer_name(side)
         samples = _untouched(side, name) if name else []
-        # A log prob of exactly 0 is one that is missing, not one that a filter lifted.
+        # A log prob of exactly 0 is a missing one, not one raised by a filter.
         parts = list(contexts.offsets(contexts.within(samples, "rollout_log_probs", name or ""), skip_zeros=True))
         filtered.append(_is_filtered(parts) if parts else None)
     for (label, _), mine, other in zip(evidence.sides, filtered, reversed(filtered), strict=True):
@@ -155,7 +155,7 @@ def mismatch(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def greedy(evidence: Evidence) -> Iterator[Explanation]:
-    """One side never drew a token where the other drew a likelier one in the same context."""
+    """One side never sampled a token where the other sampled a more likely one in the same context."""
     for label, right, wrong in evidence.directions:
         sides = (evidence.a, evidence.b)
         if not _only_copies(sides[wrong]) or _only_copies(sides[right]):
@@ -197,7 +197,7 @@ def _only_copies(side: SideStep) -> bool:
 
 
 def seed(evidence: Evidence) -> Iterator[Explanation]:
-    """The same distribution and other draws from it."""
+    """Different tokens sampled from the same distribution."""
     differ = sum(_parts_by_a_draw(a, b) for a, b in evidence.samples)
     if differ < 2:
         return
@@ -216,7 +216,7 @@ def seed(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _parts_by_a_draw(a: SampleTokens, b: SampleTokens) -> bool:
-    """Whether two samples first differ in a token that both drew, with a probability of its own on each side."""
+    """Whether two samples first differ in a token that both sampled, with a recorded probability on each side."""
     place = common_prefix(a.tokens, b.tokens)
     values = [sample.quantities.get("rollout_log_probs") for sample in (a, b)]
     if place >= min(len(a.tokens), len(b.tokens)) or values[0] is None or values[1] is None:
@@ -226,7 +226,7 @@ def _parts_by_a_draw(a: SampleTokens, b: SampleTokens) -> bool:
 
 
 def other_start(evidence: Evidence) -> Iterator[Explanation]:
-    """Parameters of the same shape and size that have nothing to do with each other: initialised by another seed."""
+    """Parameters of the same shape and size that are unrelated: initialised with a different seed."""
     first = [side.updates("param") for _, side in evidence.sides]
     if not first[0] or not first[1]:
         return

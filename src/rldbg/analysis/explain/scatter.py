@@ -1,4 +1,4 @@
-"""Two passes of the same weights over the same tokens that disagree without a rule: rounding, or noise."""
+"""Two passes of the same weights over the same tokens that disagree unsystematically: rounding, or noise."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Gaps = dict[tuple[bytes, int], list[float]]
 
 
 def scatter(evidence: Evidence) -> Iterator[Explanation]:
-    """On one side only, old log probs and those of the first training pass lie around each other without bias.
+    """On one side only, old log probs and those of the first training pass scatter around each other without bias.
 
     Rounding does the same whenever the same token follows the same context; noise does not. Without tokens that occur
-    twice nothing is said.
+    twice nothing is reported.
     """
     found = [_between_passes(side) for _, side in evidence.sides]
     gaps = [np.asarray([gap for same in one.values() for gap in same]) for one in found]

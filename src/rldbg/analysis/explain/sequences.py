@@ -1,4 +1,4 @@
-"""Hypotheses about the tokens and masks a rollout hands over: changed, cut, or masked otherwise after drawing."""
+"""Hypotheses about the tokens and masks of a rollout: changed, cut, or masked differently after sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _prompt(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> boo
 
 
 def _any_drawn(sample: SampleTokens, places: np.ndarray) -> bool:
-    """Whether the policy chose any of these tokens, as far as recorded."""
+    """Whether the policy sampled any of these tokens, as far as recorded."""
     versions = sample.quantities.get("policy_versions")
     return versions is not None and bool((versions.values[places - versions.start] >= 0).any())
 
@@ -74,7 +74,7 @@ _MASK_FAULTS: tuple[tuple[str, _MaskFault, str], ...] = (
 
 
 def masks(evidence: Evidence) -> Iterator[Explanation]:
-    """Equal tokens, other masks: where do they differ?"""
+    """Equal tokens, different masks: where do they differ?"""
     for label, right, wrong in evidence.directions:
         changed = [
             (pair[right], pair[wrong], np.flatnonzero((pair[0].loss_mask != 0) != (pair[1].loss_mask != 0)))
@@ -92,7 +92,7 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
-    """The same samples were given other prompts."""
+    """The same samples have different prompts."""
     prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in evidence.samples]
     changed = [(a, b) for a, b in prompts if not np.array_equal(a, b)]
     if not changed or any(np.array_equal(a.tokens, b.tokens) for a, b in evidence.samples):
@@ -113,7 +113,7 @@ def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def retokenised(evidence: Evidence) -> Iterator[Explanation]:
-    """Other tokens beside the log probs of the same draws: tokens were made anew from text after sampling."""
+    """Different tokens with the log probs of the same samples: the text was tokenised again after sampling."""
     changed, residual = 0, 0.0
     for a, b in evidence.samples:
         if np.array_equal(a.tokens, b.tokens):

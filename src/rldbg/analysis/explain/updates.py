@@ -22,7 +22,7 @@ def _shared(a: Tensors, b: Tensors) -> list[tuple[str, int]]:
 
 
 def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
-    """The ranks of one side have gradients of their own, which add up to the other side's."""
+    """The ranks of one side have different gradients, which add up to the other side's."""
     gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
     for label, right, wrong in evidence.directions:
         whole, parts = gradients[right], gradients[wrong]
@@ -45,7 +45,7 @@ def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def carried_over(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's gradient is the other's plus a part of the one before."""
+    """One side's gradient is the other's plus a multiple of the previous one."""
     now = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
     keys = [key for key in _shared(*now) if key[1] == 0]
     for label, right, wrong in evidence.directions:
@@ -84,12 +84,12 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
-    """Every element of one side's gradients is cut off at one bound."""
+    """Every element of one side's gradients is clipped at one bound."""
     a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
     keys = _shared(a, b)
     for label, full, cut in (("B", _flat(a, keys), _flat(b, keys)), ("A", _flat(b, keys), _flat(a, keys))):
         bound = largest(cut)
-        # A bound is one that several elements are at.
+        # Several elements must be at a bound for it to be one.
         if cut.size and 0 < bound < np.inf and np.count_nonzero(np.abs(cut) >= bound * (1 - 1e-6)) > 2:
             text = f"each element of {label}'s gradients is clipped to {bound:.6g}"
             facts = {"side": label, "bound": bound}
@@ -97,7 +97,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
-    """Every tensor's gradient is the other side's times a number of its own."""
+    """Every tensor's gradient is the other side's times its own factor."""
     a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
     keys = [key for key in _shared(a, b) if key[1] == 0 and a[key].size > 3 and largest(a[key]) > 0]
     factors = {key: fit_factor(a[key].ravel(), b[key].ravel()) for key in keys}
@@ -174,7 +174,7 @@ def _odd_ranks(tensors: Tensors) -> list[int]:
 
 
 def frozen(evidence: Evidence) -> Iterator[Explanation]:
-    """Parameters that never move on one side and do on the other."""
+    """Parameters that never change on one side and do on the other."""
     still = [_still(side) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, still, reversed(still), strict=True):
         if mine is None or other is None:
@@ -187,7 +187,7 @@ def frozen(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _still(side: SideStep) -> tuple[set[str], set[str]] | None:
-    """The names of parameters that stay as they are from the first to the last optimizer step, and of the others."""
+    """The names of parameters that do not change from the first to the last optimizer step, and of the others."""
     places = side.updates("param")
     if len(places) < 2:
         return None

@@ -1,6 +1,6 @@
 """A comparison judged again where upstream differences may explain it.
 
-What differs before any gradient or parameter does is a difference of its own. After that, gradients are judged by the
+What differs before any gradient or parameter does is a real difference. After that, gradients are judged by the
 size of the terms they sum, parameters by the optimizer's sensitivity to the recorded gradients, and all that a forward
 pass computes by the parameters it started from.
 """
@@ -71,7 +71,7 @@ def judge_with_noise(
 
 
 def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
-    """Before the first update no parameter differs: what does then has no excuse, unless it is a sum or an update."""
+    """Before the first update no parameter differs: a difference then is real, unless it is in a sum or an update."""
     updates = [
         (step, *update)
         for kind in (GRADIENT, PARAMETER)

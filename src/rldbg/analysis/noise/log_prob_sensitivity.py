@@ -1,8 +1,8 @@
 """How far log probs move when parameters do, measured on the training itself.
 
-The log probs of a sample are recorded from several states of the parameters: before the step, and in each epoch. What
-its own updates did to them says what a perturbation of the parameters may do: with S the largest |change of a log prob|
-per length of the parameters' way, parameters that lie d apart may move a log prob by S * d. Updates go where log probs
+The log probs of a sample are recorded from several states of the parameters: before the step, and in each epoch. The
+change by its own updates bounds what a perturbation of the parameters may do: with S the largest |change of a log prob|
+per length of the parameters' way, parameters at a distance d may change a log prob by S * d. Updates go where log probs
 change most, so S is large for a perturbation that chooses no direction; _MARGIN is for the few ways it is measured on.
 """
 
@@ -27,7 +27,7 @@ _Way = tuple[Update, Update]
 
 
 def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -> float | None:
-    """Change of a log prob per distance of the parameters, the smaller of both sides'; None where nothing tells."""
+    """Change of a log prob per distance of the parameters, the smaller of both sides'; None if it cannot be known."""
     states = sorted({update for history in histories for update in history.parameters})
     found = [_of_side(side, number, states, histories) for number, side in enumerate((a, b))]
     return None if None in found else _MARGIN * min(value for value in found if value is not None)

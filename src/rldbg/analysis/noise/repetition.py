@@ -1,4 +1,4 @@
-"""A clean repetition of A as the yardstick: what lies apart no further, and no more often, than it does is noise.
+"""A clean repetition of A as the reference: differences no larger, and no more frequent, than its own are noise.
 
 Compared are distributions of |a - b| over the elements beyond tolerance, because noise has tails: the largest of them
 alone would excuse a bug that moves everything by less. Elements of twice a size may be as many as the repetition has of
@@ -27,7 +27,7 @@ def judge_by_repetitions(
     tolerances: Tolerances,
     result: UnitResult,
 ) -> None:
-    """Takes the difference from fields that differ as A and its repetitions do, update by update."""
+    """Marks fields as noise that differ as A and its repetitions do, update by update."""
     suspects = {key for key, field in result.fields.items() if field.first is not None}
     fresh = UnitResult()
     worker = UnitWorker(a, b, tolerances)

@@ -1,4 +1,4 @@
-"""How far an optimizer may carry two gradients apart: a bound per element, carried over the updates of one tensor.
+"""How much an optimizer may amplify a gradient difference: a bound per element over the updates of one tensor.
 
 Every optimizer in use moves an element by rate * m / (s + eps), with m a weighted mean and s a root mean square of its
 gradients (Adam, AdamW), or by rate * m (SGD). Gradients that differ by at most d move m by at most d and, by the
@@ -18,7 +18,7 @@ class OptimizerSensitivity:
     """One tensor of both sides, update after update."""
 
     def __init__(self) -> None:
-        # The largest gradient difference so far: moments carry it on.
+        # The largest gradient difference so far: moments keep it.
         self._difference: np.ndarray | None = None
         self._sums: list[np.ndarray] = []
         self._recent: list[np.ndarray] = []

@@ -24,9 +24,9 @@ GRADIENT, PARAMETER = "gradient", "param"
 class ParameterUpdate:
     """A parameter after one optimizer step.
 
-    `allowance` is how far each element may lie apart for what was seen of its gradients, `weight` how much the tensor
+    `allowance` is how much each element may differ given its recorded gradients, `weight` how much the tensor
     counts for the loss: the root mean square of its gradients, 1 where none was recorded. An element whose gradient
-    vanishes in the sum over tokens still moves single tokens, so elements of a tensor count alike.
+    vanishes in the sum over tokens still affects single tokens, so elements of a tensor count alike.
     """
 
     update: Update
@@ -102,7 +102,7 @@ class TensorHistory:
 def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
     """What a whole step of the optimizer is in each update: the largest movement of any element of any tensor.
 
-    The side that moves less decides, so that one whose steps are too large allows itself nothing. Tensors whose
+    The side that moves less decides, so that a side whose steps are too large gains no allowance. Tensors whose
     gradients are all rounding move by chance, so no tensor is judged by its own movement. Parameters are recorded after
     an update only: the first one is taken to move as far as the furthest of the others.
     """
