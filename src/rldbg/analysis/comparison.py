@@ -42,7 +42,8 @@ def compare(
     `shift` is added to the steps of B; without one, recordings that number the same steps differently are refused.
     `jobs` processes share the work, None for a number chosen by size: they import the caller's main module again, so
     more than one needs an `if __name__ == "__main__"` guard there. `on_ray` names a Ray cluster that runs the
-    comparison instead ("auto" for this machine's). `repetitions` are clean runs that should equal A: their differences from it are the noise.
+    comparison instead ("auto" for this machine's). `repetitions` are clean runs that should equal A: their
+    differences from it are the noise.
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0)

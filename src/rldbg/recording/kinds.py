@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """How many records of a kind one step makes: one in all, one a rank, or one a rank and micro-batch."""
+    """How many records of a kind one step makes: one in total, one per rank, or one per rank and micro-batch."""
 
     STEP = "step"
     RANK = "rank"

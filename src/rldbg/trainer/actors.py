@@ -27,7 +27,7 @@ _CLOSE_S = 60.0
 
 
 class PolicyActor(PolicyWorker):
-    """A rank of the policy in a process of its own."""
+    """A rank of the policy in its own process."""
 
     def host(self) -> str:
         import ray
@@ -36,7 +36,7 @@ class PolicyActor(PolicyWorker):
 
 
 class RolloutActor:
-    """A rollout worker in a process of its own."""
+    """A rollout worker in its own process."""
 
     def __init__(self, *, recipe: Recipe, number: int) -> None:
         self._recipe = recipe
@@ -57,7 +57,7 @@ class Sampling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActorSampling:
-    """An inference server that is an actor; its loss is told by its name."""
+    """An inference server that is an actor; errors about a lost one use its name."""
 
     name: str
     actor: Any
@@ -91,7 +91,7 @@ class RayPolicy:
         }
 
     def start(self, checkpoint: Path | None = None) -> dict[str, Any]:
-        """Brings the ranks together; what rank 0 says of its start."""
+        """Connects the ranks; returns what rank 0 reports about its start."""
         first = self._actors["policy/0"]
         host = self._cluster.results({"policy/0": first.host.remote()})["policy/0"]
         port = self._cluster.results({"policy/0": first.listen.remote(host)})["policy/0"]
@@ -114,7 +114,7 @@ class RayPolicy:
         self._call("save", folder, step)
 
     def close(self) -> None:
-        """Lets every rank write its recording to the end, then ends them; one that hangs is not waited for longer."""
+        """Lets every rank finish its recording, then stops it; a rank that hangs is not waited for."""
         try:
             calls = {name: actor.close.remote() for name, actor in self._actors.items()}
             self._cluster.results(calls, timeout_s=_CLOSE_S)
@@ -134,8 +134,8 @@ class RayPolicy:
 
 
 class RolloutPool:
-    """Rollout workers. One that is lost is replaced, and its samples are made again: their random numbers belong to
-    them, so they come out the same. `publish` says what the workers ask for generations."""
+    """Rollout workers. One that is lost is replaced, and its samples are generated again: random numbers are keyed
+    by sample, so the result is the same. `publish` says what the workers ask for generations."""
 
     def __init__(self, cluster: Cluster, recipe: Recipe, *, on_loss: Callable[[str], None] = _log.warning) -> None:
         self._cluster = cluster
@@ -170,7 +170,7 @@ class RolloutPool:
         return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
     def _dispatch(self, step: int, chunks: dict[int, Sequence[Task]]) -> dict[int, list[Trajectory]]:
-        """Hands chunks to workers until all are done or one is lost; what was done by then."""
+        """Gives chunks to workers until all are done or one is lost; returns what was done by then."""
         import ray
 
         queue, idle = list(chunks), list(self._workers)
@@ -192,7 +192,7 @@ class RolloutPool:
         return made
 
     def _replace(self, lost: WorkerLostError) -> None:
-        """A new worker in the place of a lost one, unless that has happened too often."""
+        """Replaces a lost worker, up to the allowed number of restarts."""
         name = lost.worker
         self._restarts[name] = self._restarts.get(name, 0) + 1
         if self._restarts[name] > self._recipe.cluster.max_restarts:
@@ -209,7 +209,7 @@ class RolloutPool:
 
 
 class RayRollouts(RolloutPool):
-    """Rollout workers with inference servers of our own, which are replaced like the workers."""
+    """Rollout workers with the run's own inference servers, which are replaced like the workers."""
 
     def __init__(self, cluster: Cluster, recipe: Recipe, *, on_loss: Callable[[str], None] = _log.warning) -> None:
         super().__init__(cluster, recipe, on_loss=on_loss)

@@ -1,8 +1,8 @@
-"""Capsules: all that one policy step needs to be executed again, and what came of it.
+"""Capsules: all that one policy step needs to be executed again, and its results.
 
-Each rank records two kinds of its own beside the others:
+Each rank records two additional kinds:
 
-    capsule         before the step: the rank's samples cut as they were, random state, recipe (with thread counts),
+    capsule         before the step: the rank's samples as they were split, random state, recipe (with thread counts),
                     the model's configuration, code version; rank 0 also has the parameters and the optimizer's
                     moments, which all ranks share
     capsule_result  after each optimizer step (epoch, mini-batch): log probs and losses of the micro-batches and the
@@ -36,7 +36,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(slots=True)
 class _Result:
-    """What an optimizer step has shown so far."""
+    """The results of an optimizer step so far."""
 
     log_probs: list[np.ndarray] = field(default_factory=list)
     entropy: list[np.ndarray] = field(default_factory=list)
@@ -58,7 +58,7 @@ class CapsuleWriter:
         self._result = _Result()
 
     def _due(self, step: int) -> bool:
-        # By the settings alone, the same on all ranks: gathering shards is a collective.
+        # Depends on the settings only, so it is the same on all ranks: gathering shards is a collective.
         return self._settings.enabled and step % self._settings.every_n_steps == 0
 
     def before(self, step: int, model: Any, optimizer: Any, shards: Sequence[Shard], *, pad_id: int) -> None:
@@ -137,7 +137,7 @@ class CapsuleWriter:
 
 
 def _rows(values_br: Any, lengths: Sequence[int]) -> list[np.ndarray]:
-    """[b, r] as one array a sample, without padding."""
+    """[b, r] as one array per sample, without padding."""
     return [row[:length].numpy() for row, length in zip(values_br.detach().cpu(), lengths, strict=True)]
 
 
@@ -170,7 +170,7 @@ def _optimizer_steps(optimizer: Any) -> int:
 
 
 def _shard_columns(shards: Sequence[Shard]) -> dict[str, Any]:
-    """How the samples were cut, and what was computed from them before the step."""
+    """How the samples were split, and what was computed from them before the step."""
     batches = [shard.batch for shard in shards]
     fields: dict[str, Any] = {
         "shard_rows": [len(batch) for batch in batches],

@@ -1,4 +1,4 @@
-"""Checkpoints: RUN/checkpoints/step_000010/, made under a temporary name, so that one with its name is whole.
+"""Checkpoints: RUN/checkpoints/step_000010/, renamed into place once complete.
 
 policy.pt    model and optimizer, full tensors, loadable with weights_only
 state.json   {"step": the next step to train}
@@ -19,7 +19,7 @@ from rldbg.core import IncompleteDataError, UsageError
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint that is whole. `remote` names the snapshot of a training service that holds its policy."""
+    """A complete checkpoint. `remote` names the snapshot of a training service that holds its policy."""
 
     folder: Path
     step: int
@@ -71,7 +71,7 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> None:
 
 
 def find_checkpoint(path: Path, *, mode: str) -> FoundCheckpoint:
-    """The checkpoint a user names, itself or by its run folder (then the newest); one of this mode."""
+    """The checkpoint a user gives, directly or as a run folder (then the newest); it must be of this mode."""
     candidates = sorted((path / "checkpoints").glob("step_*")) if (path / "checkpoints").is_dir() else [path]
     for folder in reversed(candidates):
         file = folder / "state.json"

@@ -1,4 +1,4 @@
-"""A Ray cluster for a run: joined, or started for it and taken down with it. Workers are actors with telling names.
+"""A Ray cluster for a run: joined, or started for it and stopped with it. Workers are named actors.
 
 Only this module and `actors` import Ray.
 """
@@ -24,7 +24,7 @@ _WITHOUT = "leave cluster.address out to have one started"
 
 
 class WorkerLostError(RldbgError):
-    """A worker's process is gone."""
+    """A worker's process died."""
 
     kind = "worker_lost"
     exit_code = ExitCode.UNREACHABLE
@@ -36,7 +36,7 @@ class WorkerLostError(RldbgError):
 
 
 class WorkerFailedError(RldbgError):
-    """A worker raised an error that is not one of ours."""
+    """A worker raised an error that is not an RldbgError."""
 
     kind = "worker_failed"
 
@@ -87,7 +87,7 @@ class Cluster:
     def _own_token(self) -> None:
         """Ray would leave a token in the user's home; clusters of this process share one that ends with it.
 
-        It stays in the environment because Ray reads it once a process.
+        It stays in the environment because Ray reads it once per process.
         """
         environment = Environment()
         if not any(environment.is_set(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
@@ -101,7 +101,7 @@ class Cluster:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What run.json says of the cluster."""
+        """The description of the cluster for run.json."""
         ray = _import_ray()
         return {
             "address": ray.get_runtime_context().gcs_address,
@@ -134,7 +134,7 @@ class Cluster:
         return float(_import_ray().cluster_resources().get("GPU", 0.0))
 
     def results(self, calls: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Waits for one call per worker. The first failure is raised; a lost worker counts before what it caused."""
+        """Waits for one call per worker. Raises the first failure; a lost worker before the failures it caused."""
         ray = _import_ray()
         pending = {reference: name for name, reference in calls.items()}
         results: dict[str, Any] = {}
@@ -142,7 +142,7 @@ class Cluster:
             done, _ = ray.wait(list(pending), num_returns=1, timeout=timeout_s)
             if not done:
                 late = ", ".join(pending.values())
-                raise WorkerFailedError(f"no answer from {late} in {timeout_s:g} s", "look at what it is waiting for")
+                raise WorkerFailedError(f"no answer from {late} in {timeout_s:g} s", "check what it is waiting for")
             (reference,) = done
             name = pending.pop(reference)
             try:
@@ -152,7 +152,7 @@ class Cluster:
         return {name: results[name] for name in calls}
 
     def _root_cause(self, first: RldbgError, pending: Mapping[Any, str]) -> RldbgError:
-        """Ranks that lose their neighbour fail too, and often earlier: the lost one is the one to name."""
+        """Ranks that lose their neighbour fail too, and often earlier: report the lost one."""
         ray = _import_ray()
         deadline = time.monotonic() + _OTHERS_S
         for reference, name in pending.items():

@@ -20,13 +20,13 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 class Rollouts(Protocol):
-    """Where trajectories come from: workers that generate, a recording, ..."""
+    """The source of trajectories: workers that generate, a recording, ..."""
 
     def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
-        """One trajectory a task, in the order of the tasks."""
+        """One trajectory per task, in the order of the tasks."""
 
     def publish(self, weights: Any, policy_version: int) -> None:
-        """New weights; nothing generated from here on is made with older ones."""
+        """Sets new weights; everything generated from here on uses them."""
 
     def close(self) -> None: ...
 
@@ -45,7 +45,7 @@ class Learner(Protocol):
 
 
 class Controller:
-    """Drives a run. It owns nothing: whoever made the parts closes them."""
+    """Drives a run. It owns nothing: the caller closes the parts."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Controller:
         self._on_step = on_step
 
     def train(self, first_step: int = 0) -> dict[str, float]:
-        """Runs the steps that are left; the metrics of the last one."""
+        """Runs the remaining steps; returns the metrics of the last one."""
         metrics: dict[str, float] = {}
         self._rollouts.publish(self._learner.weights(), first_step)
         for step in range(first_step, self._recipe.steps):

@@ -1,6 +1,6 @@
-"""What makes a run repeat itself bit for bit: thread counts, deterministic kernels, and seeds by name.
+"""What makes a run repeatable bit for bit: thread counts, deterministic kernels, and seeds by name.
 
-Random numbers of the rollout are not drawn from here but keyed by sample and position (`rldbg.inference`), so that
+Random numbers of the rollout do not come from here but are keyed by sample and position (`rldbg.inference`), so that
 neither the order of requests nor a restarted worker changes them.
 """
 
@@ -13,7 +13,7 @@ from rldbg.core import Environment
 
 
 def fix_threads(threads: int, *, deterministic: bool) -> dict[str, Any]:
-    """Sets this process's thread counts and kernels; what was set is returned for run.json and the capsule."""
+    """Sets this process's thread counts and kernels; returns the settings for run.json and the capsule."""
     import torch
 
     torch.set_num_threads(threads)

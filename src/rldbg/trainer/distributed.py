@@ -34,7 +34,7 @@ class Meeting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where rank 0 listens and how many ranks come, each a process."""
+    """Where rank 0 listens and the number of ranks, each a process."""
 
     host: str
     port: int
@@ -58,7 +58,7 @@ class Rendezvous:
 
 
 class ProcessRanks:
-    """Ranks that are processes of one torch.distributed group; a single rank needs none."""
+    """Ranks that are processes of one torch.distributed group; a single rank does not need a group."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -89,7 +89,7 @@ class ProcessRanks:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """A port rank 0 can listen on; the one wanted, if it is free."""
+    """A port rank 0 can listen on; the requested one if it is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,7 +103,7 @@ def free_port(host: str, wanted: int = 0) -> int:
 
 
 def broadcast_parameters(model: Any, ranks: Ranks) -> None:
-    """Every rank takes over the weights of rank 0."""
+    """Every rank gets the weights of rank 0."""
     import torch
 
     if ranks.size > 1:
@@ -122,7 +122,7 @@ def shard(model: Any) -> None:
 
 
 def reshard(model: Any) -> None:
-    """Gives back what a forward pass gathered; whoever looks at parameters between passes sees shards, not wholes."""
+    """Frees what a forward pass gathered, so that parameters are shards between passes."""
     for module in model.modules():
         if hasattr(module, "reshard"):
             module.reshard()
@@ -139,7 +139,7 @@ def _blocks(model: Any) -> Any:
 def sum_gradients(model: Any, ranks: Ranks, *, in_rank_order: bool) -> None:
     """Adds up the gradients of all ranks; afterwards all ranks have the same.
 
-    In rank order the sum is ((rank 0 + rank 1) + rank 2) + ..., which anyone can repeat bit for bit; it needs memory
+    In rank order the sum is ((rank 0 + rank 1) + rank 2) + ..., which can be repeated bit for bit; it needs memory
     for every rank's gradient. Otherwise the order is the library's.
     """
     import torch

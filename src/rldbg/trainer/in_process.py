@@ -57,7 +57,7 @@ class InProcessPolicy:
 
 
 class InProcessRollouts:
-    """A rollout worker that asks a sampler beside it."""
+    """A rollout worker with a sampler in the same process."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._server = InferenceServer(recipe=recipe)

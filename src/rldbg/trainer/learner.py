@@ -1,4 +1,4 @@
-"""The self-hosted half of a step: record what came, compute advantages and old log probs, let the policy update."""
+"""The self-hosted half of a step: record the trajectories, compute advantages and old log probs, update the policy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SelfHostedLearner:
 
 
 def merge_updates(updates: Sequence[RankUpdate]) -> dict[str, float]:
-    """One number a metric: losses add up over ranks and micro-batches, means are weighted by tokens."""
+    """One number per metric: losses add up over ranks and micro-batches, means are weighted by tokens."""
     micros = [metrics for update in updates for metrics in update.micro_batches]
     optimizer_steps = len(updates[0].grad_norms)
     merged = {

@@ -15,7 +15,7 @@ from rldbg.trainer.settings import LoggingSettings
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What can be said of a step's samples alone; success is the score where the rollout gave one."""
+    """Metrics of a step's samples alone; success is the score if the rollout gave one."""
     rewards = np.asarray([item.reward for item in trajectories], dtype=np.float64)
     success = [float(item.extra_fields.get("score", item.reward > 0)) for item in trajectories]
     return {
@@ -53,7 +53,7 @@ class MetricsFile:
 def open_trackers(
     settings: LoggingSettings, run_folder: Path, *, name: str, config: Mapping[str, Any]
 ) -> list[Tracker]:
-    """metrics.jsonl and every tracker asked for; one that cannot be had is an error before the run starts."""
+    """metrics.jsonl and every configured tracker; an unavailable one is an error before the run starts."""
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     trackers: list[Tracker] = []
     for tracker in settings.trackers:
@@ -66,7 +66,7 @@ def open_trackers(
 
 @contextmanager
 def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None]:
-    """Around the start of another library: its failure is not a bug of rldbg."""
+    """Wraps the start of another library: its failure is not a bug of rldbg."""
     try:
         yield
     except (its_own, OSError, ValueError) as error:

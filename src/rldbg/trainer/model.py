@@ -9,7 +9,7 @@ from rldbg.trainer.settings import ModelSettings
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> Any:
-    """The torch device asked for; `auto` takes a GPU where there is one."""
+    """The configured torch device; `auto` takes a GPU if there is one."""
     import torch
 
     available = torch.cuda.is_available()
@@ -21,7 +21,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 
 
 def check_model(settings: ModelSettings) -> None:
-    """Fails early, before anything is started, when the model is not there."""
+    """Fails before anything is started if the model does not exist."""
     for name in ("torch", "transformers"):
         if find_spec(name) is None:
             raise PrerequisiteError(f"training needs {name}", "pip install 'rldbg[train]'")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlan:
-    """What the processes of a run keep: the kinds of the `debug:` block, capsules with the code's version, and the
+    """What the processes of a run record: the kinds of the `debug:` block, capsules with the code's version, and the
     weights it starts from."""
 
     records: RecorderSettings
@@ -42,7 +42,7 @@ class Place:
 
 
 class Observer:
-    """Turns what the loop has at hand into records."""
+    """Turns the data of the loop into records."""
 
     def __init__(self, settings: RecorderSettings, identity: Identity) -> None:
         self.recorder = Recorder.from_settings(settings, identity)
@@ -166,7 +166,7 @@ class Observer:
 
 
 def columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Trajectories as the columns of their record; what a rollout did not know is left out."""
+    """Trajectories as the columns of their record; unknown values are omitted."""
     fields: dict[str, Any] = {
         "tokens": Ragged.from_rows([item.tokens for item in trajectories], np.int64),
         "loss_mask": Ragged.from_rows([item.loss_mask for item in trajectories], np.int64),

@@ -1,4 +1,4 @@
-"""One rank of the policy: model, optimizer, and the two things asked of them each step. A plain class; Ray wraps it."""
+"""One rank of the policy: model, optimizer, and the two calls of each step. A plain class; Ray wraps it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class PolicyWorker:
         return [row[:length].cpu().numpy() for row, length in zip(result.log_probs, lengths, strict=True)]
 
     def update(self, step: int, shards: Sequence[Shard]) -> RankUpdate:
-        """Trains on this rank's shards: each of them one optimizer step with the other ranks, once an epoch."""
+        """Trains on this rank's shards: each of them one optimizer step with the other ranks, once per epoch."""
         rate = learning_rate(self._recipe.optimizer, step, self._recipe.steps)
         self._capsules.before(step, self._model, self._optimizer, shards, pad_id=self._tokenizer.pad_id)
         metrics, norms = [], []
@@ -153,7 +153,7 @@ class PolicyWorker:
                 recipe.algorithm,
                 denominator=shard.denominator,
                 temperature=recipe.inference.temperature,
-                # FSDP averages over ranks where everything else here adds up.
+                # FSDP averages over ranks; everything else here adds up.
                 loss_scale=recipe.policy.ranks if recipe.policy.fsdp else 1,
             )
             metrics = micro_batch_metrics(result, terms, micro)
@@ -181,7 +181,7 @@ class PolicyWorker:
         return replace(micro, reference_log_probs=result.log_probs)
 
     def weights(self) -> dict[str, Any]:
-        """All weights on CPU, from rank 0; the other ranks give nothing but must be asked too."""
+        """All weights on CPU, from rank 0; the other ranks return nothing but must be called too."""
         if self._recipe.policy.fsdp:
             return distributed.whole_state(self._model)
         return {name: tensor.cpu() for name, tensor in self._model.state_dict().items()} if self._rank == 0 else {}
@@ -190,7 +190,7 @@ class PolicyWorker:
         save_checkpoint(folder, self._model, self._optimizer, step=step, is_writer=self._rank == 0)
 
     def close(self) -> None:
-        """Writes what is recorded to the end and leaves the other ranks."""
+        """Finishes the recording and leaves the process group."""
         self._observer.close()
         self._capsules.close()
         self._ranks.leave()

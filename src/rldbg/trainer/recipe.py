@@ -1,4 +1,4 @@
-"""From a recipe file and overrides to a checked `Recipe` and what it records. Every key that is unknown is an error."""
+"""From a recipe file and overrides to a checked `Recipe` and what it records. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rldbg.trainer.warm_start import StartingWeights
 if TYPE_CHECKING:
     from rldbg.recording import DebugBlock
 
-# Blocks of other frameworks' recipes that mean nothing to this trainer.
+# Blocks of other frameworks' recipes that this trainer ignores.
 _FOREIGN_BLOCKS = frozenset({"hydra"})
 
 
@@ -96,7 +96,7 @@ def _rollout(block: Mapping[str, Any] | None, source: str, allow_partial: bool) 
 
 
 def _check(recipe: Recipe, source: str) -> None:
-    """What no single setting can say."""
+    """Checks that involve more than one setting."""
     if recipe.cluster.in_process and recipe.policy.fsdp:
         raise UsageError(
             f"{source}: FSDP shards over processes, and cluster.in_process leaves room for one",

@@ -1,4 +1,4 @@
-"""Recorded trajectories in the place of rollout workers and inference servers."""
+"""Recorded trajectories instead of rollout workers and inference servers."""
 
 from collections.abc import Sequence
 from typing import Any

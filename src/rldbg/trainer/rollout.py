@@ -1,4 +1,4 @@
-"""A rollout worker: takes tasks, lets the model answer, scores the answers, gives trajectories back.
+"""A rollout worker: takes tasks, generates and scores answers, returns trajectories.
 
 All samples of a call take their turns together, in the order they were given: the batches that reach the inference
 server depend on the tasks, never on timing.
@@ -21,7 +21,7 @@ Generate = Callable[[list[GenerationRequest]], list[Generation]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One sample to be made."""
+    """One sample to generate."""
 
     sample: SampleId
     problem: Problem

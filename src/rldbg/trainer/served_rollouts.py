@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def served_rollouts(recipe: Recipe, cluster: Cluster | None, on_loss: Callable[[str], None]) -> Rollouts:
-    """Rollout workers of a cluster, or one in this process, that ask the recipe's servers, which must be there."""
+    """Rollout workers of a cluster, or one in this process, that use the recipe's servers, which must be running."""
     for server in samplers(recipe):
         server.check()
     if cluster is None:
@@ -30,7 +30,7 @@ def served_rollouts(recipe: Recipe, cluster: Cluster | None, on_loss: Callable[[
 
 
 class ServedRolloutPool(RolloutPool):
-    """Rollout workers of a cluster. Their samplers are the servers, which stay; only the weights change."""
+    """Rollout workers of a cluster. They use the servers as samplers; only the weights change."""
 
     def publish(self, weights: Any, policy_version: int) -> None:
         import ray

@@ -1,4 +1,4 @@
-"""What a recipe may say, as frozen dataclasses. They need nothing installed, so that the step functions run anywhere;
+"""The settings of a recipe, as frozen dataclasses. They have no dependencies, so that the step functions run anywhere;
 `rldbg.trainer.recipe` reads and checks them."""
 
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class DataSettings:
     prompts_per_step: int = setting(32, at_least=1)
     samples_per_prompt: int = setting(8, at_least=1)
     max_turns: int = setting(1, at_least=1)
-    """How often a sample may answer; after a wrong answer it is told so and tries again for half the reward."""
+    """Attempts per sample; after a wrong answer it is told so and tries again for half the reward."""
 
     @property
     def samples_per_step(self) -> int:
@@ -102,7 +102,7 @@ class OptimizerSettings:
     eps: float = 1e-8
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm; 0 leaves them alone."""
+    """Gradients are scaled down to this norm; 0 disables it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """Where the training service of `mode: remote_api` is."""
+    """The training service of `mode: remote_api`."""
 
     __pydantic_config__: ClassVar = CLOSED
 

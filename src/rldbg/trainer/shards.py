@@ -1,6 +1,6 @@
-"""How a step's samples are cut: into mini-batches (one optimizer step each), over ranks, into micro-batches.
+"""How a step's samples are split: into mini-batches (one optimizer step each), over ranks, into micro-batches.
 
-Cuts are by the order of the samples alone. A mini-batch's denominator is that of all its ranks together, so that
+Splits depend on the order of the samples only. A mini-batch's denominator is that of all its ranks together, so that
 losses and gradients simply add up.
 """
 
@@ -111,7 +111,7 @@ def cut(batch: StepBatch, recipe: Recipe) -> list[list[Shard]]:
 
 
 def in_sample_order(rows: Sequence[Sequence[Sequence[np.ndarray]]], samples: int, recipe: Recipe) -> list[np.ndarray]:
-    """rows[rank][mini_batch], one array per sample, put back where the samples stand in the step."""
+    """rows[rank][mini_batch], one array per sample, put back in the order of the step's samples."""
     ordered: list[np.ndarray] = [np.empty(0)] * samples
     layout = places(samples, ranks=recipe.policy.ranks, mini_batches=recipe.policy.mini_batches)
     for rank_rows, rank_places in zip(rows, layout, strict=True):

@@ -40,7 +40,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What the model says of each response token."""
+    """The model's output for each response token."""
 
     log_probs: torch.Tensor  # [b, r]
     entropy: torch.Tensor  # [b, r]
@@ -147,7 +147,7 @@ def make_optimizer(parameters: Iterable[Any], settings: OptimizerSettings) -> An
 
 
 def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
-    """Up to the full rate in `warmup_steps`, then linear down to the last step's rate."""
+    """Rises to the full rate in `warmup_steps`, then falls linearly to the last step's rate."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     rest = max(steps - 1 - settings.warmup_steps, 1)
@@ -156,7 +156,7 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
 
 
 def apply_gradients(model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> float:
-    """Clips the gradients that are there, takes one optimizer step and clears them; the norm before clipping."""
+    """Clips the gradients, takes one optimizer step and clears them; returns the norm before clipping."""
     import torch
 
     limit = max_grad_norm if max_grad_norm > 0 else float("inf")

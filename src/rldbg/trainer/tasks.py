@@ -79,7 +79,7 @@ def _problem(line: str, where: str, number: int) -> Problem:
 
 
 def groups_of_step(problems: tuple[Problem, ...], settings: DataSettings, seed: int, step: int) -> tuple[Group, ...]:
-    """The groups of one step: a slice of the stream that goes through the problems in a new order each time round."""
+    """The groups of one step: a slice of the stream, which iterates over the problems in a new order each time."""
     start = step * settings.prompts_per_step
     places = range(start, start + settings.prompts_per_step)
     return tuple(_group_at(problems, seed, place) for place in places)

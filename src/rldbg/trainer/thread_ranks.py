@@ -1,7 +1,7 @@
 """Ranks of the policy as threads of one process: the same exchange of tensors as between processes, under any debugger.
 
-Every exchange is a meeting of all ranks: each puts its tensor on the table, all wait, each takes what it needs, and
-all wait again before the table is used anew.
+Every exchange is a barrier of all ranks: each stores its tensor, all wait, each reads what it needs, and all wait again
+before the shared list is reused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class ThreadMeeting:
-    """Where the ranks of one process meet."""
+    """The shared state of the ranks of one process."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -26,7 +26,7 @@ class ThreadMeeting:
         return ThreadRanks(self, rank)
 
     def each(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Runs one call per rank at the same time; when one fails, the others do not wait and its error is raised."""
+        """Runs one call per rank at the same time; when one fails, the others stop waiting and its error is raised."""
         with ThreadPoolExecutor(self.size) as threads:
             waiting = [threads.submit(self._guarded, call) for call in calls]
             errors = [error for item in waiting if (error := item.exception()) is not None]
@@ -44,7 +44,7 @@ class ThreadMeeting:
 
 
 class ThreadRanks:
-    """One rank's seat at the meeting."""
+    """One rank's access to the exchange."""
 
     def __init__(self, meeting: ThreadMeeting, rank: int) -> None:
         self._meeting = meeting

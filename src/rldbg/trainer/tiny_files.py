@@ -11,13 +11,13 @@ from rldbg.trainer.model import build_model
 from rldbg.trainer.settings import ModelSettings
 from rldbg.trainer.tokenizer import CharacterTokenizer
 
-# Rotary positions know no limit; the trainer's short one would only get in the way of long prompts.
+# Rotary positions have no limit; the trainer's short one would only reject long prompts.
 _MAX_LENGTH = 4096
 _CHAT = "{% for message in messages %}{{ message['content'] }}{% if not loop.last %} {% endif %}{% endfor %}"
 
 
 def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
-    """The folder, made when it is not there; two processes may ask at once."""
+    """The folder, created if missing; safe for two processes at once."""
     if (folder / "config.json").is_file():
         return folder
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ class Tokenizer(Protocol):
 
 
 class CharacterTokenizer:
-    """One token a character; id 0 pads and id 1 ends a text."""
+    """One token per character; id 0 pads and id 1 ends a text."""
 
     pad_id = 0
     eos_id = 1
@@ -41,8 +41,8 @@ class CharacterTokenizer:
         return "".join(_CHARACTERS[token - 2] for token in tokens if token >= 2)
 
     def to_json(self) -> str:
-        """The same tokenizer for the tokenizers package, made fit for any text: capitals become small, and what it
-        does not have becomes a question mark."""
+        """The same tokenizer for the tokenizers package, extended to any text: capitals become lower case, and
+        unknown characters become a question mark."""
         special = {self.pad_id: "<pad>", self.eos_id: "<eos>"}
         token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         return json.dumps(

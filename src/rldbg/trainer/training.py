@@ -36,7 +36,7 @@ OnNote = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a finished run has to say."""
+    """The result of a finished run."""
 
     run: Path
     steps: int
@@ -54,7 +54,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Where a run says how it goes: after each step, and when something happens beside the steps."""
+    """Receives a run's progress: after each step, and on other events."""
 
     on_step: OnStep = lambda _step, _metrics: None
     on_note: OnNote = lambda _text: None
@@ -193,7 +193,7 @@ class _Closable(Protocol):
 
 @contextmanager
 def _closing(part: _Closable) -> Iterator[None]:
-    """Closes a part in the end. What goes wrong then must not hide the error that ended the run."""
+    """Closes a part at the end. An error then must not hide the one that ended the run."""
     try:
         yield
     except BaseException:
@@ -205,7 +205,7 @@ def _closing(part: _Closable) -> Iterator[None]:
 
 @contextmanager
 def _exit_code_kept(run: Run) -> Iterator[None]:
-    """run.json says how the run ended, however it ended."""
+    """Writes how the run ended to run.json, however it ended."""
     code = int(ExitCode.INTERNAL)
     try:
         yield

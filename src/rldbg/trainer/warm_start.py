@@ -1,8 +1,8 @@
 """The supervised phase before the first step: the model learns the form of an answer, and part of its content.
 
 It runs in one process, from the seed alone, and is not counted as training steps. Hundreds of optimizer steps amplify
-the rounding of one CPU's kernels into other weights, so a run keeps the weights it starts from, and a run that replays
-its trajectories on another machine starts from the same ones.
+the rounding of one CPU's kernels into different weights, so a run saves the weights it starts from, and a run that
+replays its trajectories on another machine starts from the same ones.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ _FILE = "starting_weights.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class StartingWeights:
-    """Where a run keeps the weights it starts from, and where the run that it replays has kept its own."""
+    """Where a run saves the weights it starts from, and where the run that it replays saved its own."""
 
     keep_in: Path | None = None
     replayed: Path | None = None
 
     def load(self, model: Any, key: str) -> tuple[int, float] | None:
-        """Takes over the replayed run's weights, if they come from the same settings; else None."""
+        """Loads the replayed run's weights if they come from the same settings; else returns None."""
         from safetensors import SafetensorError, safe_open
 
         for folder in () if self.replayed is None else (self.replayed, *self.replayed.parents[:2]):
@@ -48,7 +48,7 @@ class StartingWeights:
     def save(self, model: Any, key: str, steps: int, success: float) -> None:
         from safetensors.torch import save_file
 
-        if self.keep_in is not None and self.keep_in.is_dir():  # a node without the run folder keeps nothing
+        if self.keep_in is not None and self.keep_in.is_dir():  # a node without the run folder saves nothing
             facts = {"key": key, "steps": str(steps), "success": repr(success)}
             save_file(model.state_dict(), self.keep_in / _FILE, metadata=facts)
 
@@ -64,7 +64,7 @@ def warm_start(
 ) -> tuple[int, float]:
     """Trains the model in place on answers of which a share is wrong; how many steps, and the success they led to.
 
-    Ends as soon as the success rate to expect is reached, so that every seed starts the real training alike.
+    Ends as soon as the expected success rate is reached, so that every seed starts training from the same level.
     """
     import torch
 

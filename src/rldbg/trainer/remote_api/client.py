@@ -25,7 +25,7 @@ class ServiceError(RldbgError):
 
 
 class ServiceConnection:
-    """The way to the service; whatever goes wrong on it names the service. Nothing is held open between requests."""
+    """The connection to the service; every error names the service. Nothing is held open between requests."""
 
     def __init__(self, url: str, *, api_key: str, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -36,7 +36,7 @@ class ServiceConnection:
         self._timeout_s = timeout_s
 
     def call(self, method: str, path: str, body: Any = None, *, content: bytes | None = None) -> Any:
-        """One request; the JSON of its answer."""
+        """Sends one request; returns the JSON of its response."""
         data = content if content is not None else (None if body is None else json.dumps(body).encode())
         kind = "application/octet-stream" if content is not None else "application/json"
         try:
@@ -56,7 +56,7 @@ class ServiceConnection:
         return self._answer(method, path, answer.status_code, answer.content)
 
     def operation(self, method: str, path: str, body: Any) -> Any:
-        """A request whose work takes a while: waits for it, and gives its result."""
+        """Sends a long-running request, waits for it, and returns its result."""
         operation = self.call(method, path, body)
         deadline = time.monotonic() + self._timeout_s
         while operation["status"] == "pending":

@@ -46,7 +46,7 @@ class Datum:
 
 
 def datums_of(batch: StepBatch) -> Iterator[Datum]:
-    """Every sample of a batch; without old log probs they are 0, which a pass for log probs alone does not mind."""
+    """Every sample of a batch; without old log probs they are 0, which a pass for log probs alone does not use."""
     for row, item in enumerate(batch.trajectories):
         mask = item.loss_mask[1:].astype(np.float32) * batch.trained[row]
         logprobs = np.zeros(len(item.tokens), dtype=np.float32)

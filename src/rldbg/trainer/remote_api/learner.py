@@ -1,6 +1,6 @@
 """The `remote_api` half of a step: the policy lives in a training service, which is sent datums and trains on them.
 
-The cut into mini-batches, ranks and micro-batches is that of the self-hosted mode, one request a rank: the service
+The split into mini-batches, ranks and micro-batches is that of the self-hosted mode, one request per rank: the service
 adds gradients in the order in which the ranks would, and both modes give the same losses.
 """
 

@@ -28,7 +28,7 @@ def rerun(
     changes: Sequence[str] = (),
     debugger: bool = False,
 ) -> RerunReport:
-    """Executes a recorded step again and holds every stage against the recording.
+    """Executes a recorded step again and compares every stage with the recording.
 
     `changes` are recipe overrides (`algorithm.entropy_coeff=0`): the report then shows what they would have done.
     `debugger` stops in pdb at the beginning of the step.
@@ -60,7 +60,7 @@ def _execution(
 
 
 def _recipe_of_run(recording: Recording, changed: Mapping[str, Any]) -> Recipe:
-    """The recipe in run.json; a recording without one is taken to be made with the defaults."""
+    """The recipe in run.json; a recording without one is assumed to use the defaults."""
     config = recording.run_facts().get("config") or {}
     recipe = parse_recipe(config, source="run.json").recipe if config else Recipe()
     return recipe_from_data(_changed(asdict(recipe), changed), source="run.json")
@@ -77,7 +77,7 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _changed(data: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of nested data with dotted keys replaced; keys there are not are found by the recipe's own check."""
+    """A copy of nested data with dotted keys replaced; unknown keys are found by the recipe's own check."""
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
     for dotted, value in changed.items():
         *parents, last = dotted.split(".")

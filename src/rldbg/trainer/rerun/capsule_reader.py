@@ -1,4 +1,4 @@
-"""Capsules read back from a recording: the state before the step, each rank's samples, and what came of it."""
+"""Capsules read back from a recording: the state before the step, each rank's samples, and the results."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def tensors_of(record: Record, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def as_tensor(value: Any) -> Any:
-    """A recorded array as a torch tensor of its own memory; dtypes that numpy has not come back bit for bit."""
+    """A recorded array as a torch tensor of its own memory; dtypes that numpy lacks are restored bit for bit."""
     import torch
 
     if isinstance(value, EncodedArray):

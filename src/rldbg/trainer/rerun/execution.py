@@ -52,7 +52,7 @@ class StepExecution:
         return tuple(item.rank for item in self._ranks)
 
     def execute(self) -> list[Stage]:
-        """Runs the step and gives the verdict on each stage."""
+        """Runs the step and returns the verdict on each stage."""
         recipe = self._recipe
         fix_threads(recipe.threads, deterministic=recipe.deterministic)
         model = self._model()

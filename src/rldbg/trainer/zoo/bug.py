@@ -1,7 +1,7 @@
 """A bug of the zoo: one function of the trainer replaced, at its real place, for as long as a run lasts.
 
-The trainer knows nothing of its bugs. A bug names the function it spoils and gets the right one to work with, so that
-it differs from it in one respect only, as bugs do.
+The trainer knows nothing about the bugs. A bug names the function it replaces and can call the original, so that it
+differs from it in one respect only, as real bugs do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """What is spoiled, what must be found, and the recipe it needs to show.
+    """What is replaced, what must be found, and the recipe that makes it visible.
 
     `stage` is the first stage in which a recording of it differs from a clean one; `causes` are the ids of the
     explanations that name it; `late` marks bugs written after the hypotheses were finished.
@@ -40,7 +40,7 @@ class Bug:
 def bug(
     *at: str, stage: str, cause: str | tuple[str, ...], overrides: tuple[str, ...] = (), late: bool = False
 ) -> Callable[[Callable[..., Any]], Bug]:
-    """Makes a function that takes the right one and its arguments a bug; its name and docstring are the bug's."""
+    """Makes a bug of a function that takes the original one and its arguments; its name and docstring are the bug's."""
 
     def make(spoiled: Callable[..., Any]) -> Bug:
         causes = (cause,) if isinstance(cause, str) else cause
@@ -52,7 +52,7 @@ def bug(
 
 @contextmanager
 def replaced(at: str, spoiled: Callable[..., Any]) -> Iterator[None]:
-    """Puts `spoiled` in the place of the function called `at` (package.module.name or package.module.Class.name)."""
+    """Replaces the function called `at` by `spoiled` (package.module.name or package.module.Class.name)."""
     owner, name = _owner(at)
     original = getattr(owner, name)
 

@@ -1,4 +1,4 @@
-"""What check and compare say of recordings, in the few words a score needs."""
+"""The results of check and compare, reduced to what a score needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def failed_checks(recording: Path) -> tuple[str, ...]:
-    """The checks that do not hold, without those that merely inform."""
+    """The failed checks, without those of severity info."""
     from rldbg.analysis import check
     from rldbg.core import Severity
     from rldbg.recording import open as open_recording

@@ -15,7 +15,7 @@ from rldbg.trainer.zoo.bug import Bug, bug
 
 @contextmanager
 def temperature_one(worker: Any) -> Iterator[None]:
-    """What the worker computes meanwhile does not know the recipe's temperature."""
+    """What the worker computes inside ignores the recipe's temperature."""
     recipe = worker._recipe
     worker._recipe = replace(recipe, inference=replace(recipe.inference, temperature=1.0))
     try:
@@ -26,7 +26,7 @@ def temperature_one(worker: Any) -> Iterator[None]:
 
 @bug(targets.OLD, stage="old_log_probs", cause="shift-by-one")
 def old_log_probs_shifted(original: Any, worker: Any, micro: Any) -> Any:
-    """The old log probs stand one token late."""
+    """The old log probs are shifted one token late."""
     return [np.concatenate([row[:1], row[:-1]]) for row in original(worker, micro)]
 
 
@@ -56,7 +56,7 @@ def old_log_probs_in_rank_order(original: Any, rows: Any, samples: int, recipe: 
 
 @bug(targets.OLD, stage="old_log_probs", cause="of-reference")
 def old_log_probs_of_the_reference(original: Any, worker: Any, micro: Any) -> Any:
-    """The old log probs are asked of the frozen reference model."""
+    """The old log probs are computed by the frozen reference model."""
     model, worker._model = worker._model, worker._reference
     try:
         return original(worker, micro)

@@ -11,7 +11,7 @@ from rldbg.trainer.zoo.bug import Bug, bug
 
 @bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_high(original: Any, *arguments: Any, **options: Any) -> Any:
-    """Clip-higher is set for another model: ratios up to 2 pass."""
+    """Clip-higher is set for another model: ratios up to 2 are not clipped."""
     return original(*arguments, **(options | {"highest_ratio": 2.0}))
 
 
@@ -23,7 +23,7 @@ def clip_low(original: Any, *arguments: Any, **options: Any) -> Any:
 
 @bug(targets.POLICY_LOSS, stage="loss", cause="clip")
 def clip_missing(original: Any, _name: str, *arguments: Any, **options: Any) -> Any:
-    """The plain importance-sampling loss in the place of the clipped one."""
+    """The plain importance-sampling loss instead of the clipped one."""
     return original("importance_sampling", *arguments, **options)
 
 
@@ -73,7 +73,7 @@ def ratio_of_the_sequence(original: Any, result: Any, micro: Any, *arguments: An
 def aggregated_by_sequence(_original: Any, values: Any, mask: Any, _how: str, _denominator: float) -> Any:
     """The mean over sequences of their token means, where the mean over tokens was meant."""
     lengths = (mask != 0).sum(1).clamp(min=1)
-    # Eight sequences a rank, two ranks: the mini-batch has sixteen.
+    # Eight sequences per rank, two ranks: the mini-batch has sixteen.
     return ((values * (mask != 0)).sum(1) / lengths).sum() / 16
 
 
@@ -97,7 +97,7 @@ def aggregated_over_padding(_original: Any, values: Any, mask: Any, _how: str, _
 
 @bug(targets.COMBINE, stage="loss", cause="entropy-coefficient")
 def entropy_term_missing(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
-    """The entropy bonus is configured under a key that nobody reads."""
+    """The entropy bonus is configured under a key that is never read."""
     return original(policy, entropy, kl, **(options | {"entropy_coeff": 0.0}))
 
 

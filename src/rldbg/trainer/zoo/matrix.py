@@ -1,6 +1,6 @@
-"""The zoo under real numerical noise: clean pairs and bugs, cut differently and on other kernels.
+"""The zoo under real numerical noise: clean pairs and bugs, split differently and with different kernels.
 
-Libraries choose their kernels when a process starts, so every run is a process of its own. All runs of a seed start
+Libraries choose their kernels when a process starts, so every run is a separate process. All runs of a seed start
 from the same warm-started weights, which the first one leaves in the folder.
 """
 
@@ -21,7 +21,7 @@ from rldbg.trainer.zoo.judging import compared
 from rldbg.trainer.zoo.pairs import SILENT
 from rldbg.trainer.zoo.runs import ZooRunner
 
-# Settings that the libraries of a machine do not know are without effect there.
+# Settings unknown to the libraries of a machine have no effect there.
 _KERNELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("", {}),
     ("mkl-sse4_2", {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}),
@@ -44,7 +44,7 @@ _ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run to be compared with the plain run of its seed, or, for a bug, with the plain run of its settings."""
+    """One run to compare with the plain run of its seed, or, for a bug, with the plain run of its settings."""
 
     name: str
     seed: int
@@ -55,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellScore:
-    """What compare said of a cell, and whether that is right."""
+    """The verdict of compare on a cell, and whether it is right."""
 
     name: str
     bug: str | None

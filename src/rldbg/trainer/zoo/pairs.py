@@ -1,4 +1,4 @@
-"""Pairs of clean runs: what must be called equal, and what differs for a known reason that is not a bug."""
+"""Pairs of clean runs: those that must be equal, and those that differ for a known reason that is not a bug."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PAIRS: tuple[CleanPair, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PairScore:
-    """What compare says of a clean pair, and whether that is right; check must be silent on the second run."""
+    """The verdict of compare on a clean pair, and whether it is right; check must find nothing in the second run."""
 
     name: str
     expected: str
@@ -120,7 +120,7 @@ def _remote_run(runner: ZooRunner, number: int, overrides: list[str], folder: Pa
 
 @contextmanager
 def _service(place: Path, dumps: Path) -> Iterator[str]:
-    """A training service in a process of its own that records all it does."""
+    """A training service in its own process that records all it does."""
     place.mkdir(parents=True)
     announcement = place / "announcement.json"
     kinds = "forward_data,loss,is_loss_debug,gradient,param"

@@ -16,7 +16,7 @@ _FROM_ROLLOUT = ("algorithm.old_log_probs=rollout",)
 
 @bug("rldbg.trainer.rollout.sample_key", stage="trajectory", cause="group-shares-seed")
 def group_shares_a_seed(original: Any, seed: int, step: int, sample: Any) -> Any:
-    """Every sample of a group is drawn with the same random numbers, so a group holds one answer many times."""
+    """Every sample of a group is generated with the same random numbers, so a group has one answer many times."""
     return original(seed, step, sample._replace(run_id=0))
 
 
@@ -37,13 +37,13 @@ def weights_not_synced_silently(original: Any, sampler: Sampler, weights: Any, p
 
 @bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="temperature")
 def rollout_without_temperature(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
-    """The engine samples at temperature 1 whatever it is asked; the trainer divides by the recipe's."""
+    """The engine ignores the requested temperature and samples at 1; the trainer divides by the recipe's."""
     return original(logits, [replace(rule, temperature=1.0) for rule in rules], numbers)
 
 
 @bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT)
 def rollout_with_top_k(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
-    """The engine keeps its default of the 5 likeliest tokens and reports log probs renormalised over them."""
+    """The engine keeps its default of the 5 most likely tokens and reports log probs renormalised over them."""
     return original(logits, [replace(rule, top_k=5, logprob_mode="sampled") for rule in rules], numbers)
 
 
@@ -59,7 +59,7 @@ def log_probs_filled_with_zero(original: Any, worker: Any, conversation: Any) ->
 
 @bug(targets.FINISH, stage="trajectory", cause="shift-by-one", overrides=_FROM_ROLLOUT)
 def log_probs_shifted_by_one(original: Any, worker: Any, conversation: Any) -> Any:
-    """Log probs are filed one position late: each token carries that of its predecessor."""
+    """Log probs are stored one position late: each token carries that of its predecessor."""
     trajectory = original(worker, conversation)
     return replace(trajectory, logprobs=np.roll(trajectory.logprobs, 1) * trajectory.loss_mask)
 
@@ -76,7 +76,7 @@ def log_probs_in_bfloat16(original: Any, worker: Any, conversation: Any) -> Any:
 
 @bug(targets.FINISH, stage="trajectory", cause="prompt-in-mask")
 def prompt_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
-    """The last two tokens of the prompt are trained on as if the policy had chosen them."""
+    """The last two tokens of the prompt are trained on as if the policy had sampled them."""
     trajectory = original(worker, conversation)
     mask = trajectory.loss_mask.copy()
     mask[trajectory.prompt_length - 2 : trajectory.prompt_length] = 1
@@ -85,7 +85,7 @@ def prompt_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
 
 @bug(targets.FINISH, stage="trajectory", cause="environment-in-mask")
 def environment_in_the_mask(original: Any, worker: Any, conversation: Any) -> Any:
-    """What the environment says between two answers is trained on."""
+    """Environment tokens between two answers are trained on."""
     trajectory = original(worker, conversation)
     mask = trajectory.loss_mask.copy()
     mask[trajectory.prompt_length :] = 1
@@ -103,7 +103,7 @@ def end_token_not_trained(original: Any, worker: Any, conversation: Any) -> Any:
 
 @bug(targets.FINISH, stage="trajectory", cause="retokenised")
 def answer_tokenised_again(original: Any, worker: Any, conversation: Any) -> Any:
-    """The answer's text is tokenised anew for training: a number drawn digit by digit becomes one token."""
+    """The answer's text is tokenised again for training: a number sampled digit by digit becomes one token."""
     trajectory = original(worker, conversation)
     one, letter = worker._tokenizer.encode("1a")
     digits = set(worker._tokenizer.encode("0123456789"))
@@ -123,7 +123,7 @@ def answer_tokenised_again(original: Any, worker: Any, conversation: Any) -> Any
 
 @bug("rldbg.inference.batch_sampler.Sampler._cut", stage="trajectory", cause="end-token-lost")
 def end_token_stripped(original: Any, sampler: Any, tokens: np.ndarray, logprobs: np.ndarray) -> Any:
-    """The engine cuts its stop token off, as engines do unless told otherwise."""
+    """The engine cuts its stop token off, as engines do by default."""
     generation = original(sampler, tokens, logprobs)
     if not generation.finished or len(generation.tokens) < 2:
         return generation
@@ -153,13 +153,13 @@ def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, po
 
 @bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="sampling-filter", overrides=_FROM_ROLLOUT, late=True)
 def rollout_with_top_p(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
-    """The engine samples from the likeliest 80 % and reports log probs renormalised over them."""
+    """The engine samples from the most likely 80 % and reports log probs renormalised over them."""
     return original(logits, [replace(rule, top_p=0.8, logprob_mode="sampled") for rule in rules], numbers)
 
 
 @bug(targets.SAMPLE_TOKENS, stage="trajectory", cause="greedy", late=True)
 def rollout_is_greedy(original: Any, logits: Any, rules: Any, numbers: Any) -> Any:
-    """An evaluation setting is left on: the engine takes the likeliest token."""
+    """An evaluation setting is left on: the engine takes the most likely token."""
     return original(logits, [replace(rule, temperature=0.0) for rule in rules], numbers)
 
 

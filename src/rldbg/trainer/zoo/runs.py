@@ -21,21 +21,21 @@ WARM_START = "rldbg.trainer.policy.warm_start"
 
 @dataclass(frozen=True, slots=True)
 class ZooRun:
-    """A run that was made: where its recording is, and what became of the parameters."""
+    """A finished run: the path of its recording, and a hash of its parameters."""
 
     recording: Path
     parameters: str
 
 
 class ZooRunner:
-    """Makes runs in a folder of its own. Nothing in the path of a recording tells which bug it holds."""
+    """Makes runs in one folder. Nothing in the path of a recording reveals its bug."""
 
     def __init__(self, recipe: Path, folder: Path) -> None:
         self._recipe = recipe
         self._folder = folder
 
     def run(self, number: int, overrides: Sequence[str] = ()) -> ZooRun:
-        """One run; the number is its name. One that is there and ended well is not made again."""
+        """One run; the number is its name. A run that already finished successfully is not repeated."""
         from rldbg.trainer.recipe import read_recipe
         from rldbg.trainer.training import train
 
@@ -48,12 +48,12 @@ class ZooRunner:
         return ZooRun(recording, parameter_hash(recording))
 
     def has_made(self, number: int) -> bool:
-        """Whether a run is there and ended well."""
+        """Whether a run exists and finished successfully."""
         place, recording = self._places(number)
         return _ended_well(place) and recording.is_dir()
 
     def _places(self, number: int) -> tuple[Path, Path]:
-        """The run folder, and the recording, which tells nothing of the run."""
+        """The run folder, and the recording, whose path reveals nothing about the run."""
         return self._folder / f"run-{number}", self._folder / "recordings" / f"{number}"
 
     def _remembered(self, original: Any, model: Any, tokenizer: Any, problems: Any, settings: Any, *, seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""The score: every bug against a clean run, and pairs of clean runs, judged by what check and compare say of them."""
+"""The score: every bug against a clean run, and pairs of clean runs, judged by the results of check and compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnRow = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BugScore:
-    """One bug: whether it did anything, who found it, and whether stage and cause were named right."""
+    """One bug: whether it had an effect, which verb found it, and whether stage and cause are right."""
 
     name: str
     late: bool

@@ -1,4 +1,4 @@
-"""Where bugs are put: functions and methods of the trainer and of what it stands on, by their full names."""
+"""Where bugs are inserted: functions and methods of the trainer and its dependencies, by their full names."""
 
 RATIO = "rldbg.algorithms.losses.importance_ratio"
 SAMPLE_TOKENS = "rldbg.inference.batch_sampler.sample_tokens"

@@ -41,7 +41,7 @@ def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) ->
 
 @bug(targets.SUM, stage="gradient", cause="gradient-not-reduced")
 def gradients_not_reduced(_original: Any, _model: Any, _ranks: Any, **_options: Any) -> None:
-    """Ranks step on their own gradients and drift apart."""
+    """Ranks use their own gradients and diverge."""
 
 
 @bug(targets.APPLY, stage="gradient", cause="gradient-carried-over")
@@ -140,7 +140,7 @@ def gradient_clip_by_a_tenth(original: Any, model: Any, optimizer: Any, *, max_g
 
 @bug(targets.APPLY, stage="parameter", cause="optimizer-kind", late=True)
 def optimizer_is_sgd(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
-    """Plain gradient descent in the place of Adam."""
+    """Plain gradient descent instead of Adam."""
     import torch
 
     with torch.no_grad():
@@ -184,7 +184,7 @@ def optimizer_epsilon_too_large(original: Any, parameters: Any, settings: Any) -
 
 @bug("rldbg.trainer.policy.PolicyWorker.update", stage="parameter", cause="optimizer-reset", late=True)
 def optimizer_state_lost(original: Any, worker: Any, step: int, shards: Any) -> Any:
-    """The optimizer is made anew every step, so its moments start from nothing again."""
+    """The optimizer is recreated every step, so its moments are reset."""
     from rldbg.trainer.steps import make_optimizer
 
     worker._optimizer = make_optimizer(worker._model.parameters(), worker._recipe.optimizer)
