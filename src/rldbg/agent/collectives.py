@@ -73,7 +73,7 @@ def watchdogs() -> list[str]:
         limit = os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "480")
         found.append(f"NCCL heartbeat monitor ({limit} s, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC)")
     if "sglang.srt.server_args" in sys.modules:
-        found.append("SGLang watchdog (300 s unless --watchdog-timeout says otherwise)")
+        found.append("SGLang watchdog (300 s unless set by --watchdog-timeout)")
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if end.isdigit():
         found.append(f"SLURM ends this job in {max(int(end) - int(time.time()), 0)} s")

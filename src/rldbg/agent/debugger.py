@@ -99,7 +99,7 @@ class Debugger:
                     sys.modules["pydevd"].stoptrace()
 
     def close(self, only: Relay | None = None) -> None:
-        """Ends the session, or none when it is no longer the one of `only`; every thread runs on, untraced."""
+        """Ends the session, unless it is no longer the one of `only`; every thread continues untraced."""
         with self.lock:
             relay = self._relay
             if relay is None or only not in (None, relay):

@@ -16,7 +16,7 @@ _HERE = str(Path(__file__).parent)
 def thread_stacks(
     *, with_locals: bool = False, collective_of: Callable[[FrameType], dict[str, Any] | None] | None = None
 ) -> list[dict[str, Any]]:
-    """One entry a thread, the main thread first, innermost frame first. Threads of the debugger are left out."""
+    """One entry per thread, the main thread first, innermost frame first. Threads of the debugger are left out."""
     # Not threading.enumerate(): pydevd patches it to hide the threads that we must recognise here.
     threads: dict[int, threading.Thread] = getattr(threading, "_active", {})
     found = []

@@ -70,7 +70,7 @@ def place(function: Any) -> JsonText:
     function = getattr(function, "func", function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None:
-        raise TypeError(f"{type_name(function)} is no Python function")
+        raise TypeError(f"{type_name(function)} is not a Python function")
     lines = [line for _, _, line in code.co_lines() if line]
     head = max(lines[0], code.co_firstlineno)
     return JsonText({"file": code.co_filename, "line": next((line for line in lines if line > head), head)})

@@ -19,7 +19,7 @@ AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """A loss before aggregation, one value a token; `clipped` is where the clip decided the value."""
+    """A loss before aggregation, one value per token; `clipped` is where the clip decided the value."""
 
     values: Array
     ratio: Array
@@ -88,7 +88,7 @@ def loss_denominator(mask_bt: Array, how: Aggregation) -> float:
 
 
 def aggregate(values_bt: Array, mask_bt: Array, how: Aggregation, denominator: float | None = None) -> Array:
-    """One number from one value a token; without a denominator the batch is its own (`sum` divides by 1).
+    """One number from one value per token; without a denominator the batch is its own (`sum` divides by 1).
 
     token_mean: every token counts the same; sequence_mean: every sequence does, as the mean of its tokens.
     """

@@ -132,7 +132,7 @@ def _make_run(folder: Path | None) -> "Run":
 
 
 def _merged(context: click.Context, overrides: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Puts overrides into the options; an option of the command line that says otherwise is an error of the user."""
+    """Puts overrides into the options; an option of the command line that contradicts them is a usage error."""
     from rldbg.core import UsageError
     from rldbg.inference.workflows import parse_overrides
 

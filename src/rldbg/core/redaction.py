@@ -38,7 +38,7 @@ _SECRET_SHAPES = re.compile(
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}")
 # Names start where a word starts, which also keeps the search linear on endless words.
-# `name=value`, `name: value` and `--name value`; in prose, "the token x" is no assignment.
+# `name=value`, `name: value` and `--name value`; in prose, "the token x" is not an assignment.
 _ASSIGNMENT = re.compile(
     r"(?:(?<![A-Za-z0-9_.\-])|(?<=--))(?P<name>[A-Za-z][A-Za-z0-9_\-.]*)"
     r"(?P<separator>[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;]+)"

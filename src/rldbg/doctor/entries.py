@@ -74,7 +74,7 @@ class Signature(_Model):
     examples: Annotated[list[str], Field(min_length=1)]
     """Lines as they are printed; every one is a test."""
     unless: Regex | None = None
-    """The line is no evidence when this also matches it."""
+    """The line is not evidence when this also matches it."""
     near: Regex | None = None
     """The line counts only when this occurs within a few dozen lines of it."""
     not_near: Regex | None = None

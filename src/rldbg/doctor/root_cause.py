@@ -109,7 +109,7 @@ def _is_harmless(sighting: Sighting, evidence: Evidence) -> bool:
 def _is_doubtful(
     causes: Sequence[Sighting], errors: Sequence[Sighting], unknown: Failure | None, library: Library
 ) -> bool:
-    """What may be fallout is no answer after an unknown failure, nor when a telling failure is not its own fallout."""
+    """A possible consequence is doubtful after an unknown failure, or beside a specific failure it does not explain."""
     if not causes or any(s.entry.role is not Role.EITHER for s in causes):
         return False
     if _came_before(unknown, causes[0]):
@@ -127,7 +127,7 @@ def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting
 
 
 def _is_direct(cause: Sighting, effect: Sighting, library: Library) -> bool:
-    """A side process harms only what depends on it: through others it is no explanation."""
+    """A side process harms only what depends on it directly, so indirect effects do not count."""
     return effect.entry.id in library.direct_effects[cause.entry.id] and explains(cause, effect, library)
 
 

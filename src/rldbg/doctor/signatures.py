@@ -1,4 +1,4 @@
-"""Whether a signature holds at a place: its words, its neighbourhood, and that the words are no mere advice."""
+"""Whether a signature matches at a line: its text, its neighbouring lines, and that the text is not just advice."""
 
 import re
 from typing import NamedTuple

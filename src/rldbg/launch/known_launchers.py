@@ -173,7 +173,7 @@ MODULES_THAT_LAUNCH: dict[str, tuple[str, ...]] = {
 
 
 def peel(words: Sequence[str]) -> Peeled | None:
-    """Takes the launcher off the front of a command line; None when the first word is no launcher."""
+    """Takes the launcher off the front of a command line; None when the first word is not a launcher."""
     if not words:
         return None
     program = words[0].rsplit("/", 1)[-1]

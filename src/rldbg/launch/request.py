@@ -17,7 +17,7 @@ class Request:
 
     argv: tuple[str, ...]
     script: Path | None
-    """The shell script among `argv` that is read and run dry; None for a command that is no script."""
+    """The shell script among `argv` that is read and run dry; None for a command that is not a script."""
     cwd: Path
     environment: Mapping[str, str] = field(repr=False, default_factory=dict)
     framework: str = ""

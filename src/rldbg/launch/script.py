@@ -38,7 +38,7 @@ def check_syntax(script: Path, shell: str) -> None:
     hint = (
         f"fill in its placeholders first, {placeholder[0]} for example"
         if placeholder
-        else f"mend the script; `{shell} -n {script}` shows the error"
+        else f"fix the script; `{shell} -n {script}` shows the error"
     )
     raise UsageError(f"{shell} cannot read the script: {message}", hint)
 

@@ -92,7 +92,7 @@ def pass_on(streams: dict[int, int], log: RedactedLog, asked: int, settled: int)
 
 
 def _move(source: int, target: int, log: RedactedLog) -> bool:
-    """One piece of output; False when there will be no more, or nobody who would read it."""
+    """One piece of output; False at the end of the output, or when nothing reads it any more."""
     try:
         fresh = os.read(source, _PIECE_BYTES)
     except OSError:

@@ -1,6 +1,6 @@
 """The end of a profiled run: waits until every profile is written, and says what is there and what is missing.
 
-`manifest.json` beside the profiles holds one entry a worker: worker, rank, node, steps, files with their sizes, the
+`manifest.json` beside the profiles holds one entry per worker: worker, rank, node, steps, files with their sizes, the
 places where copies lie, and for what is missing the reason.
 """
 

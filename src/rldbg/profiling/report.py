@@ -149,7 +149,7 @@ def _phase_rows(role: str, members: list[Track], bounds: dict[int, tuple[int, in
 
 
 def _role_row(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], step_s: float) -> RoleRow:
-    """Waiting inside a collective is no work: the rank that the others wait for is the one that waits least."""
+    """Waiting inside a collective is not work: the rank that the others wait for is the one that waits least."""
     work: dict[str, dict[int, float]] = {}
     for track in members:
         by_step: dict[int, float] = dict.fromkeys(bounds, 0.0)

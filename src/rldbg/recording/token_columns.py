@@ -52,7 +52,7 @@ class TokenColumns:
                 self.columns[self._title(row, name)] = column
 
     def _title(self, row: SampleRow, name: str) -> str:
-        """The field's name, with its kind and then its rank where another record has the same field otherwise."""
+        """The field's name, with its kind and then its rank where another record's values of it differ."""
         kind, key = row.key.kind, row.key
         candidates = (name, f"{kind}.{name}", f"{kind}.{name} rank {key.rank}", f"{key} {name}")
         return next((title for title in candidates if title not in self.columns), candidates[-1])

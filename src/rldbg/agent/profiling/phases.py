@@ -1,4 +1,4 @@
-"""What a process was doing when: one line a phase, in a file of its own, readable after any kind of death.
+"""The phases of a process over time: one line per phase, in one file per process, readable after any kind of crash.
 
     {"worker": ..., "role": ..., "rank": ..., "host": ..., "pid": ...}     who; again when that changes
     {"clock": {"offset_ns": ..., "round_trip_ns": ...}}                    this host's clock against the broker's

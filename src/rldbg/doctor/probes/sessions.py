@@ -55,7 +55,7 @@ def _session_of(command: Sequence[str]) -> str | None:
 
 
 def _is_in_use(daemons: Sequence[psutil.Process]) -> bool:
-    """Whether a worker is busy, or a process that is no daemon of Ray talks to one of the session's ports."""
+    """Whether a worker is busy, or a process that is not a Ray daemon talks to one of the session's ports."""
     try:
         children = [child for daemon in daemons for child in daemon.children(recursive=True)]
         titles = [" ".join(child.cmdline()) for child in children]

@@ -55,7 +55,7 @@ class SglangLayout(Layout):
 
 
 def _tagged_entries(tree: Tree) -> list[Entry]:
-    """A tensor dumped several times in a step (once a layer) is told apart by the order of the dumps, as `micro`."""
+    """Dumps of one tensor in a step (once per layer) are numbered in the order of the dumps, as `micro`."""
     found: list[tuple[str, str, int, int, int, FileFact]] = []
     for fact, match in matches(tree, _TAGGED):
         tags = _tags(match)

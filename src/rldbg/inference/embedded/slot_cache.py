@@ -13,7 +13,7 @@ _COLUMNS = 64
 
 
 class SlotCache:
-    """Takes the place of transformers' cache: a model calls `update` once a layer in every forward pass."""
+    """Takes the place of transformers' cache: a model calls `update` once per layer in every forward pass."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -63,7 +63,7 @@ class RecordingProxy:
         self._servers = servers
         self._episodes: dict[str, _ProxiedEpisode] = {}
         self._keys: dict[int, str] = {}
-        # asyncio switches delayed sending off only where the protocol is named: 40 ms an answer otherwise.
+        # asyncio sets TCP_NODELAY only if the protocol is named; without it each answer takes 40 ms longer.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(_BACKLOG)

@@ -21,7 +21,7 @@ _EXPECTED = "return prompt_ids, completion_ids and logprobs, one list a prompt"
 
 
 class TrlAdapter(Adapter):
-    """Called once a row, with its prompt `n` times, as the trainer does; every completion is one row of the batch."""
+    """Called once per row, with its prompt `n` times, as the trainer does; every completion is one row of the batch."""
 
     is_blocking = True
 

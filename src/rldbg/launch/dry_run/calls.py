@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PREFIX = "RLDBG_DRY"
-"""Variables that the dry run adds to the script's environment; they are no part of what a call is given."""
+"""Variables that the dry run adds to the script's environment; they are not part of what a call is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def read_calls(folder: Path) -> list[Call]:
 
 
 def _read(file: Path) -> Call:
-    # Surrogates stand for bytes that are no UTF-8, as they do in sys.argv.
+    # Surrogates represent bytes that are not UTF-8, as in sys.argv.
     words = file.read_bytes().decode("utf-8", "surrogateescape").split("\0")
     place, options, via, cwd, count = words[:5]
     argv, variables = words[5 : 5 + int(count)], words[5 + int(count) :]

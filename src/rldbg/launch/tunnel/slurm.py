@@ -97,7 +97,7 @@ class Slurm:
         )
 
     def is_running(self, job_id: str) -> bool:
-        """Whether the job still has its nodes; a controller that does not answer for a moment is no end."""
+        """Whether the job still has its nodes; a controller that briefly does not answer does not end it."""
         try:
             return any(job.is_running for job in self._by_id(job_id))
         except CommandFailed:

@@ -86,7 +86,7 @@ class NumberLanes:
         if not self._decode:
             nothing = np.empty(0)
             return {first: (nothing, end) for first, end in trail[[0, -1]][:, is_whole].T.tolist()}
-        places = np.ascontiguousarray(trail[:, is_whole].T)  # one row a run
+        places = np.ascontiguousarray(trail[:, is_whole].T)  # one row per run
         widths = np.diff(places, axis=1).astype(np.uint8)
         operands: np.ndarray = np.ndarray((len(self._data) - 4,), "<i4", self._pickled, 1, (1,))
         values = operands[places[:, :-1]] & _OPERAND_BITS[widths]

@@ -21,7 +21,7 @@ _NUMBERS = int | float | np.number | np.bool_
 
 
 def ragged(rows: Sequence[Any]) -> Ragged:
-    """One row a sample; a missing row (None) is empty, a missing value in a row is NaN."""
+    """One row per sample; a missing row (None) is empty, a missing value in a row is NaN."""
     if rows and all(isinstance(row, EncodedArray) for row in rows):
         return _ragged_encoded(rows)
     arrays = [_row(row) for row in rows]

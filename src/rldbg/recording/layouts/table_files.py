@@ -111,7 +111,7 @@ def _column(arrow: Any, value: Any, count: int, has_rows: bool) -> tuple[Any, di
         flat, dtype = _storable(value.values)
         if len(value) == count and has_rows:
             return _lists(arrow, value.offsets, flat), {"form": "rows", "dtype": dtype, "shape": None}
-        # A row a sample is all a table can say; the rows' own lengths are then kept beside the values.
+        # A table can only hold one row per sample; the rows' own lengths are then kept beside the values.
         lengths = [int(length) for length in value.lengths]
         return _first_row(arrow, flat, count), {"form": "whole", "dtype": dtype, "shape": None, "lengths": lengths}
     stored, dtype = _storable(value)

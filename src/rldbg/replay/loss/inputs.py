@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """A whole batch, on one device. `log_probs` are the recorded ones until a model says otherwise."""
+    """A whole batch, on one device. `log_probs` are the recorded ones until a model recomputes them."""
 
     title: str
     step: int
@@ -100,7 +100,7 @@ def _advantages(
 
 
 def _recorded_advantages(path: Path | str, step: int, trajectories: Sequence[Trajectory]) -> list[np.ndarray] | None:
-    """One row a token of the whole sequence, where the recording has them for every sample."""
+    """One row per token of the whole sequence, where the recording has them for every sample."""
     rows: dict[Any, np.ndarray] = {}
     for record in open_recording(path).records(step=step):
         if "advantages" in record.fields and "tokens" in record.fields and record.samples:

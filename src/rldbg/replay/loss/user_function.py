@@ -52,7 +52,7 @@ _OF_MODEL = frozenset({"logits", "model", "entropy"})
 
 
 class LossRaised(RldbgError):
-    """The user's loss function raised, or returned what is no loss."""
+    """The user's loss function raised, or did not return a loss."""
 
     kind = "loss"
 
