@@ -38,7 +38,8 @@ def test_more_than_two_are_each_compared_with_the_first(recordings, capsys):
     code, body = compare(recordings, capsys, "a", "cut", "b")
     assert (code, body["verdict"], body["first_difference"]["stage"]) == (1, "different", "reward")
     assert body["first_difference"]["recording"] == str(recordings / "b")
-    assert [item["verdict"] for item in body["comparisons"]] == ["equal within noise", "different"]
+    verdicts = [item["verdict"] for item in body["comparisons"]]
+    assert verdicts[0] in ("equal", "equal within noise") and verdicts[1:] == ["different"]
 
 
 @pytest.mark.parametrize(
