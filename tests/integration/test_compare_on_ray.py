@@ -94,4 +94,4 @@ def test_a_refusal_is_told_at_once(cluster: Cluster, sides: tuple[Path, Path]) -
     assert "none was found / set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH" in refusal()
     assert "refuses the token that was found / set RAY_AUTH_TOKEN" in refusal(RAY_AUTH_TOKEN="0" * 64)
     assert "RAY_AUTH_MODE=disabled" in refusal(RAY_AUTH_TOKEN=TOKEN, RAY_AUTH_MODE="disabled")
-    assert "there is no token / unset RAY_AUTH_MODE" in refusal(RAY_AUTH_MODE="token")
+    assert "no token was found / unset RAY_AUTH_MODE" in refusal(RAY_AUTH_MODE="token")

@@ -43,7 +43,7 @@ def test_kill_ray_kill_shutdown_and_crash_lose_no_report(tmp_path, path):
     line = "Nsight profiling enabled for worker '{}' (matched pattern '{}')"
     assert line.format("dtensor_policy_worker", "*policy*") in done.stderr
     assert line.format("vllm_generation_worker", "*vllm*") in done.stderr
-    assert "without a window files grow large" in done.stderr
+    assert "without --steps the files grow large" in done.stderr
     found = manifest(tmp_path / "run" / "profiles")
     assert found["missing"] == [], done.stderr
     reports = [Path(file["path"]) for entry in found["profiles"] for file in entry["files"]]

@@ -63,7 +63,7 @@ def service(tmp_path_factory):
 def drive(python, script, server):
     command = [str(python), str(SCRIPTS / script), f"http://{server['addresses'][0]}"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=150)
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.returncode == 0, ran.stdout[-500:] + ran.stderr[-4000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
 

@@ -53,7 +53,7 @@ def bring_from_nodes(plan: Plan, *, limit_s: float, say: Callable[[str], None]) 
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         say(f"the other nodes were not checked: {reason}")
     for line in done.stdout.splitlines():
-        if line.startswith("brought "):
+        if line.startswith("copied "):
             say(line)
 
 

@@ -1,6 +1,7 @@
 """Run by the tests in an environment that has the tinker package and not rldbg: drives a service, prints one JSON."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -88,7 +89,8 @@ def main(url):
     report["outside"] = error_of(lambda: client.forward_backward([outside], "cross_entropy").result())
     report["no_snapshot"] = error_of(lambda: service.create_sampling_client(model_path="tinker://a/weights/b"))
     report["after_errors"] = client.optim_step(types.AdamParams()).result().metrics["step"]
-    print(json.dumps(report))
+    print(json.dumps(report), flush=True)
+    os._exit(0)  # threads of the client outlive main(), and have aborted the interpreter while it ended
 
 
 if __name__ == "__main__":
