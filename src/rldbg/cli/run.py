@@ -46,7 +46,7 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
     "wait_s",
     type=click.FloatRange(min=0),
     default=None,
-    help="Seconds to hold a crashed process for inspection (default: 600 at a terminal, otherwise 0).",
+    help="Seconds to hold a crashed process for inspection (default: 600 at a terminal, else 0).",
 )
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")

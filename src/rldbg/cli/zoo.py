@@ -22,7 +22,10 @@ _ACTIONS = ("list", "run", "score")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs in parallel.")
 @click.option("--no-pairs", is_flag=True, help="Do not score pairs of clean runs.")
 @click.option(
-    "--matrix", type=click.IntRange(1, 10), metavar="SEEDS", help="Score under real noise: seeds, cuts, kernels."
+    "--matrix",
+    type=click.IntRange(1, 10),
+    metavar="SEEDS",
+    help="Score under real noise: seeds, batch splits, kernels.",
 )
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")
 def command(
@@ -65,7 +68,7 @@ def _list(as_json: bool) -> int:
 
 
 def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
-    """One bug beside a clean run, and what compare says."""
+    """Runs one bug and a clean run, and compares them."""
     from rldbg.analysis import compare
     from rldbg.recording import open as open_recording
     from rldbg.reports.zoo import run_to_lines
@@ -87,7 +90,7 @@ def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
 
 
 def _matrix(seeds: int, bugs: Sequence[str], recipe: Path, folder: Path, processes: int, as_json: bool) -> int:
-    """Clean pairs and bugs cut differently and on other kernels; with names, only those bugs."""
+    """Clean pairs and bugs with different splits and kernels; with names, only those bugs."""
     import torch
 
     from rldbg.trainer.zoo import matrix_cells, score_matrix

@@ -72,7 +72,7 @@ def _named_recording(folder: Path) -> Path | None:
         if moved.is_dir():
             return moved
         raise IncompleteDataError(
-            f"{folder / 'run.json'} says the recording is in {place}, which is not there",
+            f"{folder / 'run.json'} says the recording is in {place}, which does not exist",
             "give the folder it was moved to",
         )
     return place

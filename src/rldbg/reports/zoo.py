@@ -12,7 +12,7 @@ _WRONG = "  <- wrong"
 
 
 def list_to_terminal(bugs: Sequence[Bug]) -> Table:
-    table = Table("bug", "first stage", "what is wrong", box=None, header_style="bold")
+    table = Table("bug", "first stage", "description", box=None, header_style="bold")
     for bug in bugs:
         table.add_row(bug.name, bug.stage, bug.story)
     return table
@@ -27,7 +27,7 @@ def run_to_lines(bug: Bug, checks: Sequence[str], comparison: Comparison) -> Ite
     for item in comparison.explanations:
         yield f"  because   {item.explains}  ({item.id})"
     for item in comparison.nearest:
-        yield f"  not quite {nearest_text(item)}"
+        yield f"  nearest   {nearest_text(item)}"
 
 
 def score_to_lines(score: ZooScore) -> Iterator[str]:

@@ -131,7 +131,7 @@ def _together(views: Mapping[int, RankView]) -> Diagnosis:
 def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
     view = views.get(rank)
     if view is None:
-        return f"rank {rank} is not there"
+        return f"rank {rank} was not found"
     if view.state == "stopped":
         return f"rank {rank} is stopped by the debugger at {view.place}"
     if view.state in ("exited", "crashed", "lost"):
