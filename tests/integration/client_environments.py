@@ -1,6 +1,7 @@
 """Environments with published packages that cannot live beside ours: made once under .venvs/, used again later."""
 
 import fcntl
+import os
 import subprocess
 import sys
 import sysconfig
@@ -14,28 +15,41 @@ TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "panda
        "six")  # fmt: skip
 
 
-def environment_with(name, packages, *, beside_ours=False):
-    """The interpreter of an environment that has the packages; made when it is not there yet."""
+def environment_with(name, packages, *, beside_ours=False, torch=False):
+    """The interpreter of an environment that has the packages; made when it is not there yet.
+
+    `torch` comes first and through pip, whose settings choose the build.
+    """
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
     python, done = folder / "bin" / "python", folder / ".installed"
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != " ".join(packages):
-            _make(folder, python, packages, beside_ours=beside_ours)
+            _make(folder, python, packages, beside_ours=beside_ours, torch=torch)
             done.write_text(" ".join(packages))
     return python
 
 
-def _make(folder, python, packages, *, beside_ours):
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    made = subprocess.run(
-        [*install, *(["--no-deps"] if beside_ours else []), *packages], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
+def _make(folder, python, packages, *, beside_ours, torch):
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
+    tested = ["--constraint", str(ROOT / "constraints.txt")]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
+    uv += ["--no-deps"] if beside_ours else tested if torch else []
+    for command in ([pip] if torch else []) + [[*uv, *packages]]:
+        made = subprocess.run(command, capture_output=True, text=True, env=os.environ | _mirror())
+        if made.returncode:
+            pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
     if beside_ours:
         (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
             sysconfig.get_path("purelib") + "\n"
         )
+
+
+def _mirror():
+    """uv does not read pip's settings: a mirror that pip uses is passed on."""
+    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    asked = subprocess.run(command, capture_output=True, text=True)
+    index = os.environ.get("PIP_INDEX_URL") or (asked.stdout.strip() if asked.returncode == 0 else "")
+    return {"UV_DEFAULT_INDEX": index} if index and "UV_DEFAULT_INDEX" not in os.environ else {}

@@ -10,7 +10,7 @@ import subprocess, sys, time
 # A worker whose interpreter ignores PYTHONPATH lives until the launcher has named it, which the launcher's log tells.
 worker = subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"])
 deadline = time.monotonic() + 90
-while time.monotonic() < deadline and "start-up hook out" not in open(sys.argv[1]).read():
+while time.monotonic() < deadline and "disables the start-up hook" not in open(sys.argv[1]).read():
     time.sleep(0.2)
 worker.kill()
 worker.wait()

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from client_environments import environment_with
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "training_clients"
 RLDBG = Path(sys.executable).with_name("rldbg")
 
@@ -21,31 +21,14 @@ RLDBG = Path(sys.executable).with_name("rldbg")
 pytestmark = pytest.mark.timeout(900)
 
 
-def environment_with(package, *, first=()):
-    """The interpreter of an environment that has a package; made when it is not there yet."""
-    folder = ROOT / ".venvs" / package
-    done = folder / ".installed"
-    python = folder / "bin" / "python"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for packages in filter(None, (first, [package])):
-            command = [*install, "--constraint", str(ROOT / "constraints.txt"), *packages]
-            made = subprocess.run(command, capture_output=True, text=True)
-            if made.returncode:
-                pytest.skip(f"{package} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
-        done.touch()
-    return python
-
-
 @pytest.fixture(scope="module")
 def tinker_python():
-    return environment_with("tinker")
+    return environment_with("tinker", ["tinker"])
 
 
 @pytest.fixture(scope="module")
 def weaver_python():
-    return environment_with("nex-weaver", first=["torch"])
+    return environment_with("nex-weaver", ["nex-weaver"], torch=True)
 
 
 @pytest.fixture(scope="module")
