@@ -137,6 +137,8 @@ def test_a_pause_longer_than_the_collective_timeout_is_survived(theatre, scene, 
     assert float((waited / "survived_1").read_text()) > timeout_s
 
 
+# Gloo gives up after the 2 s that the scene sets: on a busy machine that may be before the rank is scheduled again.
+@pytest.mark.flaky(reruns=2)
 def test_timeouts_that_the_user_set_are_raised_when_a_rank_stops(theatre, scene, tmp_path):
     scene("impatient", world_size=2)
     job = theatre.job

@@ -16,7 +16,7 @@ from client_environments import TRL, environment_with
 SCRIPTS = Path(__file__).parent / "serve_clients"
 RLDBG = Path(sys.executable).with_name("rldbg")
 AREAL = ("areal==1.0.4", "colorlog", "tenacity", "torchdata", "lark", "numba", "llvmlite", "einops", "openai",
-         "sniffio", "jiter", "pybase64", "orjson")  # fmt: skip
+         "sniffio", "jiter", "pybase64", "orjson", "aiofiles")  # fmt: skip
 
 pytestmark = pytest.mark.timeout(900)
 

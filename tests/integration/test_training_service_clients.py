@@ -50,6 +50,8 @@ def drive(python, script, server):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+# The published client was once aborted by its own threads, without a word.
+@pytest.mark.flaky(reruns=2)
 def test_the_tinker_client_trains_and_samples(tinker_python, service):
     report = drive(tinker_python, "drive_tinker.py", service)
     assert report["models"] == ["tiny"]
