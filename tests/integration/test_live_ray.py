@@ -44,8 +44,6 @@ def test_four_actors_stop_under_their_names_and_go_on(job, stage):
 
 @pytest.mark.soak
 @pytest.mark.timeout(560)
-# Ray starts 32 workers on two cores, and gives up on some of them when others need the cores.
-@pytest.mark.flaky(reruns=2)
 def test_thirty_two_actors_stop_answer_and_go_on(job, stage):
     stage.play("thirty_two_actors")
     until(lambda: len(job.stopped()) == 32, "32 stopped workers", 400)
