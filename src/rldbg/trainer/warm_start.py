@@ -5,6 +5,7 @@ the rounding of one CPU's kernels into different weights, so a run saves the wei
 replays its trajectories on another machine starts from the same ones.
 """
 
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,27 +21,28 @@ from rldbg.trainer.tasks import Problem, supervised_texts
 from rldbg.trainer.tokenizer import Tokenizer
 
 _CHECK_EVERY = 5
-_FILE = "starting_weights.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class StartingWeights:
-    """Where a run saves the weights it starts from, and where the run that it replays saved its own."""
+    """Where a run keeps the weights it starts from, and where the run that it replays has kept its own.
+
+    One file per key (see `start_key`), made under a temporary name, so that one with its name is whole.
+    """
 
     keep_in: Path | None = None
     replayed: Path | None = None
 
     def load(self, model: Any, key: str) -> tuple[int, float] | None:
-        """Loads the replayed run's weights if they come from the same settings; else returns None."""
+        """Takes over weights that were kept from the same settings; else None."""
         from safetensors import SafetensorError, safe_open
 
         for folder in () if self.replayed is None else (self.replayed, *self.replayed.parents[:2]):
             try:
-                with safe_open(folder / _FILE, framework="pt") as file:
-                    facts = file.metadata() or {}
-                    if facts.get("key") == key:
-                        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-                        return int(facts["steps"]), float(facts["success"])
+                with safe_open(folder / _file_name(key), framework="pt") as file:
+                    facts = file.metadata()
+                    model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                    return int(facts["steps"]), float(facts["success"])
             except (OSError, SafetensorError):
                 continue
         return None
@@ -48,15 +50,21 @@ class StartingWeights:
     def save(self, model: Any, key: str, steps: int, success: float) -> None:
         from safetensors.torch import save_file
 
-        if self.keep_in is not None and self.keep_in.is_dir():  # a node without the run folder saves nothing
-            facts = {"key": key, "steps": str(steps), "success": repr(success)}
-            save_file(model.state_dict(), self.keep_in / _FILE, metadata=facts)
+        if self.keep_in is None or not self.keep_in.is_dir():  # a node without the run folder keeps nothing
+            return
+        made = self.keep_in / f".{_file_name(key)}.{os.getpid()}"
+        save_file(model.state_dict(), made, metadata={"steps": str(steps), "success": repr(success)})
+        made.replace(self.keep_in / _file_name(key))
+
+
+def _file_name(key: str) -> str:
+    return f"starting_weights_{key}.safetensors"
 
 
 def start_key(model: Any, problems: tuple[Problem, ...], settings: WarmStartSettings, *, seed: int) -> str:
     """What the weights after a warm start depend on, besides the rounding of the machine."""
     shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()]
-    return sha256(repr((seed, settings, shapes, problems)).encode()).hexdigest()
+    return sha256(repr((seed, settings, shapes, problems)).encode()).hexdigest()[:16]
 
 
 def warm_start(

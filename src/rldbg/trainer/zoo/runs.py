@@ -6,7 +6,6 @@ All runs that share seed and precision start from the same warm-started weights,
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core import Run
+from rldbg.trainer.warm_start import StartingWeights, start_key
 from rldbg.trainer.zoo.bug import replaced
 
 WARM_START = "rldbg.trainer.policy.warm_start"
@@ -58,20 +58,13 @@ class ZooRunner:
 
     def _remembered(self, original: Any, model: Any, tokenizer: Any, problems: Any, settings: Any, *, seed: int) -> Any:
         """The same weights as the warm start gives, from the first time it ran."""
-        import torch
-
-        shapes = [(tuple(parameter.shape), str(parameter.dtype)) for parameter in model.parameters()]
-        key = sha256(repr((seed, settings, shapes)).encode()).hexdigest()[:12]
-        kept = self._folder / f"start-{key}.pt"
-        if kept.is_file():
-            state = torch.load(kept, weights_only=True)
-            model.load_state_dict(state["weights"])
-            return state["steps"], state["success"]
-        steps, success = original(model, tokenizer, problems, settings, seed=seed)
-        made = kept.with_suffix(f".{os.getpid()}")
-        torch.save({"weights": model.state_dict(), "steps": steps, "success": success}, made)
-        made.replace(kept)
-        return steps, success
+        kept = StartingWeights(self._folder, self._folder)
+        key = start_key(model, problems, settings, seed=seed)
+        known = kept.load(model, key)
+        if known is None:
+            known = original(model, tokenizer, problems, settings, seed=seed)
+            kept.save(model, key, *known)
+        return known
 
 
 def _ended_well(place: Path) -> bool:
