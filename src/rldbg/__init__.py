@@ -26,12 +26,4 @@ __all__ = [
     "step",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("phase", "step"), "annotations"),
-        **dict.fromkeys(("breakpoint", "identify"), "auto"),
-        **dict.fromkeys(("Finding", "Identity", "Run", "SampleId"), "core"),
-        **dict.fromkeys(("Recorder", "Recording", "open"), "recording"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,26 +2,37 @@
 
 if TYPE_CHECKING:
     from rldbg.core.run import Run
-__getattr__, __dir__ = lazy_names(__name__, {"Run": "run"})
+__getattr__, __dir__ = lazy_names(__name__)
 """
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package; `modules` maps each public name to its module."""
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package; its public names are what it imports under TYPE_CHECKING."""
+
+    @cache
+    def modules() -> dict[str, str]:
+        tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+        blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def load(name: str) -> Any:
-        module = modules.get(name)
-        if module is None:
+        # Dunder names are asked for by the import system itself, for every import of a submodule.
+        if name.startswith("__") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{module}"), name)
+        return getattr(importlib.import_module(modules()[name]), name)
 
-    return load, lambda: sorted(modules)
+    return load, lambda: sorted(modules())
 
 
 def shown_by(module: str) -> Callable[[type[T]], type[T]]:

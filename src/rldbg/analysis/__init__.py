@@ -13,36 +13,4 @@ if TYPE_CHECKING:
     from rldbg.analysis.token_strips import Decode, Strip, Strips, Token, strips_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
-__all__ = [
-    "COMPARISON_FINDINGS",
-    "VERDICTS",
-    "CheckReport",
-    "Comparison",
-    "Decode",
-    "Explanation",
-    "FieldResult",
-    "FirstDifference",
-    "Stage",
-    "Strip",
-    "Strips",
-    "Token",
-    "Tolerance",
-    "Tolerances",
-    "Verdict",
-    "check",
-    "compare",
-    "stage_of",
-    "strips_of",
-]
-
-_MODULES = {
-    "checking": ("CheckReport", "check"),
-    "comparison": ("compare",),
-    "explain": ("Explanation",),
-    "results": ("COMPARISON_FINDINGS", "VERDICTS", "Comparison", "FieldResult", "FirstDifference", "Verdict"),
-    "stages": ("Stage", "stage_of"),
-    "token_strips": ("Decode", "Strip", "Strips", "Token", "strips_of"),
-    "tolerances": ("Tolerance", "Tolerances"),
-}
-
-__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
+__getattr__, __dir__ = lazy_names(__name__)

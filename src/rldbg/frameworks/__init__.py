@@ -18,27 +18,4 @@ if TYPE_CHECKING:
     from rldbg.frameworks.registry import ENTRY_POINTS, GENERIC, all_hooks, find_framework, frameworks, lineage
     from rldbg.frameworks.support import CAPABILITIES, HookState, Support, support_of
 
-__all__ = [
-    "CAPABILITIES",
-    "ENTRY_POINTS",
-    "GENERIC",
-    "Framework",
-    "HookState",
-    "Support",
-    "all_hooks",
-    "find_framework",
-    "frameworks",
-    "lineage",
-    "support_of",
-]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Framework": "base",
-        **dict.fromkeys(
-            ("ENTRY_POINTS", "GENERIC", "all_hooks", "find_framework", "frameworks", "lineage"), "registry"
-        ),
-        **dict.fromkeys(("CAPABILITIES", "HookState", "Support", "support_of"), "support"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

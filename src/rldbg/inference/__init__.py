@@ -31,42 +31,4 @@ if TYPE_CHECKING:
     from rldbg.inference.registry import Registry, Server
     from rldbg.inference.replica_process import ServerProcess
 
-_MODULES = {
-    "allocation": ("Allocation", "ArealConfiguration", "parse_allocation", "read_areal_configuration"),
-    "deployment": ("PROXY_HEALTH", "Listening", "devices_of", "replica_command", "replica_count", "require"),
-    "engine_commands": ("EngineCommand", "announce_engine"),
-    "batch_sampler": ("Generation", "GenerationRequest", "Sampler"),
-    "http_sampling": ("HttpSampling",),
-    "json_body": ("BodyError", "parse_object"),
-    "keyed_random": ("sample_key", "uniform"),
-    "registry": ("Registry", "Server"),
-    "replica_process": ("ServerProcess",),
-}
-
-__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
-
-__all__ = [
-    "PROXY_HEALTH",
-    "Allocation",
-    "ArealConfiguration",
-    "BodyError",
-    "EngineCommand",
-    "Generation",
-    "GenerationRequest",
-    "HttpSampling",
-    "Listening",
-    "Registry",
-    "Sampler",
-    "Server",
-    "ServerProcess",
-    "announce_engine",
-    "devices_of",
-    "parse_allocation",
-    "parse_object",
-    "read_areal_configuration",
-    "replica_command",
-    "replica_count",
-    "require",
-    "sample_key",
-    "uniform",
-]
+__getattr__, __dir__ = lazy_names(__name__)

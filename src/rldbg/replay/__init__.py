@@ -8,12 +8,6 @@ if TYPE_CHECKING:
     from rldbg.replay.rollout import ReplayRollout, trajectories_of
     from rldbg.replay.trajectory import Trajectory, TrajectoryBatch, padded_rows, prompt_hashes
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("ReplayRollout", "trajectories_of"), "rollout"),
-        **dict.fromkeys(("Trajectory", "TrajectoryBatch", "padded_rows", "prompt_hashes"), "trajectory"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = ["ReplayRollout", "Trajectory", "TrajectoryBatch", "padded_rows", "prompt_hashes", "trajectories_of"]

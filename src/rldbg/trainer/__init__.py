@@ -28,59 +28,6 @@ if TYPE_CHECKING:
     from rldbg.trainer.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer
     from rldbg.trainer.training import Reporting, TrainResult, train
 
-_MODULES = {
-    "cluster": ("Cluster",),
-    "determinism": ("fix_threads", "random_state", "restore_random_state", "seed_everything"),
-    "model": ("build_model", "check_model", "choose_device"),
-    "recipe": ("LoadedRecipe", "parse_recipe", "read_recipe"),
-    "settings": ("AlgorithmSettings", "ClusterSettings", "ModelSettings", "OptimizerSettings", "Recipe"),
-    "steps": (
-        "Forward",
-        "LossTerms",
-        "MicroBatch",
-        "apply_gradients",
-        "compute_loss",
-        "forward",
-        "make_optimizer",
-        "train_micro_batch",
-    ),
-    "tiny_files": ("tiny_folder",),
-    "tokenizer": ("CharacterTokenizer", "Tokenizer", "load_tokenizer"),
-    "training": ("Reporting", "TrainResult", "train"),
-}
+__getattr__, __dir__ = lazy_names(__name__)
 
-__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
-
-__all__ = [
-    "AlgorithmSettings",
-    "CharacterTokenizer",
-    "Cluster",
-    "ClusterSettings",
-    "Forward",
-    "LoadedRecipe",
-    "LossTerms",
-    "MicroBatch",
-    "ModelSettings",
-    "OptimizerSettings",
-    "Recipe",
-    "Reporting",
-    "Tokenizer",
-    "TrainResult",
-    "apply_gradients",
-    "build_model",
-    "check_model",
-    "choose_device",
-    "compute_loss",
-    "fix_threads",
-    "forward",
-    "load_tokenizer",
-    "make_optimizer",
-    "parse_recipe",
-    "random_state",
-    "read_recipe",
-    "restore_random_state",
-    "seed_everything",
-    "tiny_folder",
-    "train",
-    "train_micro_batch",
-]
+__all__ = ["Cluster", "ClusterSettings", "Recipe", "TrainResult", "read_recipe", "train"]

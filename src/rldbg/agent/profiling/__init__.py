@@ -17,34 +17,6 @@ if TYPE_CHECKING:
     from .ticket import OPEN_STATES, TICKETS, read_tickets
     from .window import never_began
 
-__all__ = [
-    "CLUSTER",
-    "INSTALL",
-    "OPEN_END",
-    "OPEN_STATES",
-    "PHASES",
-    "PLAN_VARIABLE",
-    "TEXT_VARIABLE",
-    "TICKETS",
-    "UNRESOLVED",
-    "WORKERS",
-    "Hook",
-    "HookedFunction",
-    "Phases",
-    "Plan",
-    "answer",
-    "begin",
-    "file_of",
-    "find_nsys",
-    "fresh_path",
-    "installed_version",
-    "is_expected",
-    "join",
-    "never_began",
-    "nsys_options",
-    "read_tickets",
-]
-
 _MODULES = {
     "actors": ("CLUSTER", "WORKERS"),
     "framework_hooks": ("UNRESOLVED", "file_of", "installed_version", "is_expected"),

@@ -15,33 +15,6 @@ if TYPE_CHECKING:
     from rldbg.inference.workflows.shapes import SHAPES
     from rldbg.inference.workflows.tokenizers import NamedAsHuggingFace, pretrained_tokenizer
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("Failure", "Outcome", "RolloutReport"), "outcome"),
-        **dict.fromkeys(("RolloutRequest", "rollout"), "rollout_run"),
-        **dict.fromkeys(("NamedAsHuggingFace", "pretrained_tokenizer"), "tokenizers"),
-        "GenerationSettings": "sampling",
-        "parse_overrides": "overrides",
-        "Observer": "runner",
-        "SHAPES": "shapes",
-        "find_servers": "addresses",
-        "span": "episode",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = [
-    "SHAPES",
-    "Failure",
-    "GenerationSettings",
-    "NamedAsHuggingFace",
-    "Observer",
-    "Outcome",
-    "RolloutReport",
-    "RolloutRequest",
-    "find_servers",
-    "parse_overrides",
-    "pretrained_tokenizer",
-    "rollout",
-    "span",
-]
+__all__ = ["span"]

@@ -12,40 +12,4 @@ if TYPE_CHECKING:
     from rldbg.launch.tunnel.route import Route, Wish, alias_folder, kubernetes_route, slurm_route
     from rldbg.launch.tunnel.slurm import Job, Slurm
 
-__all__ = [
-    "Host",
-    "Job",
-    "KeptTunnel",
-    "RayCluster",
-    "Route",
-    "Slurm",
-    "Wish",
-    "alias_folder",
-    "dashboard_answers",
-    "kubernetes_route",
-    "slurm_route",
-    "write_alias",
-]
-
-_MODULES = {
-    "broker_alias": ("write_alias",),
-    "forwarding": (
-        "KeptTunnel",
-        "dashboard_answers",
-    ),
-    "kubernetes": ("RayCluster",),
-    "remote": ("Host",),
-    "route": (
-        "Route",
-        "Wish",
-        "alias_folder",
-        "kubernetes_route",
-        "slurm_route",
-    ),
-    "slurm": (
-        "Job",
-        "Slurm",
-    ),
-}
-
-__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _MODULES.items() for name in names})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -9,13 +9,6 @@ if TYPE_CHECKING:
     from rldbg.replay.loss.references import REFERENCES
     from rldbg.replay.loss.results import LossReport
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("LossRequest", "rerun_loss"), "evaluation"),
-        "REFERENCES": "references",
-        "LossReport": "results",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = ["REFERENCES", "LossReport", "LossRequest", "rerun_loss"]
