@@ -1,4 +1,4 @@
-"""A batched sampler in this process: a transformers model, its key-value cache, and random numbers keyed by sample.
+"""A batched sampler in this process: a causal model, its key-value cache, and random numbers keyed by sample.
 
 Shapes in names: b requests, t tokens of a sequence, v vocabulary.
 """
@@ -74,23 +74,23 @@ class Sampler:
         self, requests: Sequence[GenerationRequest], limit: int, temperature: float
     ) -> tuple[np.ndarray, np.ndarray]:
         import torch
-        from transformers import DynamicCache
 
         input_ids, attention_mask = self._left_padded([request.prompt for request in requests])
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        cache = DynamicCache()
+        cache = None
         keys = [request.key for request in requests]
         rules = [_AtTemperature(temperature)] * len(requests)
         unfinished = torch.ones(len(requests), dtype=torch.bool, device=self._device)
         tokens, logprobs = [], []
         for drawn in range(limit):
-            logits_bv = self._model(
+            output = self._model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
-            ).logits[:, -1]
+            )
+            logits_bv, cache = output.logits[:, -1], output.past_key_values
             numbers = uniform(keys, [request.position + drawn for request in requests])
             sampled = sample_tokens(logits_bv, rules, numbers)
             token_b = sampled.token_b

@@ -41,29 +41,9 @@ def build_model(settings: ModelSettings, *, vocabulary_size: int, seed: int) -> 
     dtype = getattr(torch, settings.dtype)
     seed_everything(seed)
     if settings.path == "tiny":
-        return _tiny_model(settings, vocabulary_size).to(dtype).eval()
+        from rldbg.trainer.tiny_model import TinyLlama
+
+        return TinyLlama(settings.tiny, vocabulary_size).to(dtype).eval()
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(settings.path, dtype=dtype, local_files_only=True).eval()
-
-
-def _tiny_model(settings: ModelSettings, vocabulary_size: int) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = settings.tiny
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary_size,
-            hidden_size=shape.hidden_size,
-            intermediate_size=2 * shape.hidden_size,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.heads,
-            max_position_embeddings=128,
-            tie_word_embeddings=False,
-            pad_token_id=0,
-            eos_token_id=1,
-            bos_token_id=None,
-            initializer_range=0.1,
-        )
-    )

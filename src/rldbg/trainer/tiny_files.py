@@ -41,6 +41,7 @@ def _write(folder: Path, seed: int) -> None:
     transformers_logging.disable_progress_bar()
     tokenizer = CharacterTokenizer()
     model = build_model(ModelSettings(), vocabulary_size=tokenizer.vocabulary_size, seed=seed)
+    model = model.to_transformers()
     model.config.max_position_embeddings = _MAX_LENGTH
     model.save_pretrained(str(folder))
     PreTrainedTokenizerFast(

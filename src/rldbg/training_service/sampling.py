@@ -128,15 +128,15 @@ class Continuation:
     def run(self, limit: int, stop_tokens: frozenset[int], decode: Decode) -> tuple[SampledSequence, ...]:
         """Samples up to `limit` tokens per sample; `decode` turns tokens into text, for stop texts."""
         import torch
-        from transformers import DynamicCache
 
         count = len(self._keys)
         inputs = torch.from_numpy(self._prompt).to(_device(self._model))[None].repeat(count, 1)
-        cache = DynamicCache()
+        cache = None
         with torch.no_grad():
             for position in range(limit):
-                logits_bv = self._model(input_ids=inputs, past_key_values=cache, use_cache=True).logits[:, -1]
-                token_b = self._sample(logits_bv, position)
+                output = self._model(input_ids=inputs, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                token_b = self._sample(output.logits[:, -1], position)
                 self._keep(token_b.tolist(), stop_tokens, decode)
                 if all(self.stopped):
                     break

@@ -30,7 +30,7 @@ def one_thread():
 
 
 def tiny(seed=0):
-    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=seed)
+    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=seed).to_transformers()
 
 
 def prompts(count, seed=0):

@@ -38,7 +38,7 @@ class Characters(NoText):
 @pytest.fixture(scope="module")
 def model():
     torch.set_num_threads(1)
-    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=0)
+    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=0).to_transformers()
 
 
 @pytest.fixture
