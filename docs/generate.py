@@ -106,7 +106,8 @@ def framework_page(framework: Framework) -> Iterator[str]:
     if hooks:
         yield "## Hooks\n\n| function | yields | versions |\n|---|---|---|"
         for hook in hooks:
-            yields = ", ".join(filter(None, (hook.phase, f"step `{hook.step}`" if hook.step else "")))
+            records = f"records {', '.join(hook.records)}" if hook.records else ""
+            yields = ", ".join(filter(None, (hook.phase, f"step `{hook.step}`" if hook.step else "", records)))
             facts = (("since", hook.since), ("gone in", hook.gone), ("seen in", hook.seen))
             versions = ", ".join(f"{word} {version}" for word, version in facts if version)
             yield f"| `{hook.module}.{hook.function}` | {yields} | {versions} |"

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
         proves,
     )
     from .hooks import find_agent, start, stop_without_a_run
+    from .imports import AfterImports
     from .peer import Connection, Peer, dial
     from .process import Agent
     from .ray_process import snake_case
     from .selection import Selection, SelectionError, Subject, parse_selection
-    from .settings import BrokerAddress, Settings
+    from .settings import BrokerAddress, Settings, say
 
 __all__ = [
     "PATIENCE_S",
@@ -38,6 +39,7 @@ __all__ = [
     "PROTOCOL",
     "STARTUP",
     "STRANGER_LIMIT_BYTES",
+    "AfterImports",
     "Agent",
     "Arming",
     "BrokerAddress",
@@ -61,6 +63,7 @@ __all__ = [
     "parse_selection",
     "proof",
     "proves",
+    "say",
     "snake_case",
     "start",
     "stop_without_a_run",
@@ -70,11 +73,12 @@ _MODULES = {
     "arming": ("STARTUP", "Arming", "armed_environment", "disarmed"),
     "collectives": ("PATIENCE_S",),
     "hooks": ("find_agent", "start", "stop_without_a_run"),
+    "imports": ("AfterImports",),
     "peer": ("Connection", "Peer", "dial"),
     "process": ("Agent",),
     "ray_process": ("snake_case",),
     "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
-    "settings": ("BrokerAddress", "Settings"),
+    "settings": ("BrokerAddress", "Settings", "say"),
 }
 
 

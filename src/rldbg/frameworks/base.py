@@ -3,7 +3,8 @@
     __init__.py     FRAMEWORK, the object below
     launch.yaml     how its command lines are recognised and which of its options help to debug (read by rldbg.launch)
     layout.py       LAYOUT, how its dumps are read (an rldbg.recording.Layout)
-    hooks.py        HOOKS, its functions that are phases and steps (a tuple of rldbg.agent.profiling.Hook)
+    hooks.py        HOOKS, its functions that are phases, steps or recorded (a tuple of rldbg.agent.profiling.Hook)
+    recording.py    RECORDING, the class whose methods record them (an rldbg.frameworks.recorded.FrameworkRecording)
     knowledge.yaml  failures peculiar to it (read by rldbg.doctor)
     README.md       exact commands, one page
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -66,8 +67,21 @@ def lineage(framework: Framework) -> Iterator[Framework]:
 
 
 def all_hooks() -> tuple[Any, ...]:
-    """The hooks of every framework (rldbg.agent.profiling.Hook): a module that no process imports costs nothing."""
-    return tuple(hook for framework in frameworks() for hook in framework.part("hooks") or ())
+    """Phases and steps of every framework (rldbg.agent.profiling.Hook): a module that no process imports costs
+    nothing."""
+    return tuple(
+        replace(hook, records=(), handler="")
+        for framework in frameworks()
+        for hook in framework.part("hooks") or ()
+        if hook.phase or hook.step
+    )
+
+
+def recorded_hooks() -> tuple[tuple[Framework, Any], ...]:
+    """The hooks of every framework that make records."""
+    return tuple(
+        (framework, hook) for framework in frameworks() for hook in framework.part("hooks") or () if hook.handler
+    )
 
 
 def _built_in(name: str) -> Framework:

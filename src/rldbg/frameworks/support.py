@@ -76,7 +76,7 @@ def support_of(framework: Framework) -> Support:
         framework,
         version_of(framework),
         launch=f"{launch.get('dialect')} options" if launch else "",
-        record=_record(launch),
+        record="; ".join(filter(None, (_record_by_hooks(hooks), _record(launch)))),
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
@@ -213,6 +213,12 @@ def _launch(framework: Framework) -> dict[str, Any]:
             data: dict[str, Any] = _yaml(file)
             return data
     return {}
+
+
+def _record_by_hooks(hooks: Sequence[Hook]) -> str:
+    """What `rldbg run --record` records by itself."""
+    kinds = sorted({kind for hook in hooks for kind in hook.records})
+    return f"{', '.join(kinds)} (by hooks)" if kinds else ""
 
 
 def _record(launch: dict[str, Any]) -> str:

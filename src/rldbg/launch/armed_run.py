@@ -19,7 +19,7 @@ from rldbg.launch.explanation import Explanation, explain
 from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
 from rldbg.launch.preflight import preflight
-from rldbg.launch.proof import armed_processes, judge_arming
+from rldbg.launch.proof import armed_processes, judge_arming, judge_recording
 from rldbg.launch.request import Request
 from rldbg.launch.watch import Watch
 
@@ -95,6 +95,8 @@ def run_armed(
     )
     output.settle()
     findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
+    if request.record:
+        findings += judge_recording(run, explanation, request)
     watch.close()
     run.finish(exit_code)
     outcome = Outcome(

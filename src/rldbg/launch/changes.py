@@ -123,7 +123,6 @@ def _edit_recording(
     """Enables the framework's own dumps; with KINDS only those, as far as it distinguishes them."""
     profile = command.profile
     if not profile.record:
-        missing.append(Unreached("recording", f"{profile.name} has no known option for dumps"))
         return
     edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
     wanted = request.record_kinds or tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)

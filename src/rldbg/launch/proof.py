@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent.arguments import choose_rule, program_of
-from rldbg.core import Finding, Severity, redact
+from rldbg.core import Finding, Run, Severity, redact
+from rldbg.frameworks import nothing_hooked, recorded_config, recording_findings
 from rldbg.launch.changes import rule_of
-from rldbg.launch.explanation import Explained
+from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,17 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
                 )
             )
     return findings
+
+
+def judge_recording(run: Run, explanation: Explanation, request: Request) -> list[Finding]:
+    """What of the recording is missing; the framework's own configuration becomes part of run.json."""
+    findings = recording_findings(run.path, request.record_kinds)
+    config = recorded_config(run.path)
+    if config:
+        run.update(config=config)
+    by_options = any(explained.command.profile.record for explained in explanation.trainings)
+    nothing = None if by_options else nothing_hooked(run.path)
+    return [*findings, *([nothing] if nothing is not None else [])]
 
 
 def _is_mine(process: Armed, rule: dict[str, Any], rules: Sequence[dict[str, Any]]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rldbg.agent import STARTUP, Arming, armed_environment
 from rldbg.agent.arming import HAND_DOWN
+from rldbg.frameworks import plan_for
 from rldbg.launch.changes import Change
 from rldbg.launch.reach import NONE, Reach
 from rldbg.launch.recognition import Command
@@ -24,7 +25,9 @@ def dry_environment(request: Request, run_folder: Path) -> dict[str, str]:
 def run_environment(request: Request, run_folder: Path, arming: Arming, added: dict[str, str]) -> dict[str, str]:
     """The environment in which the command is started; workers of a running Ray cluster get `added` too."""
     base = dict(request.environment) | request.added_environment
-    return base | armed_environment(run_folder, arming, base=base) | added | {HAND_DOWN: ",".join(sorted(added))}
+    hooks = {"RLDBG_RECORD_HOOKS": plan_for(run_folder, request.record_kinds).to_text()} if request.record else {}
+    armed = armed_environment(run_folder, arming, base=base)
+    return base | armed | hooks | added | {HAND_DOWN: ",".join(sorted(added))}
 
 
 def added_variables(commands: Sequence[Command], request: Request) -> dict[str, str]:
@@ -65,5 +68,8 @@ def environment_changes(command: Command, request: Request, reach: Reach) -> lis
     for name, value in request.added_environment.items():
         reason = "set by --env" if name in own else "set by rldbg doctor --fix"
         changes.append(Change(name, value, method, reason))
+    if request.record:
+        reason = "calls of the framework's own functions are recorded where they happen"
+        changes.append(Change("RLDBG_RECORD_HOOKS", "modules with hooks", method, reason))
     changes.append(Change("PYTHONPATH", STARTUP, method, "each Python process loads the agent as it starts"))
     return changes

@@ -41,7 +41,8 @@ def framework_details(support: Support) -> RenderableType:
 def _hook_lines(state: HookState) -> list[Text]:
     """The hook with its state, and below it how that was found out."""
     hook = state.hook
-    yields = ", ".join(filter(None, (hook.phase, f"step {hook.step}" if hook.step else "")))
+    records = f"records {', '.join(hook.records)}" if hook.records else ""
+    yields = ", ".join(filter(None, (hook.phase, f"step {hook.step}" if hook.step else "", records)))
     style = _STYLES.get(state.state, "dim")
     first = Text.assemble((state.state, style), f"  {hook.module}.{hook.function}  ", (yields, "bold"))
     return [first, Text(f"    {_how(state)}", "dim")]

@@ -92,7 +92,10 @@ def test_all_are_listed_with_what_is_supported(tmp_path):
     assert done.returncode == 0, done.stdout
     found = {each["name"]: each for each in json.loads(done.stdout)["frameworks"]}
     assert found["nexrl"]["supported"]["replay"]
-    assert found["trl"]["supported"]["record"] == "trajectory (by --log_completions)"
+    assert found["trl"]["supported"]["record"] == (
+        "forward_data, gradient, is_loss_debug, loss, param, training_metrics, trajectory (by hooks)"
+    )
+    assert found["skyrl"]["supported"]["record"].endswith("(by trainer.dump_data_batch, trainer.export_path)")
     assert found["rldbg"]["supported"]["layout"].startswith("journal/*.jsonl")
     assert found["archer"]["based_on"] == "verl"
     assert found["archer"]["supported"] == found["verl"]["supported"]

@@ -67,7 +67,7 @@ EXPECTED = {
     ),
     "trl": (
         "trl grpo --run_name r --output_dir o --num_train_epochs 5",
-        "--run_name r-Debug --output_dir o-Debug --num_train_epochs 1 --log_completions true --ddp_timeout 86400",
+        "--run_name r-Debug --output_dir o-Debug --num_train_epochs 1 --ddp_timeout 86400",
         "--max_steps 3",
     ),
     "prime_rl": ("uv run rl @ rl.toml --wandb.name w", "--wandb.name w-Debug", "--max-steps 3"),

@@ -27,12 +27,13 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._:+-]+")
 
 @dataclass(frozen=True)
 class Hook:
-    """A function of a framework: the phase that it is, and the step that it begins or ends.
+    """A function of a framework: the phase that it is, the step that it begins or ends, and what of it is recorded.
 
     `function` is its name inside `module`, dotted for methods. `step` is an argument, dotted for an attribute of it,
     or a number; `offset` makes it 1-based. With `ends` the next step begins when the function returns. Where a function
     that `owns_steps` is imported, optimizer steps are never counted. `since` is the version that brought the function,
-    `gone` the one that no longer has it, and `seen` the last in which it was looked up.
+    `gone` the one that no longer has it, and `seen` the last in which it was looked up. `records` are the kinds that
+    `handler`, a method of the framework's RECORDING, makes of its calls.
     """
 
     module: str
@@ -45,6 +46,8 @@ class Hook:
     since: str = ""
     gone: str = ""
     seen: str = ""
+    records: tuple[str, ...] = ()
+    handler: str = ""
 
 
 @dataclass(frozen=True)

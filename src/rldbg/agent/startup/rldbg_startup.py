@@ -33,6 +33,8 @@ def begin() -> None:
     if not os.environ.get("RLDBG_RUN") or _is_a_helper(sys.orig_argv):
         return
     agent = load_agent()
+    if os.environ.get("RLDBG_RECORD_HOOKS"):
+        importlib.import_module(f"{_PACKAGE}.recording").begin()
     if not os.environ.get("RLDBG_PROFILING"):
         agent.start()
         return

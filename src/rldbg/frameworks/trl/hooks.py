@@ -1,21 +1,76 @@
-"""Phases of GRPOTrainer; its steps are those of transformers' Trainer."""
+"""Phases and records of TRL's online trainers; their steps are those of transformers' Trainer."""
+
+from collections.abc import Iterator
 
 from rldbg.agent.profiling import Hook
 
-_GRPO = "trl.trainer.grpo_trainer"
+_HANDLER, _TRAINER = "transformers.trainer_callback", "transformers.trainer"
+
+
+def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
+    """GRPOTrainer and RLOOTrainer have the same methods."""
+    yield Hook(
+        module, f"{trainer}._generate", since="0.20.0", seen="1.16.0", records=("trajectory",), handler="generate"
+    )
+    yield Hook(
+        module,
+        f"{trainer}._calculate_rewards",
+        phase="reward",
+        since="0.19.0",
+        seen="1.16.0",
+        records=("trajectory",),
+        handler="rewards",
+    )
+    yield Hook(
+        module,
+        f"{trainer}._generate_and_score_completions",
+        phase="rollout",
+        since="0.19.0",
+        seen="1.16.0",
+        records=("trajectory",),
+        handler="batch",
+    )
+    yield Hook(
+        module,
+        f"{trainer}._get_per_token_logps_and_entropies",
+        phase="log_probs",
+        since="0.20.0",
+        seen="1.16.0",
+        records=("forward_data",),
+        handler="log_probs",
+    )
+    yield Hook(
+        module,
+        f"{trainer}._compute_loss",
+        phase="loss",
+        since="0.19.0",
+        seen="1.16.0",
+        records=("forward_data", "is_loss_debug", "loss"),
+        handler="loss",
+    )
+
 
 HOOKS = (
+    Hook(_HANDLER, "CallbackHandler.on_step_begin", step="state.global_step", offset=1, seen="5.22.2"),
+    Hook(_HANDLER, "CallbackHandler.on_step_end", seen="5.22.2", records=("param",), handler="step_end"),
+    Hook(_TRAINER, "Trainer.training_step", phase="training_step", seen="5.22.2"),
     Hook(
-        "transformers.trainer_callback",
-        "CallbackHandler.on_step_begin",
-        step="state.global_step",
-        offset=1,
+        _TRAINER,
+        "Trainer._clip_grad_norm",
+        phase="clip",
+        since="5.0.0",
         seen="5.22.2",
+        records=("gradient",),
+        handler="gradients",
     ),
-    Hook("transformers.trainer", "Trainer.training_step", phase="training_step", seen="5.22.2"),
-    Hook("transformers.trainer", "Trainer._clip_grad_norm", phase="clip", since="5.0.0", seen="5.22.2"),
-    Hook(_GRPO, "GRPOTrainer._generate_and_score_completions", phase="rollout", since="0.19.0", seen="1.16.0"),
-    Hook(_GRPO, "GRPOTrainer._get_per_token_logps_and_entropies", phase="log_probs", since="0.20.0", seen="1.16.0"),
-    Hook(_GRPO, "GRPOTrainer._calculate_rewards", phase="reward", since="0.19.0", seen="1.16.0"),
-    Hook(_GRPO, "GRPOTrainer._compute_loss", phase="loss", since="0.19.0", seen="1.16.0"),
+    Hook(
+        _TRAINER,
+        "Trainer._get_grad_norm",
+        since="5.0.0",
+        seen="5.22.2",
+        records=("gradient", "training_metrics"),
+        handler="gradient_norm",
+    ),
+    *_online_trainer("trl.trainer.grpo_trainer", "GRPOTrainer"),
+    *_online_trainer("trl.trainer.rloo_trainer", "RLOOTrainer"),
 )

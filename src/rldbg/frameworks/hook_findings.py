@@ -1,0 +1,93 @@
+"""What was asked for and not recorded, from the files that the processes of a run left about their hooks."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Finding, Severity
+from rldbg.frameworks.hook_proof import read_proofs
+from rldbg.frameworks.record_plan import HOOKS_FOLDER
+from rldbg.frameworks.registry import find_framework, recorded_hooks
+
+
+def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
+    """Frameworks that were imported and of which a kind is missing: no function that makes it was called."""
+    proofs = read_proofs(run / HOOKS_FOLDER)
+    functions: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    versions: dict[str, str] = {}
+    for proof in proofs:
+        versions |= proof["versions"]
+        for name, hook in proof["hooks"].items():
+            functions[hook["framework"]][name].append(hook)
+    found = []
+    for framework, by_name in functions.items():
+        modules = find_framework(framework).modules
+        if any(name.partition(".")[0] in modules for name in by_name):
+            title = f"{find_framework(framework).title} {versions.get(modules[0], '')}".strip()
+            found += _missing_kinds(title, by_name, kinds)
+            found += _failed(title, by_name)
+    return found
+
+
+def recorded_config(run: Path) -> dict[str, Any]:
+    """The framework's own configuration, as the first process that had one noted it."""
+    return next((dict(proof["config"]) for proof in read_proofs(run / HOOKS_FOLDER) if proof.get("config")), {})
+
+
+def _missing_kinds(
+    title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]
+) -> list[Finding]:
+    makers: dict[str, list[str]] = defaultdict(list)
+    made = set()
+    for name, hooks in functions.items():
+        for kind in hooks[0]["records"]:
+            makers[kind].append(name)
+            if any(hook["calls"] > hook["errors"] for hook in hooks):
+                made.add(kind)
+    found = []
+    for kind, names in makers.items():
+        if kind in made or (kinds and kind not in kinds):
+            continue
+        problems = [f"{name}: {hook['problem']}" for name in names for hook in functions[name][:1] if hook["problem"]]
+        short = ", ".join(name.rpartition(".")[0].rpartition(".")[2] + "." + name.rpartition(".")[2] for name in names)
+        found.append(
+            Finding(
+                "recording.hook-never-called",
+                Severity.WARNING,
+                title,
+                tuple(problems) or (f"never called: {short}",),
+                f"no {kind} records: no function that makes them was called",
+                ("see which functions are hooked: rldbg frameworks NAME",),
+            )
+        )
+    return found
+
+
+def _failed(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Finding]:
+    return [
+        Finding(
+            "recording.hook-failed",
+            Severity.WARNING,
+            f"{title}: {name}",
+            (f"{sum(hook['errors'] for hook in hooks)} of {sum(hook['calls'] for hook in hooks)} calls: {first}",),
+            "calls of this function could not be recorded; training was not changed",
+        )
+        for name, hooks in functions.items()
+        if (first := next((hook["error"] for hook in hooks if hook.get("error")), ""))
+    ]
+
+
+def nothing_hooked(run: Path) -> Finding | None:
+    """A run that was to be recorded by hooks and in which no process imported a framework that has any."""
+    if read_proofs(run / HOOKS_FOLDER):
+        return None
+    names = ", ".join(dict.fromkeys(framework.title for framework, _ in recorded_hooks()))
+    return Finding(
+        "recording.nothing-hooked",
+        Severity.WARNING,
+        str(run),
+        (f"no process imported a module that is recorded ({names})",),
+        "the run was asked to record, and nothing of it could be recorded by hooks",
+        ("for a loop of your own call rldbg.record_loop(model, optimizer)",),
+    )

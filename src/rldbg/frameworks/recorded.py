@@ -1,0 +1,167 @@
+"""Functions of frameworks that are recorded: wrapped when their module is imported, their calls turned into records.
+
+A wrapped function gets the same arguments and returns the same result. An error in a handler never reaches the
+framework: it is written into the process's file below RUN/hooks and said once.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Generator, Mapping
+from types import ModuleType
+from typing import Any
+
+from rldbg.agent import AfterImports, say
+from rldbg.agent.profiling import Hook, is_expected
+from rldbg.frameworks.base import Framework
+from rldbg.frameworks.hook_proof import HookProof, version_of_module
+from rldbg.frameworks.parameter_selection import parameter_patterns
+from rldbg.frameworks.record_plan import RecordPlan
+from rldbg.frameworks.registry import recorded_hooks
+from rldbg.recording import Recorder
+
+_ATTRIBUTE = "_rldbg_recorded"
+Handler = Callable[..., Generator[None, Any, None]]
+
+
+class Recorded:
+    """What one process records. `recorder` is made when the first record comes: only then is the rank known."""
+
+    def __init__(self, plan: RecordPlan, proof: HookProof) -> None:
+        self.plan = plan
+        self.proof = proof
+        self._recorder: Recorder | None = None
+
+    def recorder(self, model: Any = None) -> Recorder:
+        """The process's recorder. `model` decides which parameters and gradients are recorded."""
+        if self._recorder is None:
+            patterns = parameter_patterns(model, self.plan.kinds) if model is not None else ((), "")
+            self.proof.note(parameters=patterns[1])
+            self._recorder = Recorder(
+                self.plan.directory, kinds=self.plan.kinds or None, parameter_patterns=patterns[0]
+            )
+        return self._recorder
+
+
+class FrameworkRecording:
+    """A framework's handlers: generators that get a call's arguments, yield, and are sent its result."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self.recorded = recorded
+
+    def configured(self, settings: Mapping[str, Any]) -> None:
+        """Notes the framework's own configuration once, for run.json."""
+        self.recorded.proof.note(config=settings)
+
+
+class ProcessHooks:
+    """The hooks of this process, by module, and one set of handlers per framework."""
+
+    def __init__(self, plan: RecordPlan) -> None:
+        self._proof = HookProof(plan.proof)
+        self._recorded = Recorded(plan, self._proof)
+        self._handlers: dict[str, FrameworkRecording] = {}
+        self._hooked: set[str] = set()
+
+    @property
+    def recorded(self) -> Recorded:
+        return self._recorded
+
+    def hook(self, module: ModuleType) -> None:
+        if module.__name__ in self._hooked:
+            return
+        self._hooked.add(module.__name__)
+        for framework, hook in recorded_hooks():
+            if hook.module == module.__name__ and is_expected(hook, version_of_module(hook.module)):
+                self._proof.hooked(framework, hook, self._install(framework, hook, module))
+        self._proof.write()
+
+    def _install(self, framework: Framework, hook: Hook, module: ModuleType) -> str:
+        """Puts the wrapper in the function's place; says why it could not."""
+        owner: Any = module
+        *parents, name = hook.function.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        original = inspect.getattr_static(owner, name, None) if owner is not None else None
+        if not inspect.isfunction(original):
+            return f"there is no function {hook.function}"
+        handler: Handler = getattr(self._handlers_of(framework), hook.handler)
+        setattr(owner, name, self._wrapped(original, handler, f"{hook.module}.{hook.function}"))
+        return ""
+
+    def _handlers_of(self, framework: Framework) -> FrameworkRecording:
+        if framework.name not in self._handlers:
+            self._handlers[framework.name] = framework.part("recording")(self._recorded)
+        return self._handlers[framework.name]
+
+    def _wrapped(self, original: Any, handler: Handler, name: str) -> Any:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None, Any, None] | None:
+            self._proof.called(name)
+            try:
+                call = handler(*args, **kwargs)
+                next(call)
+            except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
+                self._failed(name, error)
+                return None
+            return call
+
+        def after(call: Generator[None, Any, None] | None, result: Any) -> None:
+            if call is None:
+                return
+            try:
+                call.send(result)
+            except StopIteration:
+                pass
+            except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
+                self._failed(name, error)
+
+        if inspect.iscoroutinefunction(original):
+
+            @functools.wraps(original)
+            async def later(*args: Any, **kwargs: Any) -> Any:
+                call = before(args, kwargs)
+                result = await original(*args, **kwargs)
+                after(call, result)
+                return result
+
+            return later
+
+        @functools.wraps(original)
+        def now(*args: Any, **kwargs: Any) -> Any:
+            call = before(args, kwargs)
+            result = original(*args, **kwargs)
+            after(call, result)
+            return result
+
+        return now
+
+    def _failed(self, name: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if self._proof.failed(name, text):
+            say(f"cannot record {name}: {text}; training continues")
+
+
+def process_hooks() -> ProcessHooks | None:
+    """This process's hooks; None when nobody asked for a recording."""
+    hooks: ProcessHooks | None = getattr(sys, _ATTRIBUTE, None)
+    if hooks is None:
+        plan = RecordPlan.from_environment()
+        if plan is None:
+            return None
+        hooks = ProcessHooks(plan)
+        setattr(sys, _ATTRIBUTE, hooks)
+    return hooks
+
+
+def hook_module(module: ModuleType) -> None:
+    """Hooks what a framework's module has to record; the agent calls it after the import."""
+    hooks = process_hooks()
+    if hooks is not None:
+        hooks.hook(module)
+
+
+def hook_imports() -> None:
+    """For a process that no armed run has reached: hooks what is imported now and later. Does nothing unless asked."""
+    hooks = process_hooks()
+    if hooks is not None:
+        AfterImports(dict.fromkeys(hooks.recorded.plan.modules, hooks.hook)).install()

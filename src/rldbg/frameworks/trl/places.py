@@ -1,0 +1,39 @@
+"""Where in TRL's loop a record belongs: which generation, which iteration over it, which optimizer step of that."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`step` is one generation (or one optimizer step, where that takes several generations)."""
+
+    step: int
+    epoch: int = 0
+    mini_batch: int = 0
+    micro: int = 0
+    generation: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "epoch": self.epoch, "mini_batch": self.mini_batch, "micro": self.micro}
+
+    def of_update(self) -> dict[str, Any]:
+        return {"step": self.step, "epoch": self.epoch, "mini_batch": self.mini_batch}
+
+
+def place_of(trainer: Any, optimizer_step: int, micro: int) -> Place:
+    """The place of a micro-batch of an optimizer step, both counted from 0.
+
+    A generation is used for `num_iterations` passes over `steps_per_generation` micro-batches; an optimizer step takes
+    `gradient_accumulation_steps` of them.
+    """
+    accumulated = trainer.args.gradient_accumulation_steps
+    per_pass = getattr(trainer.args, "steps_per_generation", None)
+    if per_pass is None:
+        return Place(optimizer_step, micro=micro)
+    per_generation = per_pass * getattr(trainer, "num_iterations", 1)
+    generation, offset = divmod(optimizer_step * accumulated + micro, per_generation)
+    epoch, within = divmod(offset, per_pass)
+    if per_pass % accumulated:
+        return Place(optimizer_step, epoch, 0, micro, generation)
+    return Place(generation, epoch, within // accumulated, within % accumulated, generation)

@@ -1,0 +1,285 @@
+"""Records of TRL's online trainers (GRPOTrainer, RLOOTrainer), and what any Trainer of transformers has: gradients,
+parameters and metrics.
+
+Steps are those of the algorithm: one generation, with its iterations as epochs and its optimizer steps as mini-batches.
+B samples, R response tokens.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import SampleId, prompt_hash
+from rldbg.frameworks.recorded import FrameworkRecording, Recorded
+from rldbg.frameworks.trl.loss_facts import loss_facts
+from rldbg.frameworks.trl.places import Place, place_of
+from rldbg.recording import Ragged
+
+Call = Generator[None, Any, None]
+# TRL shuffles the batch and splits it: a column of the batch that it carries along says which sample a row is.
+_ROW = "rldbg_row"
+# What names a place or a run, and cannot change a number.
+_NOT_COMPARED = frozenset({"output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "hub_model_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """The samples of the last generation of this rank, by row of the batch before it was shuffled."""
+
+    samples: tuple[SampleId, ...] = ()
+    prompt_hashes: tuple[str, ...] = ()
+
+
+class TrlRecording(FrameworkRecording):
+    """One trainer at a time: TRL has one per process."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        super().__init__(recorded)
+        self._trainer: Any = None
+        self._generated: Sequence[Any] | None = None
+        self._rewards: Any = None
+        self._generation = _Generation()
+        self._forward: Sequence[Any] | None = None
+        self._is_in_loss = False
+        self._micro = 0
+        self._has_gradients = False
+
+    # The rollout.
+
+    def generate(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        self._generated = yield
+
+    def rewards(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        self._rewards = yield
+
+    def batch(self, trainer: Any, inputs: Any) -> Call:
+        """One generation: trajectories with their rewards and advantages, and the log probs computed with them."""
+        self._generated = self._rewards = None
+        batch = yield
+        if trainer.model.training:
+            self._own(trainer)
+            self._record_batch(trainer, batch)
+
+    def _record_batch(self, trainer: Any, batch: dict[str, Any]) -> None:
+        place = self._place(trainer)
+        tokens, prompt_lengths = self._sequences(batch)
+        count = len(tokens)
+        first = trainer.accelerator.process_index * count
+        hashes = [
+            prompt_hash(row[:length].astype("<i8").tobytes())
+            for row, length in zip(tokens, prompt_lengths, strict=True)
+        ]
+        samples = [
+            SampleId(f"{hashed}#{place.generation}.{row // trainer.num_generations}", row % trainer.num_generations)
+            for row, hashed in enumerate(hashes, start=first)
+        ]
+        self._generation = _Generation(tuple(samples), tuple(hashes))
+        batch[_ROW] = _rows(batch, count)
+        mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+        response_mask = mask.cpu().numpy()
+        rewards, by_function = self._own_rewards(trainer, first, count)
+        lengths = list(zip(prompt_lengths, map(len, tokens), strict=True))
+        loss_mask = _on_sequences(response_mask, lengths, before=0, dtype=np.int64)
+        recorder = self.recorded.recorder(trainer.model)
+        fields: dict[str, Any] = {
+            "tokens": Ragged.from_rows(tokens, np.int64),
+            "loss_mask": loss_mask,
+            "reward": rewards,
+            "policy_versions": _on_sequences(
+                np.where(_drawn(batch), place.step, -1), lengths, before=-1, dtype=np.int64
+            ),
+            "extra_fields": [
+                {"group_id": sample.group_id, "run_id": sample.run_id, "temperature": trainer.temperature} | row
+                for sample, row in zip(samples, by_function, strict=True)
+            ],
+        }
+        rollout = batch.get("sampling_per_token_logps")
+        if rollout is not None:
+            fields["logprobs"] = _on_sequences(rollout.cpu().numpy(), lengths, before=0, dtype=np.float32)
+        where: dict[str, Any] = {"step": place.step, "samples": samples, "policy_version": place.step}
+        recorder.record("trajectory", **where, **fields)
+        if batch.get("old_per_token_logps") is not None:
+            old = batch["old_per_token_logps"].detach()
+            recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old)
+
+    def _sequences(self, batch: Mapping[str, Any]) -> tuple[list[np.ndarray], list[int]]:
+        """Prompt and response of each row as they were generated, and the prompts' lengths."""
+        if self._generated is not None:
+            prompts, responses = ([np.asarray(row, dtype=np.int64) for row in rows] for rows in self._generated[:2])
+        else:
+            prompts, responses = (
+                [ids[held] for ids, held in zip(ids_bt, masks_bt != 0, strict=True)]
+                for ids_bt, masks_bt in (
+                    (batch["prompt_ids"].cpu().numpy(), batch["prompt_mask"].cpu().numpy()),
+                    (batch["completion_ids"].cpu().numpy(), batch["completion_mask"].cpu().numpy()),
+                )
+            )
+        joined = [np.concatenate(pair) for pair in zip(prompts, responses, strict=True)]
+        return joined, [len(prompt) for prompt in prompts]
+
+    def _own_rewards(self, trainer: Any, first: int, count: int) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        """This rank's rewards as TRL weighs them, and those of each function; NaN where none gave one."""
+        if self._rewards is None:
+            return np.full(count, np.nan, dtype=np.float32), [{} for _ in range(count)]
+        own = self._rewards[first : first + count].detach().float().cpu().numpy()
+        weighted = own * trainer.reward_weights.float().cpu().numpy()
+        total = np.where(np.isnan(own).all(axis=1), np.nan, np.nansum(weighted, axis=1)).astype(np.float32)
+        names = trainer.reward_func_names
+        return total, [
+            {
+                "rewards": {
+                    name: None if np.isnan(value) else float(value) for name, value in zip(names, row, strict=True)
+                }
+            }
+            for row in own
+        ]
+
+    # The update.
+
+    def log_probs(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        result = yield
+        if self._is_in_loss:
+            self._forward = result
+
+    def loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any]) -> Call:
+        """One micro-batch: what went into the loss, and what came out."""
+        metrics = trainer._metrics["train"]
+        had = {name: len(values) for name, values in metrics.items()}
+        self._forward, self._is_in_loss = None, True
+        try:
+            loss = yield
+        finally:
+            self._is_in_loss = False
+        if not trainer.model.training:
+            return
+        self._own(trainer)
+        place = self._place(trainer)
+        self._micro += 1
+        new = {name: values[-1] for name, values in metrics.items() if len(values) > had.get(name, 0)}
+        self._record_pass(trainer, place, inputs, loss.detach(), new)
+
+    def _record_pass(self, trainer: Any, place: Place, inputs: Mapping[str, Any], loss: Any, metrics: Any) -> None:
+        recorder = self.recorded.recorder(trainer.model)
+        if self._forward is None:
+            raise ValueError("the loss did not compute log probs by _get_per_token_logps_and_entropies")
+        log_probs, entropy = self._forward[0].detach(), self._forward[1]
+        mask = inputs["completion_mask"] * inputs["tool_mask"] if "tool_mask" in inputs else inputs["completion_mask"]
+        where: dict[str, Any] = place.to_dict() | self._samples_of(inputs)
+        reference = inputs.get("ref_per_token_logps")
+        recorder.record(
+            "forward_data",
+            **where,
+            log_probs=log_probs,
+            response_mask=mask,
+            input_ids=_joined(inputs),
+            **({} if entropy is None else {"entropy": entropy.detach()}),
+            **({} if reference is None else {"ref_log_probs": reference}),
+        )
+        old, advantages = inputs.get("old_per_token_logps"), inputs["advantages"]
+        recorder.record(
+            "is_loss_debug",
+            **where,
+            log_probs=log_probs,
+            # Without old log probs TRL takes those of the pass itself.
+            old_log_probs=log_probs if old is None else old,
+            advantages=(advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * mask,
+            effective_valid=mask,
+            loss=loss,
+        )
+        info = loss_facts(trainer, inputs, mask)
+        recorder.record("loss", **where, loss=loss, metrics=metrics, extra_info=info)
+
+    def gradients(self, trainer: Any, model: Any) -> Call:
+        """Before they are clipped."""
+        self._own(trainer)
+        self._record_gradients(trainer, model)
+        yield
+
+    def gradient_norm(self, trainer: Any, model: Any, grad_norm: Any = None) -> Call:
+        """After clipping, if there is any: without it the gradients are still as the backward pass left them."""
+        self._own(trainer)
+        if not self._has_gradients:
+            self._record_gradients(trainer, model)
+        norm = yield
+        place = self._place_of_update(trainer)
+        rates = trainer.lr_scheduler.get_last_lr() if trainer.lr_scheduler is not None else []
+        metrics: dict[str, Any] = {"grad_norm": float(norm), "optimizer_step": trainer.state.global_step}
+        if rates:
+            metrics["learning_rate"] = float(rates[0])
+        metrics |= {
+            name: values[-1] for name, values in getattr(trainer, "_metrics", {}).get("train", {}).items() if values
+        }
+        self.recorded.recorder(trainer.model).record("training_metrics", **place.of_update(), metrics=metrics)
+
+    def _record_gradients(self, trainer: Any, model: Any) -> None:
+        self._has_gradients = True
+        place = self._place_of_update(trainer)
+        self.recorded.recorder(trainer.model).record_gradients(model=model, **place.of_update())
+
+    def step_end(self, handler: Any, args: Any, state: Any, control: Any, **_: Any) -> Call:
+        """After the optimizer step, when the number of steps has been raised."""
+        trainer = self._trainer
+        if trainer is not None:
+            place = place_of(trainer, state.global_step - 1, 0)
+            recorder = self.recorded.recorder(trainer.model)
+            recorder.record_parameters(model=handler.model, **place.of_update())
+            if place_of(trainer, state.global_step, 0).step != place.step:
+                recorder.end_step(place.step)
+        self._micro, self._has_gradients = 0, False
+        yield
+
+    def _own(self, trainer: Any) -> None:
+        if trainer is not self._trainer:
+            self._trainer = trainer
+            self.configured(
+                {name: value for name, value in trainer.args.to_dict().items() if name not in _NOT_COMPARED}
+            )
+
+    def _place(self, trainer: Any) -> Place:
+        return place_of(trainer, trainer.state.global_step, self._micro)
+
+    def _place_of_update(self, trainer: Any) -> Place:
+        return place_of(trainer, trainer.state.global_step, 0)
+
+    def _samples_of(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        rows = inputs.get(_ROW)
+        known = self._generation
+        if rows is None or len(rows) != len(inputs["completion_ids"]):
+            return {}
+        chosen = rows.tolist()
+        return {
+            "samples": [known.samples[row] for row in chosen],
+            "prompt_hashes": [known.prompt_hashes[row] for row in chosen],
+        }
+
+
+def _rows(batch: Mapping[str, Any], count: int) -> Any:
+    """0, 1, 2 ... on the host: reading it back later waits for no device."""
+    return batch["completion_ids"].new_empty(0, device="cpu").new_tensor(range(count))
+
+
+def _joined(inputs: Mapping[str, Any]) -> Any:
+    import torch
+
+    return torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+
+
+def _drawn(batch: Mapping[str, Any]) -> np.ndarray:
+    """Where a response token was sampled by the policy: everywhere but in what tools and environments said."""
+    if "tool_mask" in batch:
+        return np.asarray(batch["tool_mask"].cpu().numpy() != 0)
+    return np.ones(tuple(batch["completion_ids"].shape), dtype=bool)
+
+
+def _on_sequences(response_br: np.ndarray, lengths: Sequence[tuple[int, int]], *, before: int, dtype: Any) -> Ragged:
+    """Values of responses on the axis of whole sequences: `before` on the prompt, padding left out."""
+    rows = [
+        np.concatenate([np.full(prompt, before, dtype=dtype), row[: whole - prompt].astype(dtype)])
+        for row, (prompt, whole) in zip(response_br, lengths, strict=True)
+    ]
+    return Ragged.from_rows(rows, dtype)
+
+
+RECORDING = TrlRecording

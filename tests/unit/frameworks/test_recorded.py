@@ -1,0 +1,151 @@
+"""Hooks that record: the wrapped function is unchanged, whatever the handler does, and nothing is silently missing."""
+
+import asyncio
+import json
+import sys
+import types
+
+import pytest
+
+from rldbg.agent.profiling import Hook
+from rldbg.frameworks import Framework, plan_for, recorded, recording_findings
+from rldbg.frameworks.hook_findings import nothing_hooked
+from rldbg.frameworks.parameter_selection import parameter_patterns
+from rldbg.frameworks.record_plan import HOOKS_FOLDER
+from rldbg.recording import open as open_recording
+
+HANDLERS = """
+from rldbg.frameworks.recorded import FrameworkRecording
+
+class Recording(FrameworkRecording):
+    def loss(self, owner, value):
+        result = yield
+        self.recorded.recorder().record("loss", step=value, micro=0, loss=result)
+
+    def broken(self, owner, value):
+        raise RuntimeError("another version")
+        yield
+
+    def answer(self, owner, value):
+        yield
+        raise RuntimeError("after the call")
+
+RECORDING = Recording
+"""
+
+
+class Trainer:
+    """Stands for a class of the framework."""
+
+    def compute_loss(self, value):
+        return value / 2
+
+    def clip(self, value):
+        if value < 0:
+            raise ValueError("the framework's own error")
+        return value
+
+    async def ask(self, value):
+        return value + 1
+
+
+@pytest.fixture
+def hooked(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "small_rl_support"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "recording.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    framework = Framework(name="small_rl", title="Small RL", package="small_rl_support", modules=("small_rl",))
+    hooks = (
+        Hook("small_rl.loop", "Trainer.compute_loss", records=("loss",), handler="loss"),
+        Hook("small_rl.loop", "Trainer.clip", records=("gradient",), handler="broken"),
+        Hook("small_rl.loop", "Trainer.ask", records=("trajectory",), handler="answer"),
+        Hook("small_rl.loop", "Trainer.renamed", records=("param",), handler="loss"),
+    )
+    monkeypatch.setattr(recorded, "recorded_hooks", lambda: tuple((framework, hook) for hook in hooks))
+    monkeypatch.setattr("rldbg.frameworks.hook_findings.find_framework", lambda _name: framework)
+    monkeypatch.setenv("RLDBG_RECORD_HOOKS", plan_for(tmp_path / "run").to_text())
+    module = types.ModuleType("small_rl.loop")
+    module.Trainer = type("Trainer", (Trainer,), dict(vars(Trainer)))
+    yield recorded.ProcessHooks(plan_for(tmp_path / "run")), module, tmp_path / "run"
+    sys.modules.pop("small_rl_support", None)
+    sys.modules.pop("small_rl_support.recording", None)
+
+
+def test_results_are_those_of_the_framework_and_are_recorded(hooked):
+    hooks, module, run = hooked
+    hooks.hook(module)
+
+    assert module.Trainer().compute_loss(3) == 1.5
+    assert hooks.recorded.recorder().close()
+
+    (record,) = list(open_recording(run).records(kind="loss"))
+    assert record.key.step == 3
+    assert record.fields["loss"] == 1.5
+
+
+def test_an_error_of_a_handler_stays_in_it_and_is_named(hooked, capsys):
+    hooks, module, run = hooked
+    hooks.hook(module)
+
+    assert [module.Trainer().clip(7) for _ in range(3)] == [7, 7, 7]
+    assert asyncio.run(module.Trainer().ask(1)) == 2
+    with pytest.raises(ValueError, match="the framework's own error"):
+        module.Trainer().clip(-1)
+
+    assert capsys.readouterr().err.count("another version") == 1, "said once"
+    failed = [finding for finding in recording_findings(run) if finding.id == "recording.hook-failed"]
+    assert [finding.where for finding in failed] == [
+        "Small RL: small_rl.loop.Trainer.clip",
+        "Small RL: small_rl.loop.Trainer.ask",
+    ]
+
+
+def test_what_was_never_called_or_is_not_there_is_named(hooked):
+    hooks, module, run = hooked
+    hooks.hook(module)
+    module.Trainer().compute_loss(1)
+
+    missing = {finding.cause: finding.evidence for finding in recording_findings(run)}
+
+    assert missing == {
+        "no gradient records: no function that makes them was called": ("never called: Trainer.clip",),
+        "no trajectory records: no function that makes them was called": ("never called: Trainer.ask",),
+        "no param records: no function that makes them was called": (
+            "small_rl.loop.Trainer.renamed: there is no function Trainer.renamed",
+        ),
+    }
+    assert [finding.cause for finding in recording_findings(run, ("loss",))] == [], "nobody asked for the others"
+
+
+def test_a_process_that_is_killed_has_said_what_it_hooked(hooked):
+    hooks, module, run = hooked
+    hooks.hook(module)
+    (file,) = (run / HOOKS_FOLDER).glob("*.json")
+    assert json.loads(file.read_text())["hooks"]["small_rl.loop.Trainer.clip"]["calls"] == 0
+    module.Trainer().clip(1)
+    assert json.loads(file.read_text())["hooks"]["small_rl.loop.Trainer.clip"]["calls"] == 1
+
+
+def test_a_run_without_any_framework_says_so(tmp_path):
+    finding = nothing_hooked(tmp_path)
+    assert finding is not None
+    assert "TRL" in finding.evidence[0]
+    assert "rldbg.record_loop" in finding.fix[0]
+
+
+def test_nothing_happens_unless_asked(monkeypatch):
+    for name in ("RLDBG_RECORD_HOOKS", "RLDBG_RECORD_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert recorded.process_hooks() is None
+
+
+def test_of_a_large_model_few_parameters_are_recorded_unless_named():
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(8192, 8192), torch.nn.LayerNorm(16))
+    patterns, words = parameter_patterns(model, ())
+    assert patterns == ("^(?:1\\.bias|1\\.weight|0\\.bias)$",)
+    assert words.startswith("3 of 4")
+    assert parameter_patterns(model, ("gradient",)) == ((".",), "all")
