@@ -5,6 +5,7 @@ read them all.
 """
 
 import ast
+import importlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -115,3 +116,14 @@ def test_nobody_imports_below_another_packages_public_list():
         if _reaches_below(module, target)
     ]
     assert not reaching
+
+
+def test_what_a_lazy_package_imports_for_type_checkers_is_what_it_offers():
+    for name, file in _modules().items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if file.name == "__init__.py" and any(
+            isinstance(node, ast.Name) and node.id == "lazy_names" for node in ast.walk(tree)
+        ):
+            imported = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+            declared = {alias.name for node in imported if isinstance(node, ast.ImportFrom) for alias in node.names}
+            assert declared == set(dir(importlib.import_module(name))), name
