@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from rldbg.cli.application import run
+    from rldbg.cli import main
 
-    sys.exit(run(["compare", *sys.argv[1:]]))
+    main(["compare", *sys.argv[1:]])

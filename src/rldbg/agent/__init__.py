@@ -9,7 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .arming import STARTUP, Arming, armed_environment, disarmed
+    from .arguments import (
+        ARGUMENTS_VARIABLE,
+        choose_rule,
+        digest,
+        edit_value,
+        edited,
+        option_values,
+        program_of,
+        written,
+    )
+    from .arming import HAND_DOWN, STARTUP, Arming, armed_environment, disarmed
     from .collectives import PATIENCE_S
     from .framing import (
         PEER_LIMIT_BYTES,
@@ -32,46 +42,19 @@ if TYPE_CHECKING:
     from .ray_process import snake_case
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
-
-__all__ = [
-    "PATIENCE_S",
-    "PEER_LIMIT_BYTES",
-    "PROTOCOL",
-    "STARTUP",
-    "STRANGER_LIMIT_BYTES",
-    "AfterImports",
-    "Agent",
-    "Arming",
-    "BrokerAddress",
-    "Connection",
-    "Decoder",
-    "Message",
-    "Peer",
-    "Refused",
-    "RequestFailed",
-    "Selection",
-    "SelectionError",
-    "Settings",
-    "Subject",
-    "WireError",
-    "armed_environment",
-    "dial",
-    "disarmed",
-    "encode",
-    "find_agent",
-    "nonce",
-    "parse_selection",
-    "proof",
-    "proves",
-    "say",
-    "snake_case",
-    "start",
-    "stop_without_a_run",
-]
+    from .startup.rldbg_startup import NOT_THE_USERS
 
 _MODULES = {
-    "arming": ("STARTUP", "Arming", "armed_environment", "disarmed"),
+    "arguments": (
+        *("ARGUMENTS_VARIABLE", "choose_rule", "digest", "edit_value", "edited"),
+        *("option_values", "program_of", "written"),
+    ),
+    "arming": ("HAND_DOWN", "STARTUP", "Arming", "armed_environment", "disarmed"),
     "collectives": ("PATIENCE_S",),
+    "framing": (
+        *("PEER_LIMIT_BYTES", "PROTOCOL", "STRANGER_LIMIT_BYTES", "Decoder", "Message", "Refused"),
+        *("RequestFailed", "WireError", "encode", "nonce", "proof", "proves"),
+    ),
     "hooks": ("find_agent", "start", "stop_without_a_run"),
     "imports": ("AfterImports",),
     "peer": ("Connection", "Peer", "dial"),
@@ -79,11 +62,12 @@ _MODULES = {
     "ray_process": ("snake_case",),
     "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
     "settings": ("BrokerAddress", "Settings", "say"),
+    "startup.rldbg_startup": ("NOT_THE_USERS",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _MODULES.items() if name in names), "framing")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

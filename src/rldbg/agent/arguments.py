@@ -24,7 +24,7 @@ from typing import Any
 
 from .arming import merged_runtime_env
 
-VARIABLE = "RLDBG_ARM_ARGUMENTS"
+ARGUMENTS_VARIABLE = "RLDBG_ARM_ARGUMENTS"
 _CLOSING = "/'\""
 """What may stand behind a name's last letter: its suffix goes before."""
 _TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -33,7 +33,7 @@ _RUNTIME_ENV_OPTIONS = ("--runtime-env-json", "--runtime-env")
 
 def arm_this_process() -> None:
     """Applies the rule for this program, if there is one."""
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(ARGUMENTS_VARIABLE, "")
     if not text:
         return
     plan: dict[str, Any] = json.loads(text)

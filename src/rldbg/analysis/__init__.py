@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
     from rldbg.analysis.stages import Stage, stage_of
+    from rldbg.analysis.step_metrics import Row, export_metrics, metric_names, metrics_by_step
     from rldbg.analysis.token_strips import Decode, Strip, Strips, Token, strips_of
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 

@@ -19,7 +19,7 @@ Row = dict[str, float]
 _TAILS = (0.5, 2.0)
 
 
-def step_metrics(recording: Recording, steps: Iterable[int] | None = None) -> list[Row]:
+def metrics_by_step(recording: Recording, steps: Iterable[int] | None = None) -> list[Row]:
     """One row per step; keys are `step` and the metrics known there."""
     side = Side(recording, "A")
     chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())

@@ -41,13 +41,12 @@ def command(
         return _list(as_json)
     if path is None:
         raise UsageError("check needs a recording", "rldbg check RUN, or rldbg check --list")
-    from rldbg.analysis import check
-    from rldbg.analysis.step_metrics import Row, export_metrics, step_metrics
+    from rldbg.analysis import Row, check, export_metrics, metrics_by_step
     from rldbg.recording import open as open_recording
 
     recording = open_recording(path, layout=layout)
     report = check(recording, only=only, steps=steps or None)
-    rows: list[Row] = step_metrics(recording, steps or None) if metrics or export is not None else []
+    rows: list[Row] = metrics_by_step(recording, steps or None) if metrics or export is not None else []
     if export is not None:
         export_metrics(rows, export)
         print_note(f"metrics of {len(rows)} steps: {export}")
@@ -73,7 +72,7 @@ def _print_metrics(rows: list[dict[str, float]]) -> None:
     """One column per step, the newest ten: names are long and steps are many."""
     from rich.table import Table
 
-    from rldbg.analysis.step_metrics import metric_names
+    from rldbg.analysis import metric_names
 
     shown = rows[-_STEPS_SHOWN:]
     table = Table("metric", *(f"step {int(row['step'])}" for row in shown), box=None, header_style="bold")

@@ -56,8 +56,8 @@ def _show_settings(as_json: bool) -> None:
 
 
 def _show_recipe(recipe: str, overrides: tuple[str, ...], hide: bool, as_json: bool) -> None:
-    from rldbg.core.recipe import compose, resolve_block
-    from rldbg.recording.settings import (
+    from rldbg.core import compose, resolve_block
+    from rldbg.recording import (
         RolloutWorkerBlock,
         debug_block_from_environment,
         origins_of,

@@ -34,8 +34,7 @@ def command(
 
     What the format cannot carry is listed, and the exit code is then 1.
     """
-    from rldbg.recording import open
-    from rldbg.recording.conversion import convert
+    from rldbg.recording import convert, open
 
     result = convert(open(path, layout), out, target, kind=kind, step=step, overwrite=overwrite)
     if as_json:

@@ -109,7 +109,7 @@ def _known_kind(recording: "Recording", kind: str | None) -> str | None:
 
 
 def _show_sample(recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool) -> int:
-    from rldbg.recording.token_columns import TokenColumns
+    from rldbg.recording import TokenColumns
     from rldbg.reports.recording import sample_to_json, sample_to_terminal
 
     columns = TokenColumns(sample)
@@ -130,7 +130,7 @@ def _sample_id(text: str) -> SampleId:
 
 def _texts(recording: "Recording", tokenizer: str | None, tokens: Sequence[int]) -> list[str] | None:
     """The text of each token, by the tokenizer that was asked for or that the recording knows."""
-    from rldbg.recording.token_text import TokenText, find_tokenizer
+    from rldbg.recording import TokenText, find_tokenizer
 
     if tokenizer is not None:
         file = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)

@@ -15,8 +15,7 @@ def command(path: str, layout: str | None, as_json: bool) -> int:
 
     Exit code 0: nothing is wrong. 1: there are findings. 4: there is nothing there, or no record can be read.
     """
-    from rldbg.recording import open
-    from rldbg.recording.verification import is_unreadable_whole
+    from rldbg.recording import is_unreadable_whole, open
 
     recording = open(path, layout)
     findings = recording.verify()

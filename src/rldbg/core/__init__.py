@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ray_access,
         ray_token,
     )
-    from rldbg.core.recipe import load_recipe
+    from rldbg.core.recipe import compose, load_recipe, resolve_block
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
     from rldbg.core.settings import CLOSED, check_values, described, setting, unknown_key, validated

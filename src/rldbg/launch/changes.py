@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.arguments import digest, edit_value, edited, written
+from rldbg.agent import digest, edit_value, edited, written
 from rldbg.core import UsageError
 from rldbg.launch.configuration import configured_value
 from rldbg.launch.profile import Entry, applicable

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from rldbg.agent import STARTUP, Arming
-from rldbg.agent.arguments import VARIABLE as ARGUMENTS_VARIABLE
+from rldbg.agent import ARGUMENTS_VARIABLE, STARTUP, Arming
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.launch.changes import as_words, rule_of
 from rldbg.launch.explanation import Explained, Explanation

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.arguments import choose_rule, program_of
+from rldbg.agent import choose_rule, program_of
 from rldbg.core import Finding, Run, Severity, redact
 from rldbg.frameworks import nothing_hooked, recorded_config, recording_findings
 from rldbg.launch.changes import rule_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rldbg.agent.arguments import option_values
+from rldbg.agent import option_values
 from rldbg.frameworks import GENERIC
 from rldbg.launch.command_line import Program, understand
 from rldbg.launch.configuration import configured_names

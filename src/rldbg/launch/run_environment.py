@@ -6,8 +6,7 @@ The dry run sees it as far as a script can see or break it; the explanation name
 from collections.abc import Sequence
 from pathlib import Path
 
-from rldbg.agent import STARTUP, Arming, armed_environment
-from rldbg.agent.arming import HAND_DOWN
+from rldbg.agent import HAND_DOWN, STARTUP, Arming, armed_environment
 from rldbg.frameworks import plan_for
 from rldbg.launch.changes import Change
 from rldbg.launch.reach import NONE, Reach

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from rldbg.agent import STARTUP
-from rldbg.agent.arguments import program_of
-from rldbg.agent.startup.rldbg_startup import NOT_THE_USERS
+from rldbg.agent import NOT_THE_USERS, STARTUP, program_of
 from rldbg.core import Finding, Severity
 from rldbg.launch.command_line import is_interpreter
 

@@ -6,19 +6,21 @@ The servers stay when this has ended; `rldbg serve ls` lists them, `rldbg serve 
 
 import sys
 from collections.abc import Sequence
+from typing import Never
 
-from rldbg.cli.application import run
-from rldbg.cli.output import print_note
+import click
+
+from rldbg import cli
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> Never:
     words = [word for word in arguments if "=" in word and not word.startswith("-")]
     rest = [word for word in arguments if word not in words]
     if rest and not rest[0].startswith("-"):
-        print_note(f"{rest[0]} is not run: only the servers of its configuration are started")
+        click.echo(f"{rest[0]} is not run: only the servers of its configuration are started", err=True)
         rest = rest[1:]
-    return run(["serve", "up", *rest, *(part for word in words for part in ("--set", word))])
+    cli.main(["serve", "up", *rest, *(part for word in words for part in ("--set", word))])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.recording.batch_file import write_batch
+    from rldbg.recording.conversion import convert
+    from rldbg.recording.formats.batch_file import write_batch
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
     from rldbg.recording.recorder import Recorder, RecorderSettings
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from rldbg.recording.samples import Sample, SampleRow
     from rldbg.recording.settings import (
         DebugBlock,
+        RolloutWorkerBlock,
         debug_block_from_environment,
+        origins_of,
         parse_debug_block,
         parse_rollout_worker_block,
         recorder_settings,
     )
+    from rldbg.recording.statistics import statistics_of
     from rldbg.recording.summary import Summary
+    from rldbg.recording.token_columns import TokenColumns
+    from rldbg.recording.token_text import TokenText, find_tokenizer
+    from rldbg.recording.tree import FileFact, Tree, head
+    from rldbg.recording.verification import is_unreadable_whole
 
 __getattr__, __dir__ = lazy_names(__name__)

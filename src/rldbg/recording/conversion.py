@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rldbg.core import Finding, Identity, IncompleteDataError, Severity, UsageError
-from rldbg.recording import step_files
 from rldbg.recording.formats import native
 from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.formats.jsonl_file import dump_jsonl
@@ -23,7 +22,7 @@ from rldbg.recording.formats.tagged_json import to_json
 from rldbg.recording.journal import FOLDER as JOURNAL
 from rldbg.recording.journal import JournalWriter
 from rldbg.recording.kinds import KINDS, Scope
-from rldbg.recording.layouts import Entry
+from rldbg.recording.layouts import Entry, step_files
 from rldbg.recording.layouts.table_files import write_table_file
 from rldbg.recording.recorder.settings import is_url
 from rldbg.recording.recording import Recording

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from rldbg.core import CLOSED, Environment, SampleId, UsageError, setting, unknown_key, validated
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
+from rldbg.recording.layouts.step_files import Format
 from rldbg.recording.recorder.settings import RecorderSettings
-from rldbg.recording.step_files import Format
 
 _DUMP_DIR = "debug_dump"
 _PAGE = "config.md"

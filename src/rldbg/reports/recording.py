@@ -15,9 +15,7 @@ from rich.text import Text
 
 from rldbg.core import Finding, by_severity
 from rldbg.core import to_html as findings_to_html
-from rldbg.recording import Record, Sample, Summary
-from rldbg.recording.statistics import statistics_of
-from rldbg.recording.token_columns import TokenColumns
+from rldbg.recording import Record, Sample, Summary, TokenColumns, statistics_of
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 from rldbg.reports.token_table import TokenTable
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.recording.token_columns import TokenColumns
+from rldbg.recording import TokenColumns
 
 _GAP = 2
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rldbg.analysis.step_metrics import export_metrics, step_metrics
+from rldbg.analysis.step_metrics import export_metrics, metrics_by_step
 from rldbg.core import UsageError
 from synthetic_steps import step_data, write
 
@@ -13,7 +13,7 @@ def test_metrics_of_a_healthy_and_a_stale_step(tmp_path):
     stale["versions"] = np.where(stale["versions"] >= 0, 0, -1)
     stale["rollout"] = stale["old"] - 0.5
     stale["rewards"][:] = 1
-    first, second = step_metrics(write(tmp_path / "a", step_data(), stale))
+    first, second = metrics_by_step(write(tmp_path / "a", step_data(), stale))
     assert first["step"] == 0 and first["staleness/max"] == 0 and first["groups/zero_std"] < 1
     assert first["rollout/token_mult_prob_error"] == pytest.approx(np.exp(0.001), rel=1e-4)
     assert second["staleness/max"] == 1 and second["groups/zero_std"] == 1
@@ -24,7 +24,7 @@ def test_metrics_of_a_healthy_and_a_stale_step(tmp_path):
 
 def test_metrics_go_to_parquet(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    rows = step_metrics(write(tmp_path / "a", step_data(), step_data(1)))
+    rows = metrics_by_step(write(tmp_path / "a", step_data(), step_data(1)))
     export_metrics(rows, tmp_path / "out" / "metrics.parquet")
     table = parquet.read_table(tmp_path / "out" / "metrics.parquet")
     assert table["step"].to_pylist() == [0, 1]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId
-from rldbg.recording.batch_file import GROUP_IDS, RUN_IDS, group_names
+from rldbg.recording import EncodedArray, Record, Tree, head
+from rldbg.recording.formats.batch_file import GROUP_IDS, RUN_IDS, group_names
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
@@ -15,8 +16,6 @@ from rldbg.recording.layouts.columns import ids_in_order, numbers, prompt_hashes
 from rldbg.recording.layouts.lines import count_lines, first_lines, json_lines
 from rldbg.recording.layouts.pickled import mentions
 from rldbg.recording.layouts.tensordicts import named_tensors
-from rldbg.recording.records import EncodedArray, Record
-from rldbg.recording.tree import Tree, head
 
 _LINES = re.compile(r"(?:^|/)(?P<version>-?\d+)/(?P<task>[^/]+)\.jsonl$")
 _BATCH = re.compile(r"(?:^|/)(?P<stem>[^/]+)\.pt$")

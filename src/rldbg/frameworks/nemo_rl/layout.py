@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.recording import Ragged, Record, Tree
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, prompt_hashes, ragged, text_group
 from rldbg.recording.layouts.lines import count_lines, first_line, json_lines
-from rldbg.recording.records import Ragged, Record
-from rldbg.recording.tree import Tree
 
 _FILE = re.compile(r"(?:^|/)(?P<split>train|val)_data_step(?P<step>\d+)\.jsonl$")
 _TOKENS = {

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError
-from rldbg.recording import step_files
-from rldbg.recording.kinds import KINDS
+from rldbg.recording import KINDS, Record, Tree, head
+from rldbg.recording.layouts import step_files
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of
 from rldbg.recording.layouts.dictionary_files import content_record, load_content
 from rldbg.recording.layouts.pickled import mentions
-from rldbg.recording.records import Record
-from rldbg.recording.tree import Tree, head
 
 _FORMATS = ("pt", "jsonl")
 # Keys by which a file is recognised that lies outside of its folder, and those that tell its kind, in this order.

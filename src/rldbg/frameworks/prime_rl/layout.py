@@ -12,13 +12,12 @@ import numpy as np
 
 from rldbg.core import Finding, IncompleteDataError, SampleId, Severity
 from rldbg.frameworks.prime_rl.batches import micro_batches, sequences
+from rldbg.recording import Record, Tree, head
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.msgpack_reader import read_msgpack
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import prompt_hashes, ragged
 from rldbg.recording.layouts.lines import json_lines
-from rldbg.recording.records import Record
-from rldbg.recording.tree import Tree, head
 
 _FILE = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.jsonl$")
 _BATCH = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.bin$")

@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rldbg.recording import FileFact, Record, Tree
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.pickled import plain
-from rldbg.recording.records import Record
-from rldbg.recording.tree import FileFact, Tree
 
 _TAGGED = re.compile(r"(?:^|/)(?P<tags>[^/]*(?:^|___|/)name=[^/]*)\.pt$")
 _PASS = re.compile(r"(?:^|/)TP(?P<tp>\d+)(?:_PP(?P<pp>\d+))?_Rank(?P<rank>\d+)[^/]*/Pass(?P<pass>\d+)\.pt$")

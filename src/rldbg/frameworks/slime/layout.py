@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 from rldbg.core import IncompleteDataError
 from rldbg.frameworks.slime.samples import loss_record, rollout_record, train_record
 from rldbg.frameworks.slime.slices import whole_columns
+from rldbg.recording import FileFact, Record, Tree, head
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.layouts.base import VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.lines import json_lines
 from rldbg.recording.layouts.pickled import mentions
-from rldbg.recording.records import Record
-from rldbg.recording.tree import FileFact, Tree, head
 
 _NUMBERED = re.compile(
     r"(?:^|/)(?P<folder>[^/]*)/(?P<stem>[^/]*?)(?P<eval>eval_)?(?P<step>\d+)(?:_(?P<rank>\d+))?\.pt$"

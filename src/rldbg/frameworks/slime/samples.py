@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId
+from rldbg.recording import EncodedArray, Ragged, Record
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry
 from rldbg.recording.layouts.columns import after_prompt, ids_in_order, numbers, prompt_hashes, ragged
 from rldbg.recording.layouts.pickled import plain
-from rldbg.recording.records import EncodedArray, Ragged, Record
 
 _Sample = Mapping[str, Any]
 _ROLLOUT_USED = frozenset({"tokens", "loss_mask", "rollout_log_probs", "group_index", "index", "response_length"})

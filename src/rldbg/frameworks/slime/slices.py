@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import IncompleteDataError
+from rldbg.recording import EncodedArray, Tree
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import load_pt
-from rldbg.recording.records import EncodedArray
-from rldbg.recording.tree import Tree
 
 _RANK_FILE = re.compile(r"(?P<before>.*\D)?(?P<step>\d+)_(?P<rank>\d+)\.pt$")
 _WHOLE_ON_EVERY_RANK = frozenset({"tokens", "loss_masks"})

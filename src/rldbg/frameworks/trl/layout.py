@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.recording import Record, Tree
+from rldbg.recording.formats.parquet import count_rows, read_columns
 from rldbg.recording.layouts.base import IDS_FROM, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, text_group
-from rldbg.recording.parquet import count_rows, read_columns
-from rldbg.recording.records import Record
-from rldbg.recording.tree import Tree
 
 _FILE = re.compile(r"(?:^|/)completions_(?P<step>\d+)\.parquet$")
 _OWN = frozenset({"step", "prompt", "completion", "advantage"})

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.recording import EncodedArray, Ragged, Record
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.pt_reader import Opaque, load_pickle, load_pt
 from rldbg.recording.layouts.base import IDS_FROM, Entry
 from rldbg.recording.layouts.columns import after_prompt, ids_in_order, prompt_hashes, unpadded
 from rldbg.recording.layouts.pickled import plain
 from rldbg.recording.layouts.tensordicts import named_tensors, ragged_or_list
-from rldbg.recording.records import EncodedArray, Ragged, Record
 
 _SAMPLE_OF_PROMPT = re.compile(r"_\d+_\d+$")
 _SCORES = ("rm_scores", "token_level_scores", "token_level_rewards")

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from rldbg.frameworks.verl.batch import batch_record, load_batch, prompt_uid
+from rldbg.recording import Record, Tree, head
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.layouts.base import IDS_FROM, VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import ids_in_order, numbers, text_group
 from rldbg.recording.layouts.lines import count_lines, first_lines, json_lines
-from rldbg.recording.records import Record
-from rldbg.recording.tree import Tree, head
 
 _LINES = re.compile(r"(?:^|/)(?P<step>\d+)\.jsonl$")
 _BATCH = re.compile(r"(?:^|/)(?:(?P<step>\d+)/)?gen_batch\.dp$")

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from rldbg.core import Finding, IncompleteDataError, Severity
-from rldbg.recording import step_files
 from rldbg.recording.formats import native
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.journal import FOLDER as JOURNAL
 from rldbg.recording.journal import Done, read_journals
 from rldbg.recording.journal_findings import cheap_findings, checksum_findings, unjournaled
+from rldbg.recording.layouts import step_files
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree, head

@@ -20,8 +20,8 @@ from rldbg.core import SampleId
 from rldbg.recording.formats.bounded_json import parse_json
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.numpy_rebuild import checked_shape
+from rldbg.recording.formats.parquet import pyarrow, read_table
 from rldbg.recording.formats.tagged_json import from_json, ragged_of, to_json
-from rldbg.recording.parquet import pyarrow, read_table
 from rldbg.recording.records import ENCODED_DTYPES, SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
 
 _KEY = b"rldbg"

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Identity
-from rldbg.recording import step_files
 from rldbg.recording.formats import native
 from rldbg.recording.formats.jsonl_file import encode_jsonl
 from rldbg.recording.formats.nexrl_dict import to_dict
 from rldbg.recording.formats.pt_writer import encode_pt
 from rldbg.recording.journal import JournalWriter
 from rldbg.recording.kinds import Shape
+from rldbg.recording.layouts import step_files
+from rldbg.recording.layouts.step_files import Format
 from rldbg.recording.recorder import whole_file
 from rldbg.recording.recorder.batcher import Batch, QueuedRecord
 from rldbg.recording.recorder.record_header import RecordHeader
@@ -22,7 +23,6 @@ from rldbg.recording.recorder.retention import Retention
 from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.trajectories import prompt_hashes
 from rldbg.recording.records import EncodedArray, Record, RecordKey
-from rldbg.recording.step_files import Format
 
 Offer = Callable[[Callable[[], None]], None]
 

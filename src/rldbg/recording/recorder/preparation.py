@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rldbg.core import SampleId
-from rldbg.recording import step_files
 from rldbg.recording.kinds import Scope
+from rldbg.recording.layouts import step_files
 from rldbg.recording.recorder import schema, trajectories
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.sample_ids import SampleIds

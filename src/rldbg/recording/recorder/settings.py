@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rldbg.core import Identity, SampleId, UsageError, check_values, setting, unknown_key
+from rldbg.recording.layouts.step_files import Format
 from rldbg.recording.recorder.sample_ids import as_sample_id
-from rldbg.recording.step_files import Format
 
 ParameterMode = Literal["full", "hash"]
 WhenFull = Literal["block", "drop"]
