@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rldbg.core.recipe import compose, load_recipe, resolve_block
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
-    from rldbg.core.settings import CLOSED, check_values, described, setting, unknown_key, validated
+    from rldbg.core.settings import check_values, described, setting, unknown_key, validated
     from rldbg.core.user_object import load_user_object, user_code, user_traceback
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -6,49 +6,58 @@ plain data (a block of YAML, environment variables, keywords) and needs pydantic
 
     @dataclass(frozen=True, slots=True)
     class CheckpointSettings:
-        __pydantic_config__: ClassVar = CLOSED
-
         every_n_steps: int = setting(0, at_least=0)
         '''Write a checkpoint at the steps that n divides; 0 writes none.'''
 """
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from operator import ge, gt, le, lt
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from rldbg.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
 T = TypeVar("T")
 
-CLOSED = {"extra": "forbid"}
-"""For `__pydantic_config__`: a key that is not a field is an error."""
+_LIMITS: Mapping[str, Callable[[Any, Any], bool]] = {"at least": ge, "above": gt, "at most": le, "below": lt}
 
 
-def setting(default: Any, *, at_least: float | None = None, above: float | None = None) -> Any:
-    """A field with limits; None is always within them."""
-    return field(default=default, metadata={"at_least": at_least, "above": above})
+def setting(default: Any = MISSING, **limits: float) -> Any:
+    """A field with limits: at_least, above, at_most, below. None is always within them."""
+    return field(default=default, metadata={name.replace("_", " "): limit for name, limit in limits.items()})
 
 
-def validated(group: type[T], data: Any, *, source: str, page: str, name: str = "", others: Sequence[str] = ()) -> T:
+def validated(
+    group: type[T],
+    data: Any,
+    *,
+    source: str,
+    page: str,
+    name: str = "",
+    others: Sequence[str] = (),
+    strict: bool = False,
+) -> T:
     """The group of settings in plain data. UsageError names the key, with the nearest valid one if it is unknown.
 
     `name` is the group's own key in its file, `page` the documentation that explains its keys, `others` are valid keys
-    beside the group's that somebody else reads.
+    beside the group's that somebody else reads. `strict` takes no text for a number and no number for a flag.
     """
     from pydantic import TypeAdapter, ValidationError
 
     if not isinstance(data, Mapping | None):
         raise UsageError(f"{source}: {name} is not a mapping", f"write `{name}:` with keys under it")
+    _refuse_unknown(group, data or {}, source, name, others)
     try:
-        made: T = TypeAdapter(group).validate_python(dict(data or {}))
+        made: T = TypeAdapter(group).validate_python(dict(data or {}), strict=strict)
     except ValidationError as error:
-        raise _explained(error, group, name, source, page, others) from error
+        problem = error.errors()[0]
+        key = ".".join([name, *map(str, problem["loc"])]).lstrip(".")
+        expected = problem["msg"].replace("Input should be", "expected")
+        message = f"{source}: invalid {key}: {problem['input']!r} ({expected})"
+        raise UsageError(message, f"see docs/{page} for {key}") from error
     check_values(made, source=source, name=name)
     return made
 
@@ -67,11 +76,9 @@ def check_values(group: Any, *, source: str = "", name: str = "") -> None:
 
 def _expected(item: "Field[Any]", hint: Any, value: Any) -> str | None:
     """What a value should have been; None where it is fine."""
-    at_least, above = item.metadata.get("at_least"), item.metadata.get("above")
-    if at_least is not None and value < at_least:
-        return f"a value of at least {at_least}"
-    if above is not None and value <= above:
-        return f"a value above {above}"
+    for name, limit in item.metadata.items():
+        if not _LIMITS[name](value, limit):
+            return f"a value {'of ' if ' ' in name else ''}{name} {limit}"
     if get_origin(hint) is Literal and value not in get_args(hint):
         return "one of " + ", ".join(map(str, get_args(hint)))
     return None
@@ -85,23 +92,15 @@ def unknown_key(key: str, valid: Iterable[str], source: str) -> UsageError:
     return UsageError(f"{source}: unknown key {key!r}", hint)
 
 
-def _explained(
-    error: "ValidationError", group: type, name: str, source: str, page: str, others: Sequence[str]
-) -> UsageError:
-    """The first problem in a user's words."""
-    problem = error.errors()[0]
-    place = [str(part) for part in problem["loc"]]
-    key = ".".join([name, *place]).lstrip(".")
-    if problem["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return unknown_key(key, [*_names_at(group, place[:-1]), *(others if len(place) == 1 else ())], source)
-    expected = problem["msg"].replace("Input should be", "expected")
-    return UsageError(f"{source}: invalid {key}: {problem['input']!r} ({expected})", f"see docs/{page} for {key}")
-
-
-def _names_at(group: Any, place: Sequence[str]) -> list[str]:
-    for part in place:
-        group = get_type_hints(group).get(part)
-    return [item.name for item in fields(group)] if is_dataclass(group) else []
+def _refuse_unknown(group: Any, data: Mapping[str, Any], source: str, name: str, others: Sequence[str]) -> None:
+    hints = get_type_hints(group)
+    names = [item.name for item in fields(group)]
+    for key, value in data.items():
+        path = f"{name}.{key}".lstrip(".")
+        if key not in names:
+            raise unknown_key(path, [*names, *others], source)
+        if is_dataclass(hints[key]) and isinstance(value, Mapping):
+            _refuse_unknown(hints[key], value, source, path, ())
 
 
 class Described(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from rldbg.core import CLOSED, Environment, SampleId, UsageError, setting, unknown_key, validated
+from rldbg.core import Environment, SampleId, UsageError, setting, unknown_key, validated
 from rldbg.recording.kinds import KINDS, Mode, kinds_of
 from rldbg.recording.layouts.step_files import Format
 from rldbg.recording.recorder.settings import RecorderSettings
@@ -25,8 +25,6 @@ _PAGE = "config.md"
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
     """Which kinds a self-hosted trainer records; an absent entry means off."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     trajectory: bool = False
     """Rollout trajectories."""
@@ -50,8 +48,6 @@ class DumpOptions:
 class RemoteApiDumpOptions:
     """Which kinds a trainer records that uses a remote training API."""
 
-    __pydantic_config__: ClassVar = CLOSED
-
     prepared_trajectories: bool = False
     """Trajectories with their advantages."""
     datums: bool = False
@@ -63,8 +59,6 @@ class RemoteApiDumpOptions:
 @dataclass(frozen=True, slots=True)
 class DebugBlock:
     """The `debug:` block of a recipe."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     enable_data_dump: bool = False
     """Master switch of recording."""
@@ -126,8 +120,6 @@ class DebugBlock:
 @dataclass(frozen=True, slots=True)
 class RolloutWorkerBlock:
     """What we read of the `rollout_worker:` block; `type: mock` selects replay."""
-
-    __pydantic_config__: ClassVar = {"extra": "ignore"}
 
     type: str = "generate"
     """mock replays recorded trajectories; anything else generates."""
@@ -206,7 +198,8 @@ def parse_rollout_worker_block(
         is_replay = (block or {}).get("type", "mock") == "mock"
         if is_replay or (near and near[0] in ours):
             raise unknown_key(f"rollout_worker.{key}", near or ours, source)
-    worker = validated(RolloutWorkerBlock, block, name="rollout_worker", source=source, page=_PAGE)
+    own = {key: value for key, value in block.items() if key in ours} if isinstance(block, Mapping) else block
+    worker = validated(RolloutWorkerBlock, own, name="rollout_worker", source=source, page=_PAGE)
     if worker.type == "mock" and not worker.trajectory_load_path:
         raise UsageError(
             f"{source}: rollout_worker.type is mock, but trajectory_load_path is not set",
@@ -274,24 +267,14 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
 def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:
     """The block as a recorder's settings. In a run it is RUN/recording unless `dump_dir` is given."""
     in_run = run_folder / "recording" if run_folder is not None else _DUMP_DIR
+    shared = {item.name for item in fields(RecorderSettings)} & {item.name for item in fields(block)}
     return RecorderSettings.make(
         block.dump_dir or in_run,
         enabled=block.enable_data_dump,
         format=block.dump_format,
         every_n_steps=block.dump_every_n_steps,
         kinds=block.kinds(),
-        ranks=block.ranks,
-        roles=block.roles,
-        samples=block.samples,
-        gather_shards=block.gather_shards,
-        gather_s=block.gather_s,
-        threads=block.threads,
         parameter_patterns=(block.target_param_pattern,),
         parameter_mode=block.param_mode,
-        buffer_bytes=block.buffer_bytes,
-        device_buffer_bytes=block.device_buffer_bytes,
-        when_full=block.when_full,
-        budget_bytes=block.budget_bytes,
-        keep_last=block.keep_last,
-        pinned_steps=block.pinned_steps,
+        **{name: getattr(block, name) for name in shared},
     )

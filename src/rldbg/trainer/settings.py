@@ -2,17 +2,15 @@
 `rldbg.trainer.recipe` reads and checks them."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rldbg.algorithms import Aggregation, KlEstimator
-from rldbg.core import CLOSED, setting
+from rldbg.core import setting
 
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
     """The shape of the built-in model (`model.path: tiny`)."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     hidden_size: int = 64
     layers: int = 2
@@ -21,8 +19,6 @@ class TinyModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     path: str = "tiny"
     """`tiny`, or the folder of any Hugging Face causal language model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -31,8 +27,6 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     task: str = "arithmetic"
     """`arithmetic`, or a .jsonl file with one {"prompt", "answer"} per line (and an "id", if the rows have one)."""
     operators: str = "+-*"
@@ -53,8 +47,6 @@ class DataSettings:
 class WarmStartSettings:
     """A short supervised phase before the first step, on answers made in code of which a share is wrong."""
 
-    __pydantic_config__: ClassVar = CLOSED
-
     max_steps: int = 0
     until_success: float = 0.2
     """The phase ends when a sampled answer is right with this probability."""
@@ -65,8 +57,6 @@ class WarmStartSettings:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     advantages: Literal["grpo", "dapo"] = "grpo"
     scale_by_std: bool = True
     """Divide by the group's standard deviation (grpo)."""
@@ -91,8 +81,6 @@ class AlgorithmSettings:
 class OptimizerSettings:
     """AdamW, its learning rate falling linearly to the last step."""
 
-    __pydantic_config__: ClassVar = CLOSED
-
     learning_rate: float = 3e-3
     final_learning_rate: float = 3e-4
     warmup_steps: int = 0
@@ -107,8 +95,6 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     ranks: int = setting(2, at_least=1)
     micro_batch_size: int = setting(64, at_least=1)
     """Samples of one forward and backward pass on one rank."""
@@ -124,8 +110,6 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     servers: int = setting(1, at_least=1)
     max_new_tokens: int = setting(4, at_least=1)
     """Limit of one answer."""
@@ -137,8 +121,6 @@ class InferenceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     address: str | None = None
     """A running Ray cluster to join (`auto` finds one); absent, a local one is started for this run."""
     in_process: bool = False
@@ -152,8 +134,6 @@ class ClusterSettings:
 class RemoteSettings:
     """The training service of `mode: remote_api`."""
 
-    __pydantic_config__: ClassVar = CLOSED
-
     url: str = "http://127.0.0.1:8080"
     api_key: str = ""
     timeout_s: float = 120.0
@@ -161,8 +141,6 @@ class RemoteSettings:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     every_n_steps: int = 0
     """0 writes none."""
     keep_last: int = 2
@@ -170,8 +148,6 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoggingSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Beside metrics.jsonl; each needs its own library."""
     project: str = "rldbg"
@@ -179,8 +155,6 @@ class LoggingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ZooSettings:
-    __pydantic_config__: ClassVar = CLOSED
-
     bug: str | None = None
     """A bug of `rldbg zoo list`, built into this run on purpose; needs `cluster.in_process`."""
 
@@ -198,8 +172,6 @@ class RolloutSettings:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A whole training run. `rollout_worker` and `debug` are the documented blocks, read by `rldbg.recording`."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     name: str = "train"
     mode: Literal["self_hosted", "remote_api"] = "self_hosted"

@@ -1,26 +1,22 @@
 """Settings: declared once, checked in one wording, documented from their declaration."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.core.settings import CLOSED, check_values, described, setting, validated
+from rldbg.core.settings import check_values, described, setting, validated
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    __pydantic_config__: ClassVar = CLOSED
-
     size: int = setting(2, at_least=1)
     """How large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    __pydantic_config__: ClassVar = CLOSED
-
     mode: Literal["fast", "slow"] = "fast"
     """How quick."""
     rate: float | None = setting(None, above=0)
