@@ -12,6 +12,7 @@ plain data (a block of YAML, environment variables, keywords) and needs pydantic
 
 import ast
 import inspect
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -43,7 +44,7 @@ def validated(
     """The group of settings in plain data. UsageError names the key, with the nearest valid one if it is unknown.
 
     `name` is the group's own key in its file, `page` the documentation that explains its keys, `others` are valid keys
-    beside the group's that somebody else reads. `strict` takes no text for a number and no number for a flag.
+    beside the group's that somebody else reads. `strict` is for JSON: no text and no flag where a number is expected.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -51,7 +52,9 @@ def validated(
         raise UsageError(f"{source}: {name} is not a mapping", f"write `{name}:` with keys under it")
     _refuse_unknown(group, data or {}, source, name, others)
     try:
-        made: T = TypeAdapter(group).validate_python(dict(data or {}), strict=strict)
+        adapter: TypeAdapter[T] = TypeAdapter(group)
+        plain = dict(data or {})
+        made = adapter.validate_json(json.dumps(plain), strict=True) if strict else adapter.validate_python(plain)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join([name, *map(str, problem["loc"])]).lstrip(".")

@@ -1,4 +1,11 @@
-"""What a request can be refused for. Each protocol writes these in its own form; the set is closed."""
+"""What a request can be refused for: a closed set that each protocol writes in its own form."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from rldbg.core import UsageError, validated
+
+T = TypeVar("T")
 
 
 class RequestError(Exception):
@@ -44,3 +51,13 @@ class InternalError(RequestError):
 
     status = 500
     code = "internal_error"
+
+
+def read_settings(group: type[T], data: Any, name: str) -> T:
+    """The settings in a part of a request; what is wrong with them is the client's to know."""
+    if not isinstance(data, Mapping):
+        raise RequestError(f"{name} is not a mapping")
+    try:
+        return validated(group, data, source="the request", page="training_service.md", name=name, strict=True)
+    except UsageError as error:
+        raise RequestError(f"{error.message}; {error.hint}") from error

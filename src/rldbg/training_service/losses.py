@@ -6,10 +6,9 @@ trainer's mean.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from rldbg.algorithms import (
-    AGGREGATIONS,
     Aggregation,
     Array,
     KlEstimator,
@@ -19,8 +18,9 @@ from rldbg.algorithms import (
     importance_sampling_loss,
     ppo_loss,
 )
+from rldbg.core import setting
 from rldbg.training_service.datums import INPUT_NAMES, Datum
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import RequestError, read_settings
 
 Inputs = Mapping[str, Array]
 
@@ -34,30 +34,25 @@ class LossSettings:
     clip_high_threshold: float = 1.2
     beta: float = 0.05
     aggregation: Aggregation = "sum"
-    denominator: float | None = None
+    denominator: float | None = setting(None, above=0)
     entropy_coeff: float = 0.0
     kl_coeff: float = 0.0
     kl_estimator: KlEstimator = "k3"
-    temperature: float = 1.0
-    micro_batch_size: int | None = None
+    temperature: float = setting(1.0, above=0)
+    micro_batch_size: int | None = setting(None, above=0)
 
     @classmethod
     def parse(cls, name: Any, config: Any) -> "LossSettings":
         """The loss a request asks for; an unknown name or key is refused with those there are."""
         if not isinstance(name, str) or name not in LOSSES:
             raise RequestError(f"no loss {name!r} here; there are {', '.join(LOSSES)}")
-        if config is None:
-            config = {}
-        if not isinstance(config, Mapping):
+        if not isinstance(config, Mapping | None):
             raise RequestError("loss_fn_config is not a mapping")
-        known = set(cls.__slots__) - {"name"}
-        values: dict[str, Any] = {}
-        for key, value in config.items():
-            if key not in known and key not in _IGNORED_KEYS:
-                raise RequestError(f"loss_fn_config has no {key!r}; there are {', '.join(sorted(known))}")
-            if key in known:
-                values[key] = _setting(key, value)
-        return cls(name=name, **values)
+        given = {key: value for key, value in (config or {}).items() if key not in _IGNORED_KEYS}
+        size = given.get("micro_batch_size")
+        if isinstance(size, float) and size.is_integer():  # protobuf has one kind of number only
+            given["micro_batch_size"] = int(size)
+        return read_settings(cls, {**given, "name": name}, "loss_fn_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +130,3 @@ LOSSES: Mapping[str, Loss] = {
 
 # What the NexRL trainer adds for a service that dumps; ours is told by WEAVER_DEBUG_DUMP_* instead.
 _IGNORED_KEYS = frozenset({"enable_debug_dump"})
-_POSITIVE = frozenset({"denominator", "temperature", "micro_batch_size"})
-_CHOICES: Mapping[str, tuple[str, ...]] = {"aggregation": AGGREGATIONS, "kl_estimator": get_args(KlEstimator)}
-
-
-def _setting(key: str, value: Any) -> Any:
-    if key in _CHOICES:
-        if value not in _CHOICES[key]:
-            raise RequestError(f"loss_fn_config.{key} is {value!r}; it is one of {', '.join(_CHOICES[key])}")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"loss_fn_config.{key} is {value!r}, not a number")
-    if key in _POSITIVE and not value > 0:
-        raise RequestError(f"loss_fn_config.{key} is {value!r}, not greater than 0")
-    return int(value) if key == "micro_batch_size" else float(value)

@@ -6,12 +6,14 @@ Only the computing thread touches one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from rldbg.core import setting
 from rldbg.training_service.batches import cut, pad
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import RequestError, read_settings
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.passes import PassResult, PassTerms, forward, pass_result
 from rldbg.training_service.step_recorder import StepRecorder
@@ -26,26 +28,16 @@ _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 class AdamSettings:
     """One optimizer step's parameters; grad_clip_norm 0 leaves gradients alone."""
 
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    grad_clip_norm: float
+    learning_rate: float = setting(at_least=0, below=inf)
+    beta1: float = setting(at_least=0, below=1)
+    beta2: float = setting(at_least=0, below=1)
+    eps: float = setting(at_least=0, below=inf)
+    weight_decay: float = setting(at_least=0, below=inf)
+    grad_clip_norm: float = setting(at_least=0, below=inf)
 
     @classmethod
     def parse(cls, body: Any, defaults: AdamSettings) -> AdamSettings:
-        if not isinstance(body, Mapping):
-            raise RequestError("adam_params is not a mapping")
-        unknown = sorted(set(body) - set(cls.__slots__))
-        if unknown:
-            raise RequestError(f"adam_params has no {unknown[0]!r}; there are {', '.join(cls.__slots__)}")
-        values = {name: body.get(name, getattr(defaults, name)) for name in cls.__slots__}
-        for name, value in values.items():
-            low, high = (0.0, 1.0) if name.startswith("beta") else (0.0, float("inf"))
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
-                raise RequestError(f"adam_params.{name} is {value!r}")
-        return cls(**{name: float(value) for name, value in values.items()})
+        return read_settings(cls, asdict(defaults) | body if isinstance(body, dict) else body, "adam_params")
 
 
 class TrainedModel:

@@ -7,7 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.errors import InternalError, RequestError
+from rldbg.training_service.service import TrainingService
 
 _log = logging.getLogger(__name__)
 
@@ -15,6 +17,14 @@ Handler = Callable[[Request], Awaitable[Response]]
 # (method, path under /api/v1, handler)
 Table = tuple[tuple[str, str, Handler], ...]
 ErrorForm = Callable[[RequestError], Response]
+
+
+class Handlers:
+    """One half of a protocol; every handler either answers or raises a RequestError."""
+
+    def __init__(self, service: TrainingService, bodies: Bodies) -> None:
+        self._service = service
+        self._bodies = bodies
 
 
 def routes(table: Table, form: ErrorForm) -> list[Route]:

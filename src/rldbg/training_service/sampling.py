@@ -4,19 +4,21 @@ A sample's random numbers follow from (seed, prompt, which sample it is, positio
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rldbg.algorithms import LogprobMode, log_softmax, sample_tokens, token_log_probs
+from rldbg.core import setting
 from rldbg.inference import uniform
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import RequestError, read_settings
 
 if TYPE_CHECKING:
     import torch
 
+_PLAIN = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 StopReason = Literal["stop", "length"]
 Decode = Callable[[list[int]], str]
 
@@ -25,10 +27,10 @@ Decode = Callable[[list[int]], str]
 class SamplingSettings:
     """How to continue a prompt, as a rule of `sample_tokens`: clients get the log probs that were sampled from."""
 
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    max_tokens: int | None = setting(None, at_least=1)
+    temperature: float = setting(1.0, at_least=0, at_most=1e6)
+    top_p: float = setting(1.0, above=0, at_most=1)
+    top_k: int = setting(0, at_least=-1)
     min_p: float = 0.0
     logprob_mode: LogprobMode = "sampled"
     seed: int | None = None
@@ -48,20 +50,15 @@ class SamplingSettings:
         if not all(isinstance(part, list) and all(type(x) in (str, int) for x in part) for part in (items, extra)):
             raise RequestError("sampling_params.stop and stop_token_ids are lists of texts and token ids")
         texts = tuple(item for item in items if isinstance(item, str))
-        settings = cls(
-            max_tokens=_optional_integer(body, "max_tokens", least=1),
-            temperature=_number(body, "temperature", 1.0, 0.0, 1e6),
-            top_p=_number(body, "top_p", 1.0, 0.0, 1.0),
-            top_k=max(_optional_integer(body, "top_k", least=-1) or 0, 0),
-            seed=_optional_integer(body, "seed", least=None),
+        plain = {name: body[name] for name in _PLAIN if body.get(name) is not None}
+        settings = replace(
+            read_settings(cls, plain, "sampling_params"),
             stop_tokens=frozenset(item for item in (*items, *extra) if isinstance(item, int)),
             stop_texts=texts,
             # Tinker: a list of token ids replaces the end token, so that an empty one switches it off.
             stop_at_end=stop is None or bool(texts),
         )
-        if settings.top_p == 0:
-            raise RequestError("sampling_params.top_p is 0; use temperature 0 for the likeliest token")
-        return settings
+        return replace(settings, top_k=max(settings.top_k, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +181,3 @@ def _sample_key(seed: int, prompt: np.ndarray, number: int) -> int:
 
 def _device(model: Any) -> Any:
     return next(model.parameters()).device
-
-
-def _number(body: Mapping[str, Any], name: str, default: float, least: float, most: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise RequestError(f"sampling_params.{name} is {value!r}; a number from {least:g} to {most:g}")
-    return float(value)
-
-
-def _optional_integer(body: Mapping[str, Any], name: str, *, least: int | None) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        raise RequestError(f"sampling_params.{name} is {value!r}" + ("" if least is None else f"; at least {least}"))
-    return value

@@ -7,7 +7,8 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -98,10 +99,6 @@ class TrainingService:
         if not isinstance(session_id, str) or session_id not in self._sessions:
             raise NotFoundError(f"no session {session_id!r}")
         self._sessions[session_id] = time.time()
-
-    @property
-    def session_ids(self) -> list[str]:
-        return list(self._sessions)
 
     # Models
 
@@ -198,12 +195,17 @@ class TrainingService:
     def optimizer_step(self, entry: ModelEntry, number: int, digest: bytes, adam: AdamSettings) -> Operation:
         return self._in_order(entry, number, digest, "optim_step", lambda: entry.model.optimizer_step(adam))
 
-    def refuse(self, entry: ModelEntry, number: Any, digest: bytes, error: RequestError) -> None:
+    @contextmanager
+    def using_number(self, entry: ModelEntry, number: int, digest: bytes) -> Iterator[None]:
         """A malformed request uses its sequence number all the same: its client continues with the next."""
-        if isinstance(number, int) and not isinstance(number, bool) and number >= entry.order.next:
-            operation = self.operations.add(Operation("refused"))
-            operation.fail(error)
-            entry.order.submit(number, digest, operation, None)
+        try:
+            yield
+        except RequestError as error:
+            if number >= entry.order.next:
+                operation = self.operations.add(Operation("refused"))
+                operation.fail(error)
+                entry.order.submit(number, digest, operation, None)
+            raise
 
     # Snapshots
 

@@ -7,13 +7,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
-from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.errors import RequestError
-from rldbg.training_service.routing import Table
+from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.samplers import SampleRequest
 from rldbg.training_service.sampling import SamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
-from rldbg.training_service.service import TrainingService, digest_of, sequence_number
+from rldbg.training_service.service import digest_of, sequence_number
 from rldbg.training_service.weaver_sampling import MOST_SAMPLES, count_of, prompt_of
 
 # The client gives one retrieve request 45 s.
@@ -21,13 +20,7 @@ _LONGEST_WAIT_S = 30.0
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info")
 
 
-class TinkerSampling:
-    """Handlers; every one either answers or raises a RequestError."""
-
-    def __init__(self, service: TrainingService, bodies: Bodies) -> None:
-        self._service = service
-        self._bodies = bodies
-
+class TinkerSampling(Handlers):
     def table(self) -> Table:
         return (
             ("POST", "/create_sampling_session", self.create_sampling_session),

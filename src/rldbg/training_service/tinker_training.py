@@ -11,15 +11,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
-from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
-from rldbg.training_service.routing import Table
+from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.sampling_sessions import SamplingSession
-from rldbg.training_service.service import ModelEntry, TrainingService, digest_of, sequence_number
+from rldbg.training_service.service import ModelEntry, digest_of, sequence_number
 from rldbg.training_service.snapshots import Snapshot
 from rldbg.training_service.weaver_json import lifetime_of, name_of
 
@@ -37,13 +36,7 @@ _METRIC_NAMES: Mapping[str, str] = {
 }
 
 
-class TinkerTraining:
-    """Handlers; every one either answers or raises a RequestError."""
-
-    def __init__(self, service: TrainingService, bodies: Bodies) -> None:
-        self._service = service
-        self._bodies = bodies
-
+class TinkerTraining(Handlers):
     def table(self) -> Table:
         posts = (
             ("client/config", self.client_config),
@@ -134,7 +127,7 @@ class TinkerTraining:
         message = await asyncio.to_thread(tinker_messages.read_pass, content)
         entry = self._service.model(message.model_id)
         digest = digest_of("forward_backward", content)
-        try:
+        with self._service.using_number(entry, message.seq_id, digest):
             loss = LossSettings.parse(message.loss_fn, message.loss_fn_config)
             datums = await asyncio.to_thread(
                 message.datums, vocabulary_size=entry.base.vocabulary_size, max_length=entry.base.max_length
@@ -142,22 +135,16 @@ class TinkerTraining:
             operation = self._service.run_pass(
                 entry, message.seq_id, digest, loss, datums, backward=not message.forward_only
             )
-        except RequestError as error:
-            self._service.refuse(entry, message.seq_id, digest, error)
-            raise
         return _promise(operation, _pass_message, entry)
 
     async def optim_step(self, request: Request) -> Response:
         body = await self._bodies.json(request)
         entry, number, digest = self._numbered(body)
-        try:
+        with self._service.using_number(entry, number, digest):
             if "optimizer_params" in body:
                 raise RequestError("only adam_params are supported here")
             adam = AdamSettings.parse(body.get("adam_params", {}), _DEFAULT_ADAM)
             operation = self._service.optimizer_step(entry, number, digest, adam)
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return _promise(operation, lambda metrics: {"type": "optim_step", "metrics": metrics}, entry)
 
     # Snapshots
@@ -165,7 +152,7 @@ class TinkerTraining:
     async def save_weights(self, request: Request) -> Response:
         body = await self._bodies.json(request)
         entry, number, digest = self._numbered(body)
-        try:
+        with self._service.using_number(entry, number, digest):
             operation = self._service.save(
                 entry,
                 number,
@@ -177,22 +164,16 @@ class TinkerTraining:
                 overwrite=bool(body.get("overwrite", False)),
                 kind="weight_and_optimizer",
             )
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return _promise(operation, lambda saved: {"type": "save_weights", "path": saved.path("tinker")}, entry)
 
     async def save_weights_for_sampler(self, request: Request) -> Response:
         body = await self._bodies.json(request)
         entry, number, digest = self._numbered(body)
-        try:
+        with self._service.using_number(entry, number, digest):
             name, ttl_s = name_of(body, "path"), lifetime_of(body)
             operation = self._service.save(
                 entry, number, digest, purpose="sampler", name=name, ttl_s=ttl_s, overwrite=True, kind="sampling"
             )
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         sessions: list[SamplingSession] = []
 
         def present(saved: Snapshot) -> dict[str, Any]:
@@ -220,11 +201,8 @@ class TinkerTraining:
             )
             return _promise(entry.creation, lambda _: _loaded(snapshot, entry), entry)
         entry, number, digest = self._numbered(body)
-        try:
+        with self._service.using_number(entry, number, digest):
             operation = self._service.load(entry, number, digest, body.get("path"), with_optimizer=with_optimizer)
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return _promise(operation, lambda snapshot: _loaded(snapshot, entry), entry)
 
     async def weights_info(self, request: Request) -> Response:

@@ -8,10 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import weaver_json
-from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.datums import check_tokens, tokens_from_json
 from rldbg.training_service.errors import RequestError
-from rldbg.training_service.routing import Table
+from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.samplers import SampleRequest
 from rldbg.training_service.sampling import SamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
@@ -47,13 +46,7 @@ def count_of(body: Mapping[str, Any], key: str, default: int, least: int, most: 
     return value
 
 
-class WeaverSampling:
-    """Handlers; every one either answers or raises a RequestError."""
-
-    def __init__(self, service: TrainingService, bodies: Bodies) -> None:
-        self._service = service
-        self._bodies = bodies
-
+class WeaverSampling(Handlers):
     def table(self) -> Table:
         return (
             ("POST", "/sessions/{session}/sampling-sessions", self.create),

@@ -8,13 +8,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import weaver_json
-from rldbg.training_service.bodies import Bodies
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
-from rldbg.training_service.routing import Table
-from rldbg.training_service.service import ModelEntry, TrainingService, digest_of, sequence_number
+from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.service import ModelEntry, digest_of, sequence_number
 from rldbg.training_service.tensor_pack import read_request
 
 _DEFAULT_ADAM = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.01, 1.0)
@@ -30,13 +29,7 @@ async def accepted(operation: Operation, present: Callable[[Any], Any]) -> Respo
     return JSONResponse(weaver_json.operation_json(operation), 202)
 
 
-class WeaverTraining:
-    """Handlers; every one either answers or raises a RequestError."""
-
-    def __init__(self, service: TrainingService, bodies: Bodies) -> None:
-        self._service = service
-        self._bodies = bodies
-
+class WeaverTraining(Handlers):
     def table(self) -> Table:
         return (
             ("POST", "/sessions", self.create_session),
@@ -121,42 +114,33 @@ class WeaverTraining:
         body = await asyncio.to_thread(read_request, kind, content, self._bodies.limit_bytes)
         payload = weaver_json.payload_of(body)
         number, digest = sequence_number(payload), digest_of(key, content)
-        try:
+        with self._service.using_number(entry, number, digest):
             inputs = payload.get(key)
             if not isinstance(inputs, Mapping):
                 raise RequestError(f"payload has no {key}")
             loss = LossSettings.parse(inputs.get("loss_fn"), inputs.get("loss_fn_config"))
             datums = await asyncio.to_thread(weaver_json.datums_of, inputs.get("data"), entry)
             operation = self._service.run_pass(entry, number, digest, loss, datums, backward=backward)
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return await accepted(operation, lambda result: weaver_json.pass_json(result, datums))
 
     async def optimizer_step(self, request: Request) -> Response:
         entry = self._model(request)
         payload = weaver_json.payload_of(await self._bodies.json(request))
         number, digest = sequence_number(payload), digest_of("optim_step", payload)
-        try:
+        with self._service.using_number(entry, number, digest):
             adam = AdamSettings.parse(payload.get("adam_params", {}), _DEFAULT_ADAM)
             operation = self._service.optimizer_step(entry, number, digest, adam)
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return await accepted(operation, lambda metrics: {"metrics": metrics})
 
     async def export_sampler(self, request: Request) -> Response:
         entry = self._model(request)
         body = await self._bodies.json(request)
         number, digest = sequence_number(body), digest_of("export", body)
-        try:
+        with self._service.using_number(entry, number, digest):
             name, ttl_s = weaver_json.name_of(body, "path"), weaver_json.lifetime_of(body)
             operation = self._service.save(
                 entry, number, digest, purpose="sampler", name=name, ttl_s=ttl_s, overwrite=True, kind="sampling"
             )
-        except RequestError as error:
-            self._service.refuse(entry, number, digest, error)
-            raise
         return await accepted(operation, weaver_json.snapshot_json)
 
     async def save_checkpoint(self, request: Request) -> Response:

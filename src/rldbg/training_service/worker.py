@@ -5,9 +5,8 @@ Model state is touched by this thread alone, the service's own state by the even
 
 import asyncio
 import logging
-import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -18,37 +17,25 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """A queue of jobs and the thread that takes them one by one."""
+    """One thread, and the jobs that wait for it."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Operation, asyncio.AbstractEventLoop] | None]
-        self._jobs = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, "compute")
 
     def submit(self, operation: Operation, job: Callable[[], Any]) -> None:
         """To be called on the event loop; the outcome comes back to it."""
-        self._jobs.put((job, operation, asyncio.get_running_loop()))
+        done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome, operation, job)
+        done.add_done_callback(lambda finished: finished.result()())
 
     def close(self) -> None:
         """Lets the jobs that wait finish, then ends the thread."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, operation, loop = item
-            if operation.done:
-                continue
-            finish = _outcome(operation, job)
-            try:
-                loop.call_soon_threadsafe(finish)
-            except RuntimeError:
-                return  # the event loop is closed: the service is going down and nobody waits for the outcome
+        self._thread.shutdown()
 
 
 def _outcome(operation: Operation, job: Callable[[], Any]) -> Callable[[], None]:
-    """Runs a job; what it came to, to be told on the event loop."""
+    """Runs a job, unless it was cancelled; what it came to, to be told on the event loop."""
+    if operation.done:
+        return lambda: None
     try:
         return partial(operation.succeed, job())
     except RequestError as error:

@@ -103,11 +103,11 @@ def test_a_loss_says_what_it_needs_and_what_it_would_ignore():
         (None, {}, "no loss None"),
         (["ppo"], {}, "no loss"),
         ("ppo", [], "not a mapping"),
-        ("ppo", {"clip_lo": 0.1}, "no 'clip_lo'"),
-        ("ppo", {"clip_low_threshold": "x"}, "not a number"),
-        ("ppo", {"aggregation": "mean"}, "one of token_mean, sequence_mean, sum"),
-        ("ppo", {"denominator": 0}, "denominator is 0, not greater than 0"),
-        ("ppo", {"micro_batch_size": -1}, "not greater than 0"),
+        ("ppo", {"clip_lo": 0.1}, "unknown key 'loss_fn_config.clip_lo'; valid names: .*clip_low_threshold"),
+        ("ppo", {"clip_low_threshold": "x"}, "clip_low_threshold: 'x' .expected a valid number"),
+        ("ppo", {"aggregation": "mean"}, "expected 'token_mean', 'sequence_mean' or 'sum'"),
+        ("ppo", {"denominator": 0}, "denominator: 0.*above 0"),
+        ("ppo", {"micro_batch_size": -1}, "micro_batch_size: -1.*above 0"),
     ],
 )
 def test_a_wrong_loss_is_refused_by_name(name, config, message):

@@ -184,7 +184,13 @@ def test_weights_that_do_not_fit_are_refused_before_any_is_copied():
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [([], "not a mapping"), ({"lr": 1}, "no 'lr'"), ({"beta1": 1.5}, "beta1"), ({"eps": "x"}, "eps")],
+    [
+        ([], "not a mapping"),
+        ({"lr": 1}, "unknown key 'adam_params.lr'"),
+        ({"beta1": 1.5}, "beta1"),
+        ({"eps": "x"}, "eps"),
+        ({"eps": float("inf")}, "eps"),
+    ],
 )
 def test_wrong_optimizer_parameters_are_refused(body, message):
     with pytest.raises(RequestError, match=message):
