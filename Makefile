@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-matrix test-lowest unit lint check soak bench docs setup clean
+.PHONY: demo test test-frameworks test-matrix test-lowest unit lint check soak bench docs setup clean
 
 demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
@@ -17,6 +17,10 @@ test: unit
 	# These start hundreds of processes and clusters: a pipe or socket that garbage collection closes is blamed on
 	# whatever test runs then, so that one warning is shown here and an error in the unit tests only.
 	$(BIN)/pytest tests/integration tests/e2e -W default::pytest.PytestUnraisableExceptionWarning -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak"
+
+# Real frameworks, each in an environment of its own below .venvs/, which is made once. One at a time: they are slow to import.
+test-frameworks: setup
+	$(BIN)/pytest tests/frameworks --durations 8 -m "not soak"
 
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from rldbg.auto import breakpoint, identify
     from rldbg.core import Finding, Identity, Run, SampleId
     from rldbg.recording import Recorder, Recording, open
+    from rldbg.training_loop import RecordedLoop, record_loop
 
 __all__ = [
     "Finding",
     "Identity",
+    "RecordedLoop",
     "Recorder",
     "Recording",
     "Run",
@@ -23,6 +25,7 @@ __all__ = [
     "identify",
     "open",
     "phase",
+    "record_loop",
     "step",
 ]
 

@@ -8,11 +8,33 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 
-def step(number: int | None = None) -> None:
-    """Mark the start of step `number`, counted from 1 as in `rldbg profile --steps`; by default the next step."""
+class _Step:
+    """The rest of a `with rldbg.step(n):` block: a recorded loop is told that the step has ended."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None:
+            self._loop.end_step()
+
+
+def step(number: int | None = None) -> AbstractContextManager[None]:
+    """Mark the start of step `number`, counted from 1 as in `rldbg profile --steps`; by default the next step.
+
+    As a block, `with rldbg.step(n):`, it also ends the step in the recording of `rldbg.record_loop`, which keeps the
+    number as it is given.
+    """
     profile: Any = getattr(sys, "_rldbg_profile", None)
     if profile is not None:
         profile.step(number)
+    loop: Any = getattr(sys, "_rldbg_loop", None)
+    if loop is not None:
+        loop.enter_step(number)
+    return _Step(loop)
 
 
 def phase(name: str) -> AbstractContextManager[None]:

@@ -43,7 +43,7 @@ def _make(folder, python, packages, *, beside_ours, torch):
             pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
     if beside_ours:
         (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
-            sysconfig.get_path("purelib") + "\n"
+            "".join(f"{place}\n" for place in sys.path if Path(place).name == "site-packages")
         )
 
 

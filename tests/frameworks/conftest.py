@@ -1,0 +1,6 @@
+"""Tests of real frameworks, each in an environment of its own: `make test-frameworks`."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "integration")]

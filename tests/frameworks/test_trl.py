@@ -1,0 +1,128 @@
+"""TRL from its registry, its trainers unchanged, recorded by `rldbg run --record` alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from client_environments import TRL, environment_with
+
+from rldbg.recording import open as open_recording
+from rldbg.trainer import tiny_folder
+
+JOB = Path(__file__).with_name("trl_job.py")
+KINDS = {"trajectory", "forward_data", "is_loss_debug", "loss", "gradient", "param", "training_metrics"}
+pytestmark = pytest.mark.timeout(600)
+
+
+def rldbg(*arguments, **environment):
+    command = [sys.executable, "-m", "rldbg", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def python():
+    return environment_with("trl", TRL, beside_ours=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def record(python, model, tmp_path_factory):
+    """Runs the job recorded, and returns its run folder; equal jobs run once."""
+    done: dict[str, Path] = {}
+
+    def run(*launcher, again="", **settings):
+        name = json.dumps([launcher, again, settings])
+        if name not in done:
+            folder = tmp_path_factory.mktemp("trl")
+            job = [*(launcher or [str(python)]), str(JOB), json.dumps({"model": str(model)} | settings)]
+            flags = ["--run", folder / "run", "--record", "--full-length", "--no-doctor", "--wait", "0"]
+            ran = rldbg("run", *flags, "--", *job, HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1")
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            assert "cannot record" not in ran.stderr
+            done[name] = folder / "run"
+        return done[name]
+
+    return run
+
+
+def findings(run, *options):
+    return json.loads(rldbg("check", run, "--json", *options).stdout)
+
+
+def test_every_kind_is_recorded_and_the_checks_hold(record):
+    run = record()
+    recording = open_recording(run)
+    assert {entry.kind for entry in recording.entries()} == KINDS
+    found = findings(run)
+    errors = [each for each in found["findings"] if each["severity"] == "error"]
+    assert not errors
+    assert len(found["passed"]) >= 18, found
+    trajectory = next(recording.records(kind="trajectory"))
+    assert set(trajectory.fields["extra_fields"][0]["rewards"]) == {"digits", "short"}
+    metrics = next(recording.records(kind="training_metrics")).fields["metrics"]
+    gradients = [record for record in recording.records(kind="gradient") if record.key.step == 0]
+    raw = np.sqrt(sum(float(record.fields["norm"]) ** 2 for record in gradients))
+    assert raw == pytest.approx(metrics["grad_norm"], rel=1e-4), "before clipping"
+    assert metrics["grad_norm"] > 1.0, "the gradients were clipped"
+    assert json.loads((run / "run.json").read_text())["config"]["loss_type"] == "dapo"
+
+
+def test_two_equal_runs_are_equal_and_a_different_loss_is_named(record):
+    same = rldbg("compare", record(), record(again="yes"))
+    assert same.returncode == 0, same.stdout
+    other = rldbg("compare", record(), record(args={"loss_type": "dr_grpo"}))
+    assert other.returncode == 1
+    assert "loss" in other.stdout
+    assert "loss_type" in other.stdout, other.stdout
+
+
+@pytest.mark.parametrize(
+    ("trainer", "check"),
+    [("wrong mask", "response-mask-follows"), ("wrong sign", "advantages-follow-rewards")],
+)
+def test_a_fault_in_the_trainer_is_named(record, trainer, check):
+    found = findings(record(trainer=trainer))
+    assert check in {each["id"] for each in found["findings"] if each["severity"] == "error"}, found
+
+
+def test_iterations_and_accumulation_are_epochs_and_micro_batches(record):
+    args = {"num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "beta": 0.05}
+    run = record(args=args | {"max_steps": 4})
+    recording = open_recording(run)
+    places = [(key.step, key.epoch, key.mini_batch, key.micro) for key in map(_key, recording.records(kind="loss"))]
+    assert sorted(places) == [(step, epoch, 0, micro) for step in (0, 1) for epoch in (0, 1) for micro in (0, 1)]
+    assert {entry.kind for entry in recording.entries()} == KINDS | {"old_log_probs"}
+    assert "ref_log_probs" in next(recording.records(kind="forward_data")).fields
+    errors = [each for each in findings(run)["findings"] if each["severity"] == "error"]
+    assert not errors
+
+
+def test_two_ranks_under_torchrun(record, python):
+    launcher = [str(python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run = record(*launcher, args={"per_device_train_batch_size": 4})
+    recording = open_recording(run)
+    for kind in KINDS:
+        assert {entry.rank for entry in recording.entries() if entry.kind == kind} == {0, 1}, kind
+    samples = [sample for record in recording.records(kind="trajectory") for sample in record.samples]
+    assert len(set(samples)) == len(samples) == 16
+    found = findings(run)
+    assert not [each for each in found["findings"] if each["severity"] == "error"]
+    assert {"gradients-agree", "replicas-agree"} <= set(found["passed"])
+
+
+def test_rloo_is_recorded_by_the_same_hooks(record):
+    run = record(trainer="RLOO")
+    assert {entry.kind for entry in open_recording(run).entries()} >= KINDS
+    assert not [each for each in findings(run)["findings"] if each["severity"] == "error"]
+
+
+def _key(record):
+    return record.key
