@@ -121,7 +121,7 @@ class RecordedLoop:
     ) -> None:
         self.close()
 
-    def _place(self) -> dict[str, int]:
+    def _place(self) -> dict[str, Any]:
         return {"step": self._number, "mini_batch": self._updates}
 
     def _attach(self, optimizer: Any) -> None:
