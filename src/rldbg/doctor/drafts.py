@@ -36,8 +36,6 @@ def _entry(failure: Failure) -> dict[str, Any]:
         "id": "-".join(part for part in name.split("-") if part)[:48].strip("-"),
         "title": f"<in one line: {headline[:60]}>",
         "title_zh": "<中文标题>",
-        "category": "local",
-        "role": "root",
         "signatures": [{"match": expression_for(headline), "examples": [headline[:400]]}],
         "cause": "<why it happens>",
         "fix": ["<what to do, with the exact command>"],

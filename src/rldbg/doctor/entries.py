@@ -5,7 +5,10 @@ key is an error. A signature is a regular expression for one line as a person re
 terminal wrapping are gone, and a space in it stands for any white space or none (a wrapped line may have lost it).
 """
 
+import re
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -13,7 +16,24 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from rldbg.doctor.anchors import long_enough
 from rldbg.doctor.expressions import Expression
 
+PACKAGED = Path(__file__).parent / "knowledge"
+_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+
+
+@cache
+def categories() -> frozenset[str]:
+    """The topics, one page each: every packaged file has its own, and users' entries are local."""
+    return frozenset({"local", *(file.stem for file in PACKAGED.glob("*.yaml"))})
+
+
+def _known_category(name: str) -> str:
+    if name not in categories():
+        raise ValueError(f"expected one of {', '.join(sorted(categories()))}")
+    return name
+
+
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Category = Annotated[str, AfterValidator(_known_category)]
 Regex = Annotated[str, AfterValidator(Expression.checked)]
 
 
@@ -28,30 +48,6 @@ class Role(StrEnum):
     """Fallout when a known cause of it is there too, else a cause."""
     BENIGN = "benign"
     """It looks like a failure and is none."""
-
-
-class Category(StrEnum):
-    """The topics: one page each."""
-
-    RAY = "ray"
-    ENGINE = "inference-engine"
-    VARIABLES = "env-vars"
-    MEMORY = "cuda-memory"
-    NCCL = "nccl"
-    GLOO = "gloo"
-    NETWORK = "network"
-    CONTAINER = "container"
-    NUMERICS = "numerics"
-    DATA = "data"
-    CHECKPOINT = "checkpoint"
-    RENDERING = "rendering"
-    DRIVER = "driver"
-    PROFILING = "profiling"
-    SLURM = "slurm"
-    PACKAGES = "packages"
-    DEBUGGER = "debugger"
-    RLDBG = "rldbg"
-    LOCAL = "local"
 
 
 class _Model(BaseModel):
@@ -120,8 +116,9 @@ class Entry(_Model):
     id: Slug
     title: str
     title_zh: str
-    category: Category
-    role: Role
+    category: Category = "local"
+    """In a packaged file that is a topic, the file's own name."""
+    role: Role = Role.ROOT
     severity: Literal["error", "warning"] = "error"
     """A warning is named as the cause only when nothing else in the log failed for an unknown reason."""
     signatures: list[Signature] = []
@@ -142,7 +139,15 @@ class Entry(_Model):
     leads_to: list[Slug] = []
     sources: list[str] = []
     versions: str = ""
-    evidence: Literal["maintainer", "documentation", "source", "reporter", "measured"] = "reporter"
+    evidence: Literal["maintainer", "documentation", "source", "reporter", "measured"] | None = None
+    """Who says so, where the sources do not show it."""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether more than issues of users say so."""
+        if self.evidence is not None:
+            return self.evidence != "reporter"
+        return not all(_ISSUE.fullmatch(source) for source in self.sources)
 
     @property
     def can_be_cause(self) -> bool:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import Category
 from rldbg.doctor.evidence import Evidence, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.root_cause import Judgement, Sighting
@@ -49,7 +48,7 @@ def _filled(template: str, sighting: Sighting) -> str:
     }
     speaker = sighting.first.place.speaker
     own = {"since": str(sighting.first.since or "")}
-    if sighting.entry.category is not Category.RAY:
+    if sighting.entry.category != "ray":
         own |= {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank}
     values = _UNSAID | {key: value for key, value in own.items() if value} | facts
     return re.sub(r"\{(worker|node|pid|since|rank)\}", lambda match: values[match[1]], template)

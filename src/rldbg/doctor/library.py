@@ -14,11 +14,10 @@ from pydantic import ValidationError
 
 from rldbg.core import Environment, UsageError
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
-from rldbg.doctor.entries import Entry
+from rldbg.doctor.entries import PACKAGED, Entry
 from rldbg.frameworks import frameworks
 
 _FEW_CAUSES = 4
-PACKAGED = Path(__file__).parent / "knowledge"
 
 
 class Library:
@@ -121,11 +120,12 @@ def _read_file(file: Path) -> list[Entry]:
         ) from None
     if not isinstance(raw, list):
         raise UsageError(f"{file} is not a list of entries", "begin each entry with `- id: ...`")
+    category = {"category": file.stem} if file.parent == PACKAGED else {}
     entries = []
     for item in raw:
         name = item.get("id", "?") if isinstance(item, dict) else "?"
         try:
-            entry = Entry.model_validate(item)
+            entry = Entry.model_validate(category | item if isinstance(item, dict) else item)
             for expression in _searched(entry):
                 anchors_of(expression)
         except ValidationError as error:

@@ -146,7 +146,7 @@ def _confidence_of(
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
     match sighting.entry.role:
         case Role.ROOT:
-            level = 2 if sighting.entry.evidence != "reporter" else 1
+            level = 2 if sighting.entry.is_confirmed else 1
             return level, ["the line itself states this failure, and no known cause of it was found"]
         case Role.EITHER:
             return 1, ["it can be fallout, but no known cause of it was found"]

@@ -7,32 +7,32 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.doctor import Category, Entry, Library
+from rldbg.doctor import Entry, Library
 
 
 def failure_pages(library: Library) -> Mapping[str, str]:
     """File name -> Markdown, for docs/failures/."""
-    by_category: dict[Category, list[Entry]] = {}
+    by_category: dict[str, list[Entry]] = {}
     for entry in library.entries.values():
         by_category.setdefault(entry.category, []).append(entry)
-    pages = {f"{category.value}.md": _page(category, entries) for category, entries in by_category.items()}
+    pages = {f"{category}.md": _page(category, entries) for category, entries in by_category.items()}
     return {"index.md": _index(by_category)} | dict(sorted(pages.items()))
 
 
-def _index(by_category: Mapping[Category, list[Entry]]) -> str:
+def _index(by_category: Mapping[str, list[Entry]]) -> str:
     lines = ["# Known failures", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
-    for category, entries in sorted(by_category.items(), key=lambda item: item[0].value):
-        lines += [f"## [{category.value}]({category.value}.md)", ""]
+    for category, entries in sorted(by_category.items()):
+        lines += [f"## [{category}]({category}.md)", ""]
         for entry in sorted(entries, key=lambda item: item.id):
             lines.append(
-                f"- [{entry.id}]({category.value}.md#{entry.id}) ({entry.role.value}): {entry.title} / {entry.title_zh}"
+                f"- [{entry.id}]({category}.md#{entry.id}) ({entry.role.value}): {entry.title} / {entry.title_zh}"
             )
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _page(category: Category, entries: Iterable[Entry]) -> str:
-    lines = [f"# Known failures: {category.value}", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
+def _page(category: str, entries: Iterable[Entry]) -> str:
+    lines = [f"# Known failures: {category}", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
     for entry in sorted(entries, key=lambda item: item.id):
         lines += _section(entry)
     return "\n".join(lines).rstrip() + "\n"
@@ -65,7 +65,7 @@ def entry_to_terminal(entry: Entry) -> RenderableType:
     """Everything that is known about one failure."""
     lines: list[RenderableType] = [
         Text.assemble((entry.id, "bold"), f"  {entry.title}  ", (entry.title_zh, "dim"), overflow="fold"),
-        Text(f"{entry.category.value}, {entry.role.value}, known from {entry.evidence}", "dim"),
+        Text(f"{entry.category}, {entry.role.value}, known from {entry.evidence or 'the sources below'}", "dim"),
         Text(entry.cause, overflow="fold"),
     ]
     lines += [_indented(Text.assemble(("→ ", "green"), step, overflow="fold")) for step in entry.fix]
@@ -89,8 +89,8 @@ def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
     table = Table(box=None, header_style="bold")
     for column in ("category", "id", "role", "title"):
         table.add_column(column, overflow="fold", no_wrap=column == "id")
-    for entry in sorted(entries, key=lambda item: (item.category.value, item.id)):
-        table.add_row(entry.category.value, entry.id, entry.role.value, entry.title)
+    for entry in sorted(entries, key=lambda item: (item.category, item.id)):
+        table.add_row(entry.category, entry.id, entry.role.value, entry.title)
     return table
 
 

@@ -208,7 +208,7 @@ def test_the_knowledge_is_rendered_as_pages(library):
     pages = failure_pages(library)
     assert set(pages) >= {"index.md", "ray.md", "nccl.md", "rendering.md"}
     for entry in library.entries.values():
-        assert f"## {entry.id}\n" in pages[f"{entry.category.value}.md"]
+        assert f"## {entry.id}\n" in pages[f"{entry.category}.md"]
         assert entry.title_zh in pages["index.md"]
 
 
