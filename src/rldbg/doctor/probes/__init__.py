@@ -1,21 +1,15 @@
 """Looks at a machine: each one passes, warns or fails, with the reason and what to do. Nothing is changed."""
 
-from collections.abc import Callable
-
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import gpus, network, packages, resources, sessions, variables
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Check, Machine, result
 from rldbg.doctor.probes.sessions import RaySession, running_sessions
 
-Check = Callable[[Machine], ProbeResult]
-
-CHECKS: tuple[Check, ...] = (
-    *resources.CHECKS,
-    *gpus.CHECKS,
-    *network.CHECKS,
-    *packages.CHECKS,
-    *variables.CHECKS,
-    *sessions.CHECKS,
+CHECKS = tuple(
+    item
+    for module in (resources, gpus, network, packages, variables, sessions)
+    for item in vars(module).values()
+    if isinstance(item, Check)
 )
 
 
@@ -29,8 +23,7 @@ def _probe(check: Check, machine: Machine) -> ProbeResult:
     try:
         return check(machine)
     except (OSError, ValueError) as error:
-        name = check.__name__.replace("_", "-")
-        return result(name, name, "skip", f"{type(error).__name__}: {error}")
+        return result(check.id, check.title, "skip", f"{type(error).__name__}: {error}")
 
 
 __all__ = ["CHECKS", "Machine", "RaySession", "probe_machine", "running_sessions"]

@@ -1,9 +1,9 @@
 """Cards, their driver, and what rendering without a screen needs."""
 
 import re
+from functools import partial
 
-from rldbg.doctor.diagnosis import ProbeResult
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Found, Machine, check
 
 _EGL = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 VENDOR_FILES = ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/glvnd/egl_vendor.d/10_nvidia.json")
@@ -15,103 +15,97 @@ def _has_gpu(machine: Machine) -> bool:
     return machine.path("/dev/nvidiactl").exists() or machine.path("/proc/driver/nvidia/version").exists()
 
 
-def gpu_visible(machine: Machine) -> ProbeResult:
-    if not _has_gpu(machine):
-        return result("gpu-visible", "GPUs", "skip", _NO_GPU)
+gpu_check = partial(check, is_pointless=lambda machine: "" if _has_gpu(machine) else _NO_GPU)
+
+
+@gpu_check("GPUs")
+def gpu_visible(machine: Machine) -> Found:
     listed = machine.run("nvidia-smi", "-L")
     if listed is None:
         fix = "nvidia-smi must work first: start the container with --gpus all, or fix the driver"
-        return result("gpu-visible", "GPUs", "fail", "a device exists, but nvidia-smi does not list it", fix)
+        return "fail", "a device exists, but nvidia-smi does not list it", fix
     masked = machine.variables.get("CUDA_VISIBLE_DEVICES")
     if masked is not None and masked.strip() in ("", "-1"):
         fix = "unset CUDA_VISIBLE_DEVICES"
-        return result("gpu-visible", "GPUs", "warn", "CUDA_VISIBLE_DEVICES hides all of them", fix)
-    return result("gpu-visible", "GPUs", "pass", f"{len(listed.splitlines())}: {listed.splitlines()[0].split(' (')[0]}")
+        return "warn", "CUDA_VISIBLE_DEVICES hides all of them", fix
+    return "pass", f"{len(listed.splitlines())}: {listed.splitlines()[0].split(' (')[0]}"
 
 
-def driver(machine: Machine) -> ProbeResult:
-    if not _has_gpu(machine):
-        return result("driver", "GPU driver", "skip", _NO_GPU)
+@gpu_check("GPU driver")
+def driver(machine: Machine) -> Found:
     listed = machine.run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     kernel = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", machine.text("/proc/driver/nvidia/version") or "")
     if listed is None:
-        return result(
-            "driver", "GPU driver", "fail", "nvidia-smi fails", "dmesg -T | grep -i nvrm; reboot after an upgrade"
-        )
+        return "fail", "nvidia-smi fails", "dmesg -T | grep -i nvrm; reboot after an upgrade"
     name, _, version = listed.splitlines()[0].partition(", ")
     if kernel and kernel[1] != version:
         fix = "reboot, or reload the kernel module: library and module differ"
-        return result("driver", "GPU driver", "fail", f"library {version}, kernel module {kernel[1]}", fix)
+        return "fail", f"library {version}, kernel module {kernel[1]}", fix
     return _rendering_branch(name, version)
 
 
-def _rendering_branch(name: str, version: str) -> ProbeResult:
+def _rendering_branch(name: str, version: str) -> Found:
     """Simulators on Vulkan work with some branches only; everything else is fine with any recent one."""
     branch = version.split(".")[0]
     ampere = re.search(r"A100|A800|A40|A30|A10\b|RTX 30\d\d|RTX A\d", name)
     if ampere and branch.isdigit() and int(branch) >= 570:
         fix = "only for Vulkan simulators: use branch 535 (535.161.08 is the most tested)"
-        return result("driver", "GPU driver", "warn", f"{version} on {name} is known to break Vulkan rendering", fix)
-    return result("driver", "GPU driver", "pass", f"{version} on {name}")
+        return "warn", f"{version} on {name} is known to break Vulkan rendering", fix
+    return "pass", f"{version} on {name}"
 
 
-def cuda_compat(machine: Machine) -> ProbeResult:
+@check("CUDA compatibility library")
+def cuda_compat(machine: Machine) -> Found:
     paths = machine.variables.get("LD_LIBRARY_PATH", "").split(":")
     compat = [path for path in paths if path.rstrip("/").endswith("compat") and machine.path(path).is_dir()]
     if not compat:
-        return result("cuda-compat", "CUDA compatibility library", "pass", "not on the library path")
+        return "pass", "not on the library path"
     fix = f"take {compat[0]} out of LD_LIBRARY_PATH when the host's driver is newer (errors 803 and 804)"
-    return result("cuda-compat", "CUDA compatibility library", "warn", f"{compat[0]} comes before the driver's", fix)
+    return "warn", f"{compat[0]} comes before the driver's", fix
 
 
-def gpu_processes(machine: Machine) -> ProbeResult:
+@check("processes on the GPUs")
+def gpu_processes(machine: Machine) -> Found:
     query = ("--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
     listed = machine.run("nvidia-smi", *query) if _has_gpu(machine) else None
     if listed is None:
-        return result("gpu-processes", "processes on the GPUs", "skip", _NO_GPU)
+        return "skip", _NO_GPU
     lines = [line for line in listed.splitlines() if line.strip()]
     if not lines:
-        return result("gpu-processes", "processes on the GPUs", "pass", "none")
+        return "pass", "none"
     fix = "end your own left-over processes by pid before a run"
-    return result("gpu-processes", "processes on the GPUs", "warn", f"{len(lines)}: {lines[0]}", fix)
+    return "warn", f"{len(lines)}: {lines[0]}", fix
 
 
-def gpu_errors(machine: Machine) -> ProbeResult:
-    if not _has_gpu(machine):
-        return result("gpu-errors", "GPU errors", "skip", _NO_GPU)
+@gpu_check("GPU errors")
+def gpu_errors(machine: Machine) -> Found:
     kernel = machine.run("dmesg") or ""
     codes = re.findall(r"NVRM: Xid \(PCI:[0-9a-fA-F:.]+\): (\d+)", kernel)
     if not codes:
-        return result("gpu-errors", "GPU errors", "pass", "no Xid in the kernel log")
+        return "pass", "no Xid in the kernel log"
     fix = "drain the node; give dmesg and nvidia-bug-report.sh to its operator"
-    return result("gpu-errors", "GPU errors", "fail", f"Xid {', '.join(dict.fromkeys(codes))} in the kernel log", fix)
+    return "fail", f"Xid {', '.join(dict.fromkeys(codes))} in the kernel log", fix
 
 
-def egl_vendor(machine: Machine) -> ProbeResult:
-    title = "EGL rendering"
+@check("EGL rendering")
+def egl_vendor(machine: Machine) -> Found:
     library = any(machine.path(f"{folder}/libEGL_nvidia.so.0").exists() for folder in _EGL)
     vendor = next((file for file in VENDOR_FILES if machine.path(file).exists()), None)
     if not _has_gpu(machine) and not library:
-        return result("egl-vendor", title, "skip", _NO_GPU)
+        return "skip", _NO_GPU
     if not library:
         fix = "apt install libnvidia-gl-<driver-version>, or NVIDIA_DRIVER_CAPABILITIES=all for the container"
-        return result("egl-vendor", title, "warn", "libEGL_nvidia.so.0 is missing: no graphics part of the driver", fix)
+        return "warn", "libEGL_nvidia.so.0 is missing: no graphics part of the driver", fix
     if vendor is None:
         fix = "rldbg doctor --fix egl-device-id-out-of-range writes /usr/share/glvnd/egl_vendor.d/10_nvidia.json"
-        return result(
-            "egl-vendor", title, "fail", "the library is installed, the vendor file 10_nvidia.json is missing", fix
-        )
-    return result("egl-vendor", title, "pass", f"library and {vendor} are there")
+        return "fail", "the library is installed, the vendor file 10_nvidia.json is missing", fix
+    return "pass", f"library and {vendor} are there"
 
 
-def vulkan_icd(machine: Machine) -> ProbeResult:
-    if not _has_gpu(machine):
-        return result("vulkan-icd", "Vulkan rendering", "skip", _NO_GPU)
+@gpu_check("Vulkan rendering")
+def vulkan_icd(machine: Machine) -> Found:
     file = next((file for file in _ICD_FILES if machine.path(file).exists()), None)
     if file is None:
         fix = "only for Vulkan simulators: start the container with --runtime=nvidia --gpus all"
-        return result("vulkan-icd", "Vulkan rendering", "warn", "no nvidia_icd.json", fix)
-    return result("vulkan-icd", "Vulkan rendering", "pass", f"{file} is there")
-
-
-CHECKS = (gpu_visible, driver, cuda_compat, gpu_processes, gpu_errors, egl_vendor, vulkan_icd)
+        return "warn", "no nvidia_icd.json", fix
+    return "pass", f"{file} is there"

@@ -5,7 +5,7 @@ import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,8 @@ from rldbg.doctor.diagnosis import ProbeResult
 
 GIB = 1 << 30
 Status = Literal["pass", "warn", "fail", "skip"]
+Found = tuple[Status, str, *tuple[str, ...]]
+"""Status, reason, and what to do about it."""
 _COMMAND_S = 10.0
 
 
@@ -83,6 +85,30 @@ class Machine:
 def result(id: str, title: str, status: Status, reason: str, *fix: str) -> ProbeResult:
     """A result; the fix is dropped when nothing is wrong."""
     return ProbeResult(id, title, status, reason, fix if status in ("warn", "fail") else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look at a machine: its id is the function's name, and the function gives status, reason and fixes."""
+
+    title: str
+    look: Callable[[Machine], Found]
+    is_pointless: Callable[[Machine], str]
+
+    @property
+    def id(self) -> str:
+        return self.look.__name__.replace("_", "-")
+
+    def __call__(self, machine: Machine) -> ProbeResult:
+        pointless = self.is_pointless(machine)
+        return result(self.id, self.title, *(("skip", pointless) if pointless else self.look(machine)))
+
+
+def check(
+    title: str, *, is_pointless: Callable[[Machine], str] = lambda _machine: ""
+) -> Callable[[Callable[[Machine], Found]], Check]:
+    """Make a function a check; `is_pointless` gives the reason to skip it on a machine, or nothing."""
+    return lambda look: Check(title, look, is_pointless)
 
 
 def gib(count: int) -> str:

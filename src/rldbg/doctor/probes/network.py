@@ -2,8 +2,7 @@
 
 import socket
 
-from rldbg.doctor.diagnosis import ProbeResult
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Found, Machine, check
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _IFNAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -11,19 +10,19 @@ _VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "t
 _CONNECT_S = 3.0
 
 
-def hostname_loopback(machine: Machine) -> ProbeResult:
+@check("own host name")
+def hostname_loopback(machine: Machine) -> Found:
     name = socket.gethostname()
     addresses = machine.addresses_of_own_name()
-    title = "own host name"
     if not addresses:
         fix = f"add the node's address and {name} to /etc/hosts, or export GLOO_SOCKET_IFNAME=<nic>"
-        return result("hostname-loopback", title, "warn", f"{name} has no address: Gloo falls back to loopback", fix)
+        return "warn", f"{name} has no address: Gloo falls back to loopback", fix
     if all(address.startswith("127.") for address in addresses):
         if any(machine.variables.get(variable) for variable in _IFNAMES[:1]):
-            return result("hostname-loopback", title, "pass", "resolves to loopback, but GLOO_SOCKET_IFNAME is set")
+            return "pass", "resolves to loopback, but GLOO_SOCKET_IFNAME is set"
         fix = "several nodes need: export GLOO_SOCKET_IFNAME=<nic>, or another line in /etc/hosts"
-        return result("hostname-loopback", title, "warn", f"{name} resolves to {addresses[0]}", fix)
-    return result("hostname-loopback", title, "pass", f"{name} is {', '.join(addresses)}")
+        return "warn", f"{name} resolves to {addresses[0]}", fix
+    return "pass", f"{name} is {', '.join(addresses)}"
 
 
 def _cards(machine: Machine) -> list[str]:
@@ -31,55 +30,50 @@ def _cards(machine: Machine) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def nic_choice(machine: Machine) -> ProbeResult:
+@check("network cards")
+def nic_choice(machine: Machine) -> Found:
     cards = [name for name in _cards(machine) if not name.startswith(_VIRTUAL)]
     if len(cards) <= 1:
-        return result("nic-choice", "network cards", "pass", ", ".join(cards) or "loopback only")
+        return "pass", ", ".join(cards) or "loopback only"
     if any(machine.variables.get(name) for name in _IFNAMES):
-        return result("nic-choice", "network cards", "pass", f"{', '.join(cards)}; the choice is set by variables")
+        return "pass", f"{', '.join(cards)}; the choice is set by variables"
     fix = "ip route get <head-ip> shows the right one: ray start --node-ip-address, GLOO_ and NCCL_SOCKET_IFNAME"
-    return result("nic-choice", "network cards", "warn", f"{len(cards)} to choose from: {', '.join(cards)}", fix)
+    return "warn", f"{len(cards)} to choose from: {', '.join(cards)}", fix
 
 
-def nic_variables(machine: Machine) -> ProbeResult:
+@check("interface variables")
+def nic_variables(machine: Machine) -> Found:
     cards = _cards(machine)
     for name in _IFNAMES:
         wanted = machine.variables.get(name, "")
         plain = [item.lstrip("=") for item in wanted.split(",") if item and not wanted.startswith("^")]
         if plain and cards and not any(card.startswith(tuple(plain)) for card in cards):
             fix = f"export {name}=<one of {', '.join(cards)}>, or an exclusion such as ^lo,docker"
-            return result(
-                "nic-variables",
-                "interface variables",
-                "fail",
-                f"{name}={wanted} is not a network interface of this node",
-                fix,
-            )
-    return result("nic-variables", "interface variables", "pass", "all interfaces exist")
+            return "fail", f"{name}={wanted} is not a network interface of this node", fix
+    return "pass", "all interfaces exist"
 
 
-def proxies(machine: Machine) -> ProbeResult:
+@check("proxies")
+def proxies(machine: Machine) -> Found:
     found = [name for name in _PROXIES if machine.variables.get(name)]
     exempt = machine.variables.get("no_proxy") or machine.variables.get("NO_PROXY") or ""
     if not found:
-        return result("proxies", "proxies", "pass", "none")
+        return "pass", "none"
     ranges = [item for item in exempt.split(",") if "/" in item]
     reason = f"{', '.join(found)} set" + (f"; httpx does not understand {ranges[0]} in no_proxy" if ranges else "")
     fix = "calls between trainer and engines go there too: unset them for the job, or list exact hosts in no_proxy"
-    return result("proxies", "proxies", "warn", reason, fix)
+    return "warn", reason, fix
 
 
-def ray_head(machine: Machine) -> ProbeResult:
+@check("Ray head")
+def ray_head(machine: Machine) -> Found:
     address = machine.variables.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").partition(":")
     if not host or address == "auto" or address.startswith("http") or not port.isdigit():
-        return result("ray-head", "Ray head", "skip", "RAY_ADDRESS is not set to a host")
+        return "skip", "RAY_ADDRESS is not set to a host"
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_S):
-            return result("ray-head", "Ray head", "pass", f"{address} answers")
+            return "pass", f"{address} answers"
     except OSError as error:
         fix = f"ping {host}; ip route get {host}; start the head with --node-ip-address of a card this node can reach"
-        return result("ray-head", "Ray head", "fail", f"{address}: {error}", fix)
-
-
-CHECKS = (hostname_loopback, nic_choice, nic_variables, proxies, ray_head)
+        return "fail", f"{address}: {error}", fix

@@ -6,8 +6,7 @@ import re
 import shutil
 import sysconfig
 
-from rldbg.doctor.diagnosis import ProbeResult
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Found, Machine, check
 from rldbg.frameworks import frameworks
 
 _COMPILED = ("flash-attn", "flash_attn", "sgl-kernel", "transformer-engine", "xformers", "torchvision")
@@ -27,28 +26,24 @@ def _tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
-def packages_abi(_machine: Machine) -> ProbeResult:
+@check("compiled packages")
+def packages_abi(_machine: Machine) -> Found:
     """What a compiled package was built for, against the torch that is installed."""
     torch = _version("torch")
-    title = "compiled packages"
     if torch is None:
-        return result("packages-abi", title, "skip", "torch is not installed")
+        return "skip", "torch is not installed"
     for name in (*_COMPILED, *(framework.distribution for framework in frameworks() if framework.is_engine)):
         if (version := _version(name)) is None:
             continue
         built = re.search(r"torch(\d+\.\d+)", version)
         if built and _tuple(built[1])[:2] != _tuple(torch)[:2]:
             fix = f"install the wheel of {name} for torch {torch}, or build it with --no-build-isolation"
-            return result(
-                "packages-abi", title, "fail", f"{name} {version} was built for another torch than {torch}", fix
-            )
+            return "fail", f"{name} {version} was built for another torch than {torch}", fix
         wanted = _pinned_torch(name)
         if wanted and _tuple(wanted) != _tuple(torch):
             fix = f"pip install torch=={wanted}, or another {name}"
-            return result(
-                "packages-abi", title, "fail", f"{name} {version} needs torch {wanted}, installed is {torch}", fix
-            )
-    return result("packages-abi", title, "pass", f"torch {torch}; no conflicts")
+            return "fail", f"{name} {version} needs torch {wanted}, installed is {torch}", fix
+    return "pass", f"torch {torch}; no conflicts"
 
 
 def _pinned_torch(name: str) -> str | None:
@@ -58,28 +53,29 @@ def _pinned_torch(name: str) -> str | None:
     return None
 
 
-def ray_version(_machine: Machine) -> ProbeResult:
+@check("Ray")
+def ray_version(_machine: Machine) -> Found:
     version = _version("ray")
     if version is None:
-        return result("ray-version", "Ray", "skip", "not installed")
+        return "skip", "not installed"
     if _tuple(version) < (2, 9, 1):
-        return result(
-            "ray-version", "Ray", "fail", f"{version} is too old for debugging", 'pip install "ray[default]>=2.9.1"'
-        )
+        return "fail", f"{version} is too old for debugging", 'pip install "ray[default]>=2.9.1"'
     if _version("aiohttp") is None:
-        return result("ray-version", "Ray", "warn", f"{version} without its dashboard", 'pip install "ray[default]"')
-    return result("ray-version", "Ray", "pass", version)
+        return "warn", f"{version} without its dashboard", 'pip install "ray[default]"'
+    return "pass", version
 
 
-def debugpy(_machine: Machine) -> ProbeResult:
+@check("debugpy")
+def debugpy(_machine: Machine) -> Found:
     version = _version("debugpy")
     if version is None or _tuple(version) < (1, 8, 0):
         fix = 'pip install "debugpy>=1.8.0" in driver and workers'
-        return result("debugpy", "debugpy", "fail", f"{version or 'not installed'}: breakpoints are skipped", fix)
-    return result("debugpy", "debugpy", "pass", version)
+        return "fail", f"{version or 'not installed'}: breakpoints are skipped", fix
+    return "pass", version
 
 
-def name_squats(_machine: Machine) -> ProbeResult:
+@check("packages of the same name")
+def name_squats(_machine: Machine) -> Found:
     of_frameworks = {each.distribution: each.only_from for each in frameworks() if each.only_from}
     for name, repository in (of_frameworks | _TAKEN).items():
         version = _version(name)
@@ -90,22 +86,20 @@ def name_squats(_machine: Machine) -> ProbeResult:
         if repository.lower() not in described.lower() and not _OWN_WORDS.search(described):
             fix = f'pip uninstall {name}; pip install "git+https://github.com/{repository}.git"'
             reason = f"{name} {version} is another project: {described[:80] or 'no description'}"
-            return result("name-squats", "packages of the same name", "fail", reason, fix)
+            return "fail", reason, fix
     names = ", ".join([*of_frameworks, *_TAKEN])
     reason = f"{names} are the expected packages or not installed"
-    return result("name-squats", "packages of the same name", "pass", reason)
+    return "pass", reason
 
 
-def compiler(machine: Machine) -> ProbeResult:
+@check("C compiler")
+def compiler(machine: Machine) -> Found:
     name = machine.variables.get("CC") or "gcc"
     if shutil.which(name) is None and shutil.which("cc") is None and shutil.which("clang") is None:
         fix = "apt install gcc g++: Triton and torch.compile build their kernels with it"
-        return result("compiler", "C compiler", "warn", "no compiler on PATH", fix)
+        return "warn", "no compiler on PATH", fix
     header = sysconfig.get_paths()["include"]
     if not machine.path(f"{header}/Python.h").exists():
         fix = "apt install python3-dev for this interpreter"
-        return result("compiler", "C compiler", "warn", f"no Python.h in {header}", fix)
-    return result("compiler", "C compiler", "pass", "compiler and Python headers are installed")
-
-
-CHECKS = (packages_abi, ray_version, debugpy, name_squats, compiler)
+        return "warn", f"no Python.h in {header}", fix
+    return "pass", "compiler and Python headers are installed"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from rldbg.doctor.diagnosis import ProbeResult
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Found, Machine, check
 
 _DAEMONS = ("gcs_server", "raylet")
 _DAEMON_SCRIPTS = ("/ray/dashboard/", "/ray/_private/", "/ray/autoscaler/", "ray.util.client.server", "ray::", "raylet")
@@ -74,25 +73,23 @@ def _is_daemon(pid: int) -> bool:
     return any(word in line for word in _DAEMON_SCRIPTS)
 
 
-def ray_stale_session(machine: Machine) -> ProbeResult:
-    title = "Ray sessions"
+@check("Ray sessions")
+def ray_stale_session(machine: Machine) -> Found:
     if not machine.commands:
-        return result("ray-stale-session", title, "skip", "not checked")
+        return "skip", "not checked"
     idle = [session for session in running_sessions() if not session.in_use]
     if not idle:
-        return result("ray-stale-session", title, "pass", "none left over")
+        return "pass", "none left over"
     fix = "if it is left over: ray stop (rldbg doctor --fix nccl-invalid-arg-stale-ray stops it after asking)"
     reason = f"{idle[0].folder} runs and is unused (pids {', '.join(map(str, idle[0].pids))})"
-    return result("ray-stale-session", title, "warn", reason, fix)
+    return "warn", reason, fix
 
 
-def ray_tmpdir(machine: Machine) -> ProbeResult:
+@check("Ray's temporary folder")
+def ray_tmpdir(machine: Machine) -> Found:
     folder = machine.variables.get("RAY_TMPDIR") or "/tmp/ray"
     needed = len(f"{folder}/session_2026-11-15_00-00-00_000000_0000000/sockets/plasma_store")
     if needed > _SOCKET_PATH:
         fix = "export RAY_TMPDIR=/tmp, or a short link to the scratch folder"
-        return result("ray-tmpdir", "Ray's temporary folder", "fail", f"{folder} is too deep for a socket", fix)
-    return result("ray-tmpdir", "Ray's temporary folder", "pass", folder)
-
-
-CHECKS = (ray_stale_session, ray_tmpdir)
+        return "fail", f"{folder} is too deep for a socket", fix
+    return "pass", folder

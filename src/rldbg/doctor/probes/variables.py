@@ -4,8 +4,7 @@ import re
 import sys
 from difflib import get_close_matches
 
-from rldbg.doctor.diagnosis import ProbeResult
-from rldbg.doctor.probes.machine import Machine, result
+from rldbg.doctor.probes.machine import Found, Machine, check
 
 _KNOWN = (
     "RAY_DEBUG",
@@ -45,29 +44,29 @@ _MISSPELT = {
 }
 
 
-def debugger_variables(machine: Machine) -> ProbeResult:
-    title, values = "variables of Ray's debugger", machine.variables
+@check("variables of Ray's debugger")
+def debugger_variables(machine: Machine) -> Found:
+    values = machine.variables
     if "RAY_DEBUG_POSTMORTEM" in values:
         fix = "export RAY_DEBUG_POST_MORTEM=1 in the workers' runtime_env"
-        return result("debugger-variables", title, "fail", "RAY_DEBUG_POSTMORTEM has no effect", fix)
+        return "fail", "RAY_DEBUG_POSTMORTEM has no effect", fix
     mode = values.get("RAY_DEBUG")
     if mode not in (None, "1", "legacy"):
         fix = "unset RAY_DEBUG, or RAY_DEBUG=1"
-        return result(
-            "debugger-variables", title, "fail", f"RAY_DEBUG={mode} disables breakpoints without a message", fix
-        )
+        return "fail", f"RAY_DEBUG={mode} disables breakpoints without a message", fix
     if values.get("RAY_DEBUG_POST_MORTEM") == "1":
         if mode == "legacy":
             fix = "unset RAY_DEBUG for the debugpy debugger"
-            return result("debugger-variables", title, "warn", "RAY_DEBUG=legacy selects the old post-mortem", fix)
+            return "warn", "RAY_DEBUG=legacy selects the old post-mortem", fix
         if sys.version_info >= (3, 12) and values.get("PYDEVD_USE_SYS_MONITORING") != "0":
             fix = "PYDEVD_USE_SYS_MONITORING=0 in the workers, or rldbg run"
             reason = "on Python 3.12 and later Ray's post-mortem stops in the wrong frame"
-            return result("debugger-variables", title, "warn", reason, fix)
-    return result("debugger-variables", title, "pass", "breakpoints work")
+            return "warn", reason, fix
+    return "pass", "breakpoints work"
 
 
-def misspelt_variables(machine: Machine) -> ProbeResult:
+@check("names of variables")
+def misspelt_variables(machine: Machine) -> Found:
     wrong = {
         name: _MISSPELT[name]
         for name in machine.variables
@@ -84,66 +83,51 @@ def misspelt_variables(machine: Machine) -> ProbeResult:
         if near:
             wrong[name] = near[0]
     if not wrong:
-        return result("misspelt-variables", "names of variables", "pass", "no misspelt names found")
+        return "pass", "no misspelt names found"
     name, right = next(iter(wrong.items()))
     fix = f"export {right}={machine.variables[name]}; unset {name}"
-    return result("misspelt-variables", "names of variables", "warn", f"{name} should be {right}", fix)
+    return "warn", f"{name} should be {right}", fix
 
 
-def allocator_variables(machine: Machine) -> ProbeResult:
-    title = "variables of the CUDA allocator"
+@check("variables of the CUDA allocator")
+def allocator_variables(machine: Machine) -> Found:
     old, new = (machine.variables.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
     if old and new and old != new:
         fix = "set both to the same value, or only one"
-        return result(
-            "allocator-variables", title, "warn", "PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ", fix
-        )
+        return "warn", "PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ", fix
     if "expandable_segments:True" in old + new:
         fix = "remove it for engines that share the GPU with the trainer (sleep mode, CUDA IPC)"
-        return result("allocator-variables", title, "warn", "expandable_segments:True is set", fix)
-    return result("allocator-variables", title, "pass", old or new or "not set")
+        return "warn", "expandable_segments:True is set", fix
+    return "pass", old or new or "not set"
 
 
-def visible_devices(machine: Machine) -> ProbeResult:
+@check("variables that select GPUs")
+def visible_devices(machine: Machine) -> Found:
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     found = [name for name in names if machine.variables.get(name)]
-    title = "variables that select GPUs"
     if "ROCR_VISIBLE_DEVICES" in found and len(found) > 1:
         fix = "unset ROCR_VISIBLE_DEVICES"
-        return result("visible-devices", title, "fail", f"{' and '.join(found)} mask the same GPUs twice", fix)
+        return "fail", f"{' and '.join(found)} mask the same GPUs twice", fix
     if machine.variables.get("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES") == "1":
         fix = "unset it unless the framework selects devices itself"
-        return result("visible-devices", title, "warn", "Ray does not select GPUs for its workers (NOSET)", fix)
-    return result("visible-devices", title, "pass", ", ".join(found) or "none is set")
+        return "warn", "Ray does not select GPUs for its workers (NOSET)", fix
+    return "pass", ", ".join(found) or "none is set"
 
 
-def nccl_variables(machine: Machine) -> ProbeResult:
-    title, values = "variables of NCCL", machine.variables
+@check("variables of NCCL")
+def nccl_variables(machine: Machine) -> Found:
+    values = machine.variables
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE") if values.get(name) == "1"]
     if slow:
         fix = f"unset {' '.join(slow)} unless intended: transfers become slower"
-        return result("nccl-variables", title, "warn", f"{', '.join(slow)} set", fix)
-    return result("nccl-variables", title, "pass", "nothing is disabled")
+        return "warn", f"{', '.join(slow)} set", fix
+    return "pass", "nothing is disabled"
 
 
-def flight_recorder(machine: Machine) -> ProbeResult:
-    title, values = "flight recorder of torch", machine.variables
+@check("flight recorder of torch")
+def flight_recorder(machine: Machine) -> Found:
+    values = machine.variables
     size = values.get("TORCH_FR_BUFFER_SIZE") or values.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if size and size != "0" and values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") != "0":
-        return result("flight-recorder", title, "pass", f"records {size} collectives")
-    return result(
-        "flight-recorder",
-        title,
-        "pass",
-        "off; TORCH_FR_BUFFER_SIZE=2000 identifies the rank at fault in the next timeout",
-    )
-
-
-CHECKS = (
-    debugger_variables,
-    misspelt_variables,
-    allocator_variables,
-    visible_devices,
-    nccl_variables,
-    flight_recorder,
-)
+        return "pass", f"records {size} collectives"
+    return "pass", "off; TORCH_FR_BUFFER_SIZE=2000 identifies the rank at fault in the next timeout"
