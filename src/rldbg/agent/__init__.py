@@ -5,8 +5,9 @@ The directory is loaded either as `rldbg.agent` or, where rldbg is not installed
 protocol and none of the rest.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .arguments import (
@@ -44,30 +45,4 @@ if TYPE_CHECKING:
     from .settings import BrokerAddress, Settings, say
     from .startup.rldbg_startup import NOT_THE_USERS
 
-_MODULES = {
-    "arguments": (
-        *("ARGUMENTS_VARIABLE", "choose_rule", "digest", "edit_value", "edited"),
-        *("option_values", "program_of", "written"),
-    ),
-    "arming": ("HAND_DOWN", "STARTUP", "Arming", "armed_environment", "disarmed"),
-    "collectives": ("PATIENCE_S",),
-    "framing": (
-        *("PEER_LIMIT_BYTES", "PROTOCOL", "STRANGER_LIMIT_BYTES", "Decoder", "Message", "Refused"),
-        *("RequestFailed", "WireError", "encode", "nonce", "proof", "proves"),
-    ),
-    "hooks": ("find_agent", "start", "stop_without_a_run"),
-    "imports": ("AfterImports",),
-    "peer": ("Connection", "Peer", "dial"),
-    "process": ("Agent",),
-    "ray_process": ("snake_case",),
-    "selection": ("Selection", "SelectionError", "Subject", "parse_selection"),
-    "settings": ("BrokerAddress", "Settings", "say"),
-    "startup.rldbg_startup": ("NOT_THE_USERS",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _MODULES.items() if name in names), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+__getattr__ = lazy_names(__name__)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from rldbg.doctor.library import Library
     from rldbg.doctor.nodes import cluster_address, probe_nodes
     from rldbg.doctor.patterns import SearchIndex
-    from rldbg.doctor.pipeline import diagnose
-    from rldbg.doctor.post_run import explain_failure
+    from rldbg.doctor.pipeline import diagnose, explain_failure
     from rldbg.doctor.preflight import check_needs
     from rldbg.doctor.run_settings import RunSettings, raise_soft_limits
     from rldbg.doctor.watching import watch

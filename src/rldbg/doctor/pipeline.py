@@ -1,16 +1,22 @@
 """The whole way from paths to a diagnosis; `rldbg doctor PATH...` and `rldbg run` both come through here."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rldbg.core import ExitCode, Finding
+from rldbg.core import ExitCode, Finding, Run
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Evidence, Hit
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
+from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.root_cause import Judgement, Sighting, judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
@@ -167,3 +173,47 @@ def _confirms(probe: Probe, results: Sequence[ProbeResult], environment: Mapping
     if probe.contains is not None:
         return f"the job has {probe.env}={value}" if probe.contains in value else None
     return f"the job has {probe.env} set" if probe.is_set else None
+
+
+REPORT = "diagnosis.json"
+_TEMPLATES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where torch writes the flight recorder's dumps: a path to which the rank is added."""
+_DEFAULT_TEMPLATES = ("/tmp/nccl_trace_rank_", "~/.cache/torch/comm_lib_trace_rank_")
+
+
+def explain_failure(folder: Path, environment: Mapping[str, str]) -> Diagnosis:
+    """The diagnosis of a run that has ended; it is also written to RUN/reports/."""
+    run = Run(folder)
+    _keep_dumps(run, environment)
+    facts = job_facts([folder])
+    diagnosis = diagnose(
+        [folder],
+        index=SearchIndex(Library.load()),
+        probes=probe_machine(),
+        environment=facts.environment,
+        exit_code=facts.exit_code,
+    )
+    report = run.folder("reports") / REPORT
+    report.write_text(json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return diagnosis
+
+
+def _keep_dumps(run: Run, environment: Mapping[str, str]) -> None:
+    """Copies the dumps that torch wrote during the run into it: the next run would overwrite them."""
+    began = float(run.read().get("started_at") or 0.0)
+    for rank, file in _fresh_dumps(environment, began):
+        kept = run.folder("logs") / "flight_recorder"
+        kept.mkdir(exist_ok=True)
+        shutil.copy2(file, kept / f"nccl_trace_rank_{rank}")
+
+
+def _fresh_dumps(environment: Mapping[str, str], began: float) -> Iterator[tuple[int, Path]]:
+    asked = [environment[name] for name in _TEMPLATES if environment.get(name)]
+    for template in asked or _DEFAULT_TEMPLATES:
+        start = Path(os.path.expanduser(template))  # noqa: PTH111 - a trailing separator matters here
+        if not start.parent.is_dir():
+            continue
+        for file in sorted(start.parent.iterdir()):
+            rank = re.fullmatch(re.escape(start.name) + r"(\d+)", file.name)
+            if rank and file.is_file() and file.stat().st_mtime >= began and os.access(file, os.R_OK):
+                yield int(rank[1]), file

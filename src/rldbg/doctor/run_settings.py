@@ -3,10 +3,11 @@
 import json
 import os
 import resource
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from rldbg.core import UsageError
+from rldbg.core import CLOSED, UsageError, validated
 
 FILE = "run_settings.json"
 
@@ -15,8 +16,12 @@ FILE = "run_settings.json"
 class RunSettings:
     """Settings for every job, until the file is removed."""
 
+    __pydantic_config__: ClassVar = CLOSED
+
     environment: dict[str, str] = field(default_factory=dict)
+    """Variables that every job gets."""
     unset: tuple[str, ...] = ()
+    """Variables that no job gets."""
     raise_limits: bool = False
     """Raise the soft limits of open files and processes to their hard ones."""
 
@@ -24,21 +29,16 @@ class RunSettings:
     def load(cls, home: Path) -> "RunSettings":
         try:
             data = json.loads((home / FILE).read_text(encoding="utf-8"))
-            return cls(
-                {str(name): str(value) for name, value in data["environment"].items()},
-                tuple(map(str, data["unset"])),
-                bool(data["raise_limits"]),
-            )
+            return validated(cls, data, source=str(home / FILE), page="doctor.md")
         except FileNotFoundError:
             return cls()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, UsageError) as error:
             raise UsageError(f"{home / FILE} is damaged: {error}", f"remove it: rm {home / FILE}") from None
 
     def save(self, home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        body = {"environment": self.environment, "unset": list(self.unset), "raise_limits": self.raise_limits}
         temporary = home / f".{FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         temporary.replace(home / FILE)
 
     def merged(self, other: "RunSettings") -> "RunSettings":

@@ -18,11 +18,10 @@ from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_year
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
 from rldbg.doctor.failures import failure_at, skeleton
-from rldbg.doctor.folds import FOLDED_UP_TO_BYTES, straddling
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, chunks, unreadable
-from rldbg.doctor.window import Window
+from rldbg.doctor.window import FOLDED_UP_TO_BYTES, Window, straddling
 
 KEPT_PER_SIGNATURE = 64
 BUDGET_S = 5.0

@@ -1,6 +1,7 @@
 """The lines around a place in a chunk, cleaned, and joined again where a terminal or a logger had wrapped them."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rldbg.doctor.cleaning import Line, clean
+from rldbg.doctor.engines import Engine
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk
 
 _LINE_BYTES = 4096
@@ -136,3 +138,57 @@ def _folds(upper: Line, lower: str, place: Line, lower_line: Line | None = None)
         return False
     other = lower_line.speaker if lower_line else upper.speaker
     return not other.known or not place.speaker.known or other == place.speaker
+
+
+FOLDED_UP_TO_BYTES = 4 << 20
+_EDGE = 40
+_PREFIX_STARTS = b"([\x1b{"
+
+
+def straddling(chunk: Chunk, engine: Engine) -> list[tuple[int, int]]:
+    """(place, anchor) of anchors that a line break cuts in two, found by joining the ends of neighbouring lines.
+
+    Pasted logs are small, so only logs of a few megabytes are searched this way; in larger ones an anchor has a second
+    piece elsewhere in the line.
+    """
+    data = chunk.data
+    places: list[int] = []
+    starts: list[int] = []
+    borders: list[int] = []
+    pieces: list[bytes | bytearray] = []
+    size = 0
+    for start, end in _long_lines(data, chunk.begin, chunk.end):
+        tail = data[max(start, end - _EDGE) : end].rstrip(b" \r")
+        head = _head(data, end + 1)
+        for glue in (b"", b" "):
+            piece = tail + glue + head
+            places.append(end - 1)
+            starts.append(size)
+            borders.append(size + len(tail))
+            pieces.append(piece)
+            size += len(piece) + 1
+    found = []
+    for at, anchor in engine.find(b"\n".join(pieces)) if pieces else ():
+        number = bisect_right(starts, at) - 1
+        if at < borders[number]:
+            found.append((places[number], anchor))
+    return found
+
+
+def _long_lines(data: bytes | bytearray, begin: int, end: int) -> list[tuple[int, int]]:
+    """The lines that are long enough to have been wrapped and have another one after them."""
+    lines = []
+    start = data.rfind(b"\n", 0, begin) + 1
+    while (stop := data.find(b"\n", start)) != -1 and start < end:
+        if stop - start >= _WRAPPED_FROM and stop + 1 < len(data):
+            lines.append((start, stop))
+        start = stop + 1
+    return lines
+
+
+def _head(data: bytes | bytearray, start: int) -> bytes | bytearray:
+    """The first words of a line, without indentation and without the prefix that a launcher repeats."""
+    raw = data[start : start + 200].split(b"\n", 1)[0].lstrip()
+    if raw[:1] and raw[:1] in _PREFIX_STARTS:
+        raw = clean(raw).text.lstrip().encode()
+    return raw[:_EDGE]

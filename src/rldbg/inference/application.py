@@ -16,14 +16,13 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.deployment import PROXY_HEALTH
 from rldbg.inference.generation import RequestError
-from rldbg.inference.protocols.areal import Areal, areal_error
 from rldbg.inference.protocols.http import Json, routes
 from rldbg.inference.protocols.openai import OpenAi, openai_error
 from rldbg.inference.protocols.sglang import SglangGeneration, sglang_error
 from rldbg.inference.protocols.sglang_control import SglangControl
 from rldbg.inference.protocols.slime import Replicas, Slime
 from rldbg.inference.protocols.trl import Trl, trl_error
-from rldbg.inference.protocols.vllm import Vllm
+from rldbg.inference.protocols.vllm import Areal, Vllm, areal_error
 
 # Whether a server is there may be asked by anybody.
 _OPEN = ("/health", PROXY_HEALTH)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rldbg.launch.words import word_set
-
 Place = Literal["here", "cluster", "allocation", "batch", "container", "host", "session"]
 
 
@@ -47,6 +45,11 @@ class Peeled(NamedTuple):
     """The launcher's own words, options included; head + what follows is the whole command line."""
     inner: tuple[str, ...]
     """What it starts, in the form the shell would start it; empty when that is not on the command line."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """A long list of words, written as text so that it stays readable."""
+    return frozenset(text.split())
 
 
 _UV_VALUES = word_set(

@@ -15,8 +15,8 @@ from rldbg.frameworks import GENERIC
 from rldbg.launch.command_line import Program, understand
 from rldbg.launch.configuration import configured_names
 from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.known_launchers import word_set
 from rldbg.launch.profile import Profile, profile_named, profiles
-from rldbg.launch.words import word_set
 
 Kind = Literal["training", "other"]
 

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.inference.workflows.addresses import find_servers
     from rldbg.inference.workflows.episode import span
     from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
-    from rldbg.inference.workflows.overrides import parse_overrides
     from rldbg.inference.workflows.rollout_run import RolloutRequest, rollout
     from rldbg.inference.workflows.runner import Observer
-    from rldbg.inference.workflows.sampling import GenerationSettings
+    from rldbg.inference.workflows.sampling import GenerationSettings, parse_overrides
+    from rldbg.inference.workflows.servers import find_servers
     from rldbg.inference.workflows.shapes import SHAPES
     from rldbg.inference.workflows.tokenizers import NamedAsHuggingFace, pretrained_tokenizer
 

@@ -17,18 +17,17 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import PrerequisiteError, Run, load_user_object
-from rldbg.inference.workflows.batch import padded_batch, samples_of
 from rldbg.inference.workflows.data import EpisodeSpec, load_rows, specs_of
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.network_thread import NetworkThread
 from rldbg.inference.workflows.outcome import Outcome, RolloutReport
-from rldbg.inference.workflows.parts import rewards_here, trace_parts
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.request_formats import Protocol
+from rldbg.inference.workflows.results import padded_batch, samples_of
 from rldbg.inference.workflows.runner import Observer, Runner
 from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.servers import Servers
-from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow
+from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, rewards_here, trace_parts
 from rldbg.inference.workflows.timeline import write_trace
 from rldbg.recording import write_batch
 

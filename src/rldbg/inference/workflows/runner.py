@@ -22,11 +22,10 @@ from rldbg.inference.workflows.adapters import Adapter
 from rldbg.inference.workflows.breakpoints import one_prompt, post_mortem
 from rldbg.inference.workflows.completions import Trained
 from rldbg.inference.workflows.data import EpisodeSpec
-from rldbg.inference.workflows.deadlines import in_debugger, within
+from rldbg.inference.workflows.deadlines import EpisodeBlocked, Watchdog, in_debugger, within
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.outcome import Failure, Outcome
 from rldbg.inference.workflows.results import BadResult
-from rldbg.inference.workflows.watchdog import EpisodeBlocked, Watchdog
 
 _MOST_DATA = 2000
 _LEFTOVER_S = 2.0

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
+
+from rldbg.core import CLOSED, UsageError, setting, validated
 
 # What AReaL sends for "no limit".
 _NO_TOP_K = 100_000_000
+_LISTS = ("stop_token_ids", "stop")
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """Sampling of one request. `new` and `new_with_stop_and_pad_token_ids` are what AReaL's workflows call."""
 
-    max_new_tokens: int = 256
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = _NO_TOP_K
+    __pydantic_config__: ClassVar = CLOSED
+
+    max_new_tokens: int = setting(256, at_least=0)
+    temperature: float = setting(1.0, at_least=0)
+    top_p: float = setting(1.0, at_least=0)
+    top_k: int = setting(_NO_TOP_K, at_least=0)
     greedy: bool = False
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-    frequency_penalty: float = 0.0
-    n_samples: int = 1
+    frequency_penalty: float = setting(0.0, at_least=0)
+    n_samples: int = setting(1, at_least=0)
 
     def new(self, **changes: Any) -> GenerationSettings:
         return replace(self, **changes)
@@ -48,7 +53,7 @@ class GenerationSettings:
         said: dict[str, Any] = {
             item.name: values[item.name] for item in fields(cls) if values.get(item.name) is not None
         }
-        for name in ("stop_token_ids", "stop"):
+        for name in _LISTS:
             if name in said:
                 said[name] = (said[name],) if isinstance(said[name], str | int) else tuple(said[name])
         return replace(default, **said)
@@ -86,3 +91,61 @@ def request_seed(seed: int | None, sample: str, number: int) -> int | None:
         return None
     digest = blake2b(f"{seed}\0{sample}\0{number}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") & 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ArealRollout:
+    """The keys of AReaL's `rollout` block that mean something here."""
+
+    __pydantic_config__: ClassVar = CLOSED
+
+    enable_rollout_tracing: bool = False
+    """Write the timeline of every episode (`--trace`)."""
+    max_concurrent_rollouts: int = setting(64, at_least=0)
+    """Episodes at once (`--concurrency`)."""
+    request_timeout: float = setting(300.0, at_least=0)
+    """Seconds until a request to a server fails (`--request-timeout`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArealOverrides:
+    """The `key=value` overrides that AReaL's guide passes to a debug program."""
+
+    __pydantic_config__: ClassVar = CLOSED
+
+    rollout: ArealRollout = field(default_factory=ArealRollout)
+    gconfig: GenerationSettings = field(default_factory=GenerationSettings)
+
+
+_OPTIONS = {
+    "enable_rollout_tracing": "trace",
+    "max_concurrent_rollouts": "concurrency",
+    "request_timeout": "request_timeout",
+}
+
+
+def parse_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `rldbg rollout` and the generation settings that AReaL's overrides set; a later one wins."""
+    data: dict[str, dict[str, Any]] = {}
+    for word in words:
+        key, separator, text = word.lstrip("+").partition("=")
+        block, dot, name = key.partition(".")
+        if not separator or not dot:
+            raise UsageError(f"{word!r} is not an override", "write key=value, as rollout.enable_rollout_tracing=True")
+        value = _yaml(text)
+        data.setdefault(block, {})[name] = [value] if name in _LISTS and not isinstance(value, list) else value
+    made = validated(ArealOverrides, data, source="overrides", page="rollout.md")
+    options = {_OPTIONS[name]: getattr(made.rollout, name) for name in data.get("rollout", ())}
+    generation = {name: getattr(made.gconfig, name) for name in data.get("gconfig", ())}
+    if "n_samples" in generation:
+        options["n"] = generation.pop("n_samples")
+    return options, generation
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from rldbg.core import Environment
 from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import PREFIX
-from rldbg.launch.known_launchers import peel
+from rldbg.launch.known_launchers import peel, word_set
 from rldbg.launch.nodelist import expand
-from rldbg.launch.words import word_set
 
 _REAL_LIMIT_S = 10
 _DEEPEST = 8
