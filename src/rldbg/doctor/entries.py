@@ -152,12 +152,3 @@ class Entry(_Model):
     @property
     def can_be_cause(self) -> bool:
         return self.role in (Role.ROOT, Role.EITHER)
-
-
-def matching_signature(entry: Entry, line: str) -> Signature | None:
-    """The signature that matches a clean line on its own, by words only (context rules are the scanner's)."""
-    for signature in entry.signatures:
-        expression = Expression(signature.match)
-        if expression.search(line) and not (signature.unless and Expression(signature.unless).search(line)):
-            return signature
-    return None

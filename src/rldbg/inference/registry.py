@@ -93,36 +93,25 @@ class Registry:
     ) -> Server:
         """Starts the processes, detached from this one; they are not yet ready when this returns."""
         with self._alone():
-            return self._start(name, backend, model, command, count, environment, health)
+            folder = self.claim(name)
+            # Whatever is wrong with the last replica is known before the first one is started.
+            planned = [(command(number, folder / f"{number}.ready"), environment(number)) for number in range(count)]
+            server = Server(name, backend, model, str(folder), time.time(), (), health)
+            try:
+                for number, (arguments, variables) in enumerate(planned):
+                    process = spawn(folder, number, arguments, variables)
+                    server = replace(server, processes=(*server.processes, process))
+                    _write(server)
+            except OSError as error:
+                self.stop(server)
+                program = planned[0][0][0]
+                raise PrerequisiteError(f"{program} cannot be started: {error}", "see `rldbg serve ls`") from error
+            return server
 
-    def _start(
-        self,
-        name: str,
-        backend: str,
-        model: str,
-        command: CommandBuilder,
-        count: int,
-        environment: EnvironmentBuilder,
-        health: str,
-    ) -> Server:
-        folder = self.claim(name)
-        # Whatever is wrong with the last replica is known before the first one is started.
-        planned = [(command(number, folder / f"{number}.ready"), environment(number)) for number in range(count)]
-        server = Server(name, backend, model, str(folder), time.time(), (), health)
-        try:
-            for number, (arguments, variables) in enumerate(planned):
-                process = spawn(folder, number, arguments, variables)
-                server = replace(server, processes=(*server.processes, process))
-                _write(server)
-        except OSError as error:
-            self.stop(server)
-            raise PrerequisiteError(f"{planned[0][0][0]} cannot be started: {error}", "see `rldbg serve ls`") from error
-        return server
-
-    def restart(self, server: Server, *, grace_s: float = _GRACE_S) -> Server:
+    def restart(self, server: Server) -> Server:
         """Ends what is left of the processes and starts them again, at the addresses they had."""
         addresses = [process.address for process in server.processes]
-        end(server.processes, grace_s)
+        end(server.processes, _GRACE_S)
         again = []
         for number, (process, address) in enumerate(zip(server.processes, addresses, strict=True)):
             Path(process.ready).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rldbg.launch.known_launchers import MODULES_THAT_LAUNCH, Peeled, peel
@@ -57,7 +57,7 @@ def understand(words: Sequence[str]) -> Program:
             program = _python(rest)
             behind = MODULES_THAT_LAUNCH.get(program.name) if program.kind == "module" else None
             if behind is None:
-                return _with(program, launchers)
+                return replace(program, launchers=tuple(launchers))
             rest = (*behind, *program.arguments)
         peeled = peel(rest)
         if peeled is None:
@@ -66,18 +66,7 @@ def understand(words: Sequence[str]) -> Program:
         rest = peeled.inner
     if not rest:
         return Program("none", "", launchers=tuple(launchers))
-    return _with(Program("executable", rest[0], tuple(rest[1:])), launchers)
-
-
-def _with(program: Program, launchers: Sequence[Peeled]) -> Program:
-    return Program(
-        program.kind,
-        program.name,
-        program.arguments,
-        program.interpreter,
-        program.interpreter_flags,
-        tuple(launchers),
-    )
+    return Program("executable", rest[0], tuple(rest[1:]), launchers=tuple(launchers))
 
 
 def _python(words: tuple[str, ...]) -> Program:

@@ -28,10 +28,6 @@ class Reach:
     environment: str
     reasons: tuple[str, ...] = field(default=())
 
-    @property
-    def is_full(self) -> bool:
-        return self.options != NONE and self.environment != NONE
-
 
 def reach_of(command: Command, startup: str, *, lands_last: bool = False) -> Reach:
     """`startup` is the folder that arming puts on PYTHONPATH; `lands_last` is the dry run's proof for `$@`."""

@@ -6,7 +6,7 @@ else by its options; a program that no framework knows is judged by the words of
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -68,8 +68,7 @@ def recognise(calls: Sequence[Call], framework: str = "") -> list[Command]:
     if len(undecided) == 1:
         # The only program of the script that is not known to do something else.
         only = undecided[0]
-        trains = Command(only.call, only.program, "training", only.profile, only.via)
-        return [trains if command is only else command for command in found]
+        return [replace(only, kind="training") if command is only else command for command in found]
     return found
 
 

@@ -8,7 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,7 @@ class Manifest:
     unmatched: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema_version": 1,
-            "tool": self.tool,
-            "patterns": list(self.patterns),
-            "steps": self.steps,
-            "folder": str(self.folder),
-            "profiles": list(self.profiles),
-            "missing": list(self.missing),
-            "workers": list(self.workers),
-            "unmatched": list(self.unmatched),
-        }
+        return {"schema_version": 1} | asdict(self) | {"folder": str(self.folder)}
 
     def write(self) -> Path:
         path = self.folder / "manifest.json"

@@ -10,12 +10,22 @@ from rldbg.core import UsageError
 from rldbg.doctor import diagnose
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import clean
-from rldbg.doctor.entries import Entry, Role, matching_signature
+from rldbg.doctor.entries import Entry, Role
+from rldbg.doctor.expressions import Expression
 from rldbg.doctor.library import Library, read_folder
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
 
 COLLECTED = Path(__file__).with_name("collected_failures.txt").read_text().split()
+
+
+def matching_signature(entry, line):
+    """The signature that matches a clean line on its own, by words only (context rules are the scanner's)."""
+    for signature in entry.signatures:
+        expression = Expression(signature.match)
+        if expression.search(line) and not (signature.unless and Expression(signature.unless).search(line)):
+            return signature
+    return None
 
 
 def test_every_example_matches_its_own_entry_and_contains_an_anchor(library):

@@ -53,10 +53,6 @@ class Window:
         self._ticket = None if under else Ticket(plan.books, choice.name, choice.pattern, plan.tool)
         self._note()
 
-    @property
-    def is_open(self) -> bool:
-        return self._state == "recording"
-
     def facts(self) -> dict[str, Any]:
         """The state and, in the end, the files or the reason why there are none."""
         ticket = self._ticket.facts if self._ticket is not None else {}

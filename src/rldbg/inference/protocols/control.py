@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from rldbg.inference.backend import Backend, PauseMode, WeightVersion
 from rldbg.inference.generation import RequestError
+from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.http import Handler, Json, body_of, file_of
 
 _PICKLED = (
@@ -39,6 +40,15 @@ class Control:
         async with file_of(request) as file:
             return await self.backend.load_file(file, label)
 
+    async def name_version(self, request: Request) -> Response:
+        """The route that gives the weights another label."""
+        fields = Fields(await body_of(request))
+        label = fields.optional_text("new_version") or fields.optional_text("weight_version")
+        if not label:
+            raise RequestError("new_version is missing")
+        await self.backend.name_version(label)
+        return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
+
     def refuse_pickle(self) -> None:
         raise RequestError(_PICKLED)
 
@@ -48,8 +58,8 @@ class Control:
         raise RequestError(_NO_GROUP)
 
 
-def nothing_to_do(answer: Any) -> Handler:
-    """A route that clients call and that changes nothing here; it gives the answer they wait for."""
+def constant(answer: Any) -> Handler:
+    """A route that changes nothing here and always gives the answer that clients wait for."""
 
     async def handler(request: Request) -> Response:
         await body_of(request)

@@ -15,12 +15,7 @@ _UNLIMITED_TOP_K = 1 << 30
 
 
 def settings_of(
-    fields: Fields,
-    *,
-    max_new_tokens: int,
-    stop_texts: Sequence[str],
-    mode: LogprobMode,
-    default_temperature: float = 1.0,
+    fields: Fields, *, max_new_tokens: int, stop_texts: Sequence[str], mode: LogprobMode
 ) -> SamplingSettings:
     """The sampling fields that all protocols call by the same name."""
     top_k = fields.integer("top_k", 0, least=-1, most=_UNLIMITED_TOP_K)
@@ -31,7 +26,7 @@ def settings_of(
     return SamplingSettings(
         max_new_tokens=max_new_tokens,
         min_new_tokens=fields.integer("min_new_tokens", fields.integer("min_tokens", 0)),
-        temperature=fields.number("temperature", default_temperature, least=0, most=1e6),
+        temperature=fields.number("temperature", 1.0, least=0, most=1e6),
         top_p=_above_zero(fields, "top_p"),
         top_k=max(top_k, 0),
         min_p=fields.number("min_p", 0.0, least=0, most=1),

@@ -60,13 +60,13 @@ def _guarded(handler: Handler, form: ErrorForm) -> Handler:
     return guarded
 
 
-async def body_of(request: Request, limit_bytes: int = JSON_LIMIT_BYTES) -> Mapping[str, Any]:
+async def body_of(request: Request) -> Mapping[str, Any]:
     """The body as a JSON object; an empty one is an empty object. Nothing larger than the limit is ever held."""
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > limit_bytes:
-            raise RequestError(f"the request is larger than {limit_bytes >> 20} MiB", 413)
+        if len(content) > JSON_LIMIT_BYTES:
+            raise RequestError(f"the request is larger than {JSON_LIMIT_BYTES >> 20} MiB", 413)
     try:
         return parse_object(content)
     except BodyError as error:

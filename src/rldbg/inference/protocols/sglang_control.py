@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
-from rldbg.inference.protocols.control import Control, nothing_to_do
+from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import new_id
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
@@ -33,7 +33,7 @@ class SglangControl:
             ("GET", "/model_info", self.model_info),
             ("GET", "/get_model_info", self.model_info),
             ("GET POST", "/get_weight_version", self.weight_version),
-            ("POST", "/update_weight_version", self.update_weight_version),
+            ("POST", "/update_weight_version", self._control.name_version),
             ("POST", "/pause_generation", self.pause),
             ("POST", "/continue_generation", self.resume),
             ("POST", "/abort_request", self.abort),
@@ -42,10 +42,10 @@ class SglangControl:
             ("POST", "/update_weights_from_tensor", self.from_tensor),
             ("POST", "/init_weights_update_group", self._control.no_group),
             ("POST", "/update_weights_from_distributed", self._control.no_group),
-            ("POST", "/destroy_weights_update_group", nothing_to_do(_NO_GROUP)),
+            ("POST", "/destroy_weights_update_group", constant(_NO_GROUP)),
             # Memory stays where it is: the server has no other use for it.
-            ("POST", "/release_memory_occupation", nothing_to_do(None)),
-            ("POST", "/resume_memory_occupation", nothing_to_do(None)),
+            ("POST", "/release_memory_occupation", constant(None)),
+            ("POST", "/resume_memory_occupation", constant(None)),
         )
 
     async def health(self, _request: Request) -> Response:
@@ -96,13 +96,6 @@ class SglangControl:
 
     async def weight_version(self, _request: Request) -> Response:
         return Json({"weight_version": self._backend.status().version.label})
-
-    async def update_weight_version(self, request: Request) -> Response:
-        label = Fields(await body_of(request)).optional_text("new_version")
-        if not label:
-            raise RequestError("new_version is missing")
-        await self._backend.name_version(label)
-        return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
 
     async def pause(self, request: Request) -> Response:
         await self._control.pause(Fields(await body_of(request)).text("mode", "abort"))

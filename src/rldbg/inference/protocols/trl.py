@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, Outcome, RequestError, SamplingSettings
-from rldbg.inference.protocols.control import Control, nothing_to_do
+from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
@@ -31,23 +31,17 @@ class Trl:
 
     def table(self) -> Table:
         return (
-            ("GET", "/health/", self.health),
-            ("GET", "/get_world_size/", self.world_size),
+            ("GET", "/health/", constant({"status": "ok"})),
+            ("GET", "/get_world_size/", constant({"world_size": 1})),
             ("POST", "/generate/", self.generate),
             ("POST", "/chat/", self.chat),
             ("POST", "/get_sequence_logprobs/", self.sequence_logprobs),
             ("POST", "/init_communicator/", self._control.no_group),
             ("POST", "/update_named_param/", self._control.no_group),
             ("POST", "/batch_update_named_params/", self._control.no_group),
-            ("POST", "/reset_prefix_cache/", nothing_to_do({"message": "ok"})),
-            ("POST", "/close_communicator/", nothing_to_do({"message": "ok"})),
+            ("POST", "/reset_prefix_cache/", constant({"message": "ok"})),
+            ("POST", "/close_communicator/", constant({"message": "ok"})),
         )
-
-    async def health(self, _request: Request) -> Response:
-        return Json({"status": "ok"})
-
-    async def world_size(self, _request: Request) -> Response:
-        return Json({"world_size": 1})
 
     async def generate(self, request: Request) -> Response:
         fields = Fields(await body_of(request))

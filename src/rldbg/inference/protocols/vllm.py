@@ -6,7 +6,7 @@ from starlette.responses import PlainTextResponse, Response
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, RequestError
-from rldbg.inference.protocols.control import Control, nothing_to_do
+from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
@@ -24,9 +24,9 @@ class Vllm:
 
     def table(self) -> Table:
         return (
-            ("GET", "/ping", self.alive),
-            ("GET", "/liveness", self.alive),
-            ("GET", "/version", self.version),
+            ("GET", "/ping", constant({"status": "ok"})),
+            ("GET", "/liveness", constant({"status": "ok"})),
+            ("GET", "/version", constant({"version": f"rldbg {__version__}"})),
             ("GET", "/metrics", self.metrics),
             ("POST", "/pause", self.pause),
             ("POST", "/resume", self.resume),
@@ -35,18 +35,12 @@ class Vllm:
             ("POST", "/sleep", self.sleep),
             ("POST", "/wake_up", self.resume),
             ("POST", "/update_weights", self.update_weights),
-            ("POST", "/update_weight_version", self.update_weight_version),
+            ("POST", "/update_weight_version", self._control.name_version),
             ("GET", "/weight_info", self.weight_info),
-            ("GET", "/get_world_size", self.world_size),
-            ("POST", "/reset_prefix_cache", nothing_to_do({"success": True})),
+            ("GET", "/get_world_size", constant({"world_size": 1})),
+            ("POST", "/reset_prefix_cache", constant({"success": True})),
             ("POST", "/inference/v1/generate", self.generate),
         )
-
-    async def alive(self, _request: Request) -> Response:
-        return Json({"status": "ok"})
-
-    async def version(self, _request: Request) -> Response:
-        return Json({"version": f"rldbg {__version__}"})
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus' text form, under vLLM's names."""
@@ -94,19 +88,8 @@ class Vllm:
             version = await self._control.from_disk(folder, fields.optional_text("weight_version"))
         return Json({"status": "ok", "weight_version": version.label})
 
-    async def update_weight_version(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
-        label = fields.optional_text("new_version") or fields.optional_text("weight_version")
-        if not label:
-            raise RequestError("new_version is missing")
-        await self._backend.name_version(label)
-        return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
-
     async def weight_info(self, _request: Request) -> Response:
         return Json({"weight_version": self._backend.status().version.label})
-
-    async def world_size(self, _request: Request) -> Response:
-        return Json({"world_size": 1})
 
     async def generate(self, request: Request) -> Response:
         fields = Fields(await body_of(request))

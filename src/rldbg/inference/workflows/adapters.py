@@ -169,7 +169,12 @@ class FunctionAdapter(Adapter):
 
     def call(self, episode: Episode) -> Any:
         extra = {"data": dict(episode.row.data)} if self._wants_data else {}
-        generate = _BlockingGenerate(episode) if self.is_blocking else _AsyncGenerate(episode)
+
+        def generate(prompt: Any, **sampling: Any) -> Any:
+            """A completion, or an awaitable of it; a request runs on the network thread while a blocking one waits."""
+            work = episode.generate(prompt, changed(episode.settings, sampling))
+            return episode.servers.network.wait(work) if self.is_blocking else work
+
         return self._function(episode.row.prompt, generate, **extra)
 
     def rows(self, episode: Episode, result: Any) -> list[Trained]:
@@ -192,27 +197,6 @@ class FunctionAdapter(Adapter):
             has = f"only {', '.join(map(str, result))}" if result else "it is empty"
             raise BadResult(f"the result has no reward: {has}", "return a number, or a dict with reward")
         return episode.rows(number(result.get("reward", result.get("rewards"))))
-
-
-class _AsyncGenerate:
-    """`await generate(prompt, **sampling)`."""
-
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-
-    async def __call__(self, prompt: Any, **sampling: Any) -> Completion:
-        return await self._episode.generate(prompt, changed(self._episode.settings, sampling))
-
-
-class _BlockingGenerate:
-    """`generate(prompt, **sampling)`; the request runs on the network thread while this thread waits."""
-
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-
-    def __call__(self, prompt: Any, **sampling: Any) -> Completion:
-        settings = changed(self._episode.settings, sampling)
-        return self._episode.servers.network.wait(self._episode.generate(prompt, settings))
 
 
 def changed(settings: GenerationSettings, sampling: Mapping[str, Any]) -> GenerationSettings:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from rldbg.core import Environment
 from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
@@ -68,44 +69,22 @@ def execute(
         bin_folder = scratch / "bin"
         programs = _programs(environment.get("PATH", os.defpath))
         _write_stand_ins(bin_folder, programs)
-        return _execute(
-            argv,
-            scratch=scratch,
-            cwd=cwd,
-            script=script,
-            environment=_environment(environment, bin_folder, results, programs)
-            | ({f"{PREFIX}_INSIST": "1"} if insist else {}),
-            limit_s=limit_s,
-            methods=methods,
-        )
+        inside = _environment(environment, bin_folder, results, programs)
+        specification = {
+            "argv": list(argv),
+            "cwd": str(cwd),
+            "environment": inside | ({f"{PREFIX}_INSIST": "1"} if insist else {}),
+            "scratch": folder,
+            "methods": list(methods),
+            "script": str(script),
+        }
+        return _execute(specification, scratch, limit_s)
 
 
-def _execute(
-    argv: Sequence[str],
-    *,
-    scratch: Path,
-    cwd: Path,
-    script: Path,
-    environment: Mapping[str, str],
-    limit_s: float,
-    methods: Sequence[str],
-) -> DryRun:
+def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
     reading, writing = os.pipe()
     specification = scratch / "specification.json"
-    specification.write_text(
-        json.dumps(
-            {
-                "argv": list(argv),
-                "cwd": str(cwd),
-                "environment": dict(environment),
-                "scratch": str(scratch),
-                "methods": list(methods),
-                "status_fd": writing,
-                "script": str(script),
-            }
-        ),
-        encoding="utf-8",
-    )
+    specification.write_text(json.dumps(words | {"status_fd": writing}), encoding="utf-8")
     results = scratch / "results"
     with (results / "output").open("wb") as output:
         process = subprocess.Popen(

@@ -1,13 +1,12 @@
 """A Ray cluster on Kubernetes: its head pod is found by KubeRay's labels, its ports forwarded by kubectl."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rldbg.core import PrerequisiteError, UnreachableError, UsageError
 from rldbg.launch.tunnel.forwarding import Forward
-from rldbg.launch.tunnel.remote import last_words
+from rldbg.launch.tunnel.remote import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +52,10 @@ class RayCluster:
 
     def _kubectl(self, *words: str) -> str:
         try:
-            result = subprocess.run(
-                ["kubectl", "-n", self.namespace, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise PrerequisiteError(
-                "kubectl is not installed on this machine", "install kubectl and log in to the cluster"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise UnreachableError("kubectl did not answer within 60 s", "kubectl cluster-info") from None
-        if result.returncode:
+            return Host().run(["kubectl", "-n", self.namespace, *words], timeout_s=60.0)
+        except PrerequisiteError as error:
+            raise PrerequisiteError(error.message, "install kubectl and log in to the cluster") from None
+        except UnreachableError as error:
             raise UnreachableError(
-                f"kubectl failed: {last_words(result.stderr)}", f"kubectl -n {self.namespace} get pods"
-            )
-        return result.stdout
+                f"kubectl failed: {error.message}", f"kubectl -n {self.namespace} get pods"
+            ) from None
