@@ -5,9 +5,8 @@ import os
 import resource
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
-from rldbg.core import CLOSED, UsageError, validated
+from rldbg.core import UsageError, validated
 
 FILE = "run_settings.json"
 
@@ -15,8 +14,6 @@ FILE = "run_settings.json"
 @dataclass(frozen=True)
 class RunSettings:
     """Settings for every job, until the file is removed."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that every job gets."""

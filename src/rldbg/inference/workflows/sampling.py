@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Any
 
-from rldbg.core import CLOSED, UsageError, setting, validated
+from rldbg.core import UsageError, setting, validated
 
 # What AReaL sends for "no limit".
 _NO_TOP_K = 100_000_000
@@ -17,8 +17,6 @@ _LISTS = ("stop_token_ids", "stop")
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """Sampling of one request. `new` and `new_with_stop_and_pad_token_ids` are what AReaL's workflows call."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     max_new_tokens: int = setting(256, at_least=0)
     temperature: float = setting(1.0, at_least=0)
@@ -97,8 +95,6 @@ def request_seed(seed: int | None, sample: str, number: int) -> int | None:
 class ArealRollout:
     """The keys of AReaL's `rollout` block that mean something here."""
 
-    __pydantic_config__: ClassVar = CLOSED
-
     enable_rollout_tracing: bool = False
     """Write the timeline of every episode (`--trace`)."""
     max_concurrent_rollouts: int = setting(64, at_least=0)
@@ -110,8 +106,6 @@ class ArealRollout:
 @dataclass(frozen=True, slots=True)
 class ArealOverrides:
     """The `key=value` overrides that AReaL's guide passes to a debug program."""
-
-    __pydantic_config__: ClassVar = CLOSED
 
     rollout: ArealRollout = field(default_factory=ArealRollout)
     gconfig: GenerationSettings = field(default_factory=GenerationSettings)
