@@ -45,4 +45,4 @@ if TYPE_CHECKING:
     from .settings import BrokerAddress, Settings, say
     from .startup.rldbg_startup import NOT_THE_USERS
 
-__getattr__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str) -> Callable[[str], Any]:
-    """Return `__getattr__` of a package; its public names are what it imports under TYPE_CHECKING, relatively."""
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package; its public names are what it imports under TYPE_CHECKING."""
 
     @cache
     def modules() -> dict[str, tuple[str, str]]:
@@ -26,4 +26,4 @@ def lazy_names(package: str) -> Callable[[str], Any]:
         module, own = modules()[name]
         return getattr(importlib.import_module(module, package), own)
 
-    return load
+    return load, lambda: sorted(modules())

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from .ticket import OPEN_STATES, TICKETS, read_tickets
     from .window import never_began
 
-__getattr__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)
