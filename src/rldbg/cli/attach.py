@@ -10,7 +10,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, print_broadcast, target_options
-from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.cli.output import print_json, print_line, print_note, show
 from rldbg.core import Environment, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -91,11 +91,9 @@ def _serve_editors(run: Path, who: str, port: int, launch_json: Path | None, as_
     if launch_json is not None:
         write_launch_configuration(launch_json, configuration)
         print_note(f"written into {launch_json}")
-    if as_json:
-        print_json({"host": "127.0.0.1", "port": editor.port, "configuration": configuration})
-    else:
-        print_line(f"{editor.facts['who']} at 127.0.0.1:{editor.port}; for launch.json:")
-        print_line(json.dumps(configuration, indent=2))
+    document = {"host": "127.0.0.1", "port": editor.port, "configuration": configuration}
+    said = f"{editor.facts['who']} at 127.0.0.1:{editor.port}; for launch.json:"
+    show(document, as_json, lambda: [said, json.dumps(configuration, indent=2)])
     sys.stdout.flush()
     editor.serve(print_note)
     return ExitCode.OK

@@ -7,7 +7,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
-from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.cli.output import print_json, print_line, print_note, show
 from rldbg.core import ExitCode, UsageError
 
 
@@ -50,7 +50,9 @@ def command(
     with open_target(run_dir, ray_url) as client:
         if clear is not None:
             cleared = client.request("break_clear", ids=_numbers(clear))
-            return _show_cleared(cleared, as_json)
+            said = f"cleared: {', '.join(map(str, cleared['cleared'])) or 'nothing was set'}"
+            show(cleared, as_json, lambda: [said])
+            return ExitCode.OK
         if listing or not (place or on_exception):
             return _show_list(client.request("break_list"), as_json)
         body: dict[str, Any] = {"if": condition, "log": log, "ranks": ranks, "once": once, "on_exception": on_exception}
@@ -110,12 +112,4 @@ def _show_list(answer: dict[str, Any], as_json: bool) -> int:
         print_note(f"all log lines: {answer['log_file']}")
     if not answer["breaks"]:
         print_note("no breakpoints set")
-    return ExitCode.OK
-
-
-def _show_cleared(answer: dict[str, Any], as_json: bool) -> int:
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"cleared: {', '.join(map(str, answer['cleared'])) or 'nothing was set'}")
     return ExitCode.OK

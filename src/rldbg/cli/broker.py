@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.cli.output import print_line, print_note, show
 from rldbg.core import Environment, Run, UsageError
 
 
@@ -64,7 +64,7 @@ def command(
     address = start_broker(run, host=listen, port=port, owner_pid=os.getpid() if arguments else 0)
     where = {"run": str(run.path.resolve()), "host": address.host, "port": address.port}
     if not arguments:
-        print_json(where) if as_json else print_line(f"broker at {address.host}:{address.port}, run {run.path}")
+        show(where, as_json, lambda: [f"broker at {address.host}:{address.port}, run {run.path}"])
         return 0
     print_note(f"broker at {address.host}:{address.port}; rldbg ps --run {run.path}")
     code = _run_armed(list(arguments), Environment().everything() | armed_environment(run.path, arming))

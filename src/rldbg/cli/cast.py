@@ -28,8 +28,5 @@ def command(
 
     with open_target(run_dir, ray_url) as client:
         result = broadcast(client, who, " ".join(words), wait_s=wait_s)
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_broadcast(result)
+    print_json(result.to_dict()) if as_json else print_broadcast(result)
     return ExitCode.OK if result.ok else ExitCode.FINDING

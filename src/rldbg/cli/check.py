@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line, print_note, print_result
+from rldbg.cli.output import print_note, show
 from rldbg.core import ExitCode, Severity, UsageError, worst
 
-_STEPS_SHOWN = 10
 _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}
 
 
@@ -43,6 +42,7 @@ def command(
         raise UsageError("check needs a recording", "rldbg check RUN, or rldbg check --list")
     from rldbg.analysis import Row, check, export_metrics, metrics_by_step
     from rldbg.recording import open as open_recording
+    from rldbg.reports.check import to_terminal
 
     recording = open_recording(path, layout=layout)
     report = check(recording, only=only, steps=steps or None)
@@ -50,48 +50,18 @@ def command(
     if export is not None:
         export_metrics(rows, export)
         print_note(f"metrics of {len(rows)} steps: {export}")
-    if as_json:
-        print_json({**report.to_dict(), **({"metrics": rows} if metrics else {})})
-    else:
-        if metrics:
-            _print_metrics(rows)
-        print_line(
-            f"{report.verdict}: {len(report.passed)} checks hold, {len(report.not_applicable)} not applicable, "
-            f"over {len(report.steps)} step{'' if len(report.steps) == 1 else 's'}"
-        )
-        if report.findings:
-            print_findings(report.findings)
-        for name, reason in report.not_applicable.items():
-            print_line(f"  - {name}: {reason}")
+    document = {**report.to_dict(), **({"metrics": rows} if metrics else {})}
+    show(document, as_json, lambda: to_terminal(report, rows if metrics else ()))
     if report.verdict == "incomplete":
         return ExitCode.INCOMPLETE
     return ExitCode.FINDING if worst(report.findings) in _FAIL_ON[fail_on] else ExitCode.OK
 
 
-def _print_metrics(rows: list[dict[str, float]]) -> None:
-    """One column per step, the newest ten: names are long and steps are many."""
-    from rich.table import Table
-
-    from rldbg.analysis import metric_names
-
-    shown = rows[-_STEPS_SHOWN:]
-    table = Table("metric", *(f"step {int(row['step'])}" for row in shown), box=None, header_style="bold")
-    for name in metric_names(shown):
-        table.add_row(name, *("" if name not in row else f"{row[name]:.4g}" for row in shown))
-    print_result(table)
-
-
 def _list(as_json: bool) -> int:
     from rldbg.analysis.checks import CHECKS
+    from rldbg.reports.tables import table
 
     rows = [{"id": item.id, "title": item.title, "severity": item.severity.value} for item in CHECKS]
-    if as_json:
-        print_json({"checks": rows})
-        return ExitCode.OK
-    from rich.table import Table
-
-    table = Table("check", "invariant", "severity", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(row["id"], row["title"], row["severity"])
-    print_result(table)
+    titles = ("check", "invariant", "severity")
+    show({"checks": rows}, as_json, lambda: [table(*titles, rows=(row.values() for row in rows))])
     return ExitCode.OK

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, print_result, to_json
+from rldbg.cli.output import print_all, print_json, print_line, print_note, to_json
 from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError
 
 if TYPE_CHECKING:
@@ -120,11 +120,7 @@ def command(
     else:
         from rldbg.reports.comparison import to_terminal
 
-        for item in to_terminal(results):
-            if isinstance(item, str):
-                print_line(item)
-            else:
-                print_result(item)
+        print_all(to_terminal(results))
     if html is not None:
         print_note(f"report: {html}")
     return _exit_code(results, fail_on)
@@ -245,8 +241,7 @@ def _show_document(
     """The document's report, line by line."""
     from rldbg.reports.comparison_document import report_lines
 
-    for line in report_lines(steps[0], directories, results):
-        print_line(line)
+    print_all(report_lines(steps[0], directories, results))
     if output is not None:
         print_line(f"Report saved to: {output}")
 

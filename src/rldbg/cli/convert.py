@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line
+from rldbg.cli.output import show
 from rldbg.core import ExitCode
 
 _FORMATS = ("nexrl-pt", "nexrl-jsonl", "safetensors", "parquet")
@@ -35,11 +35,9 @@ def command(
     What the format cannot carry is listed, and the exit code is then 1.
     """
     from rldbg.recording import convert, open
+    from rldbg.reports.findings import to_terminal
 
     result = convert(open(path, layout), out, target, kind=kind, step=step, overwrite=overwrite)
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_line(f"{result.records:,} records in {result.files:,} files, {result.bytes:,} bytes: {result.out}")
-        print_findings(result.findings)
+    said = f"{result.records:,} records in {result.files:,} files, {result.bytes:,} bytes: {result.out}"
+    show(result.to_dict(), as_json, lambda: [said, to_terminal(result.findings)])
     return ExitCode.FINDING if result.findings else ExitCode.OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, print_result
+from rldbg.cli.output import print_json, print_line, print_note, show
 from rldbg.core import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ def command(
 def _report(diagnosis: "Diagnosis", *, verbose: bool, as_json: bool) -> int:
     from rldbg.reports.diagnosis import to_terminal
 
-    if as_json:
-        print_json(diagnosis.to_dict())
-    else:
-        print_result(to_terminal(diagnosis, verbose=verbose))
+    show(diagnosis.to_dict(), as_json, lambda: [to_terminal(diagnosis, verbose=verbose)])
     if diagnosis.read_bytes == 0 and not diagnosis.flights:
         return ExitCode.INCOMPLETE
     return ExitCode.OK if diagnosis.verdict == "healthy" else ExitCode.FINDING
@@ -161,27 +158,21 @@ def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int
     from rldbg.reports.diagnosis import probes_to_terminal
 
     bad = [probe for probe in probes if probe.status in ("warn", "fail")]
-    if as_json:
-        failed = any(probe.status == "fail" for probe in probes)
-        empty: list[str] = []
-        verdict = "found" if failed else "healthy"
-        body = {"verdict": verdict, "root_causes": empty, "fallout": empty, "probes": probes, "next": empty}
-        print_json(body)
-    else:
-        print_result(probes_to_terminal(probes if verbose else bad))
-        passed = sum(probe.status == "pass" for probe in probes)
-        print_line(f"{passed} of {len(probes)} checks passed, {len(bad)} need attention")
-    return ExitCode.FINDING if any(probe.status == "fail" for probe in probes) else ExitCode.OK
+    failed = any(probe.status == "fail" for probe in probes)
+    nothing: dict[str, list[str]] = {"root_causes": [], "fallout": [], "next": []}
+    passed = sum(probe.status == "pass" for probe in probes)
+    said = f"{passed} of {len(probes)} checks passed, {len(bad)} need attention"
+    document = {"verdict": "found" if failed else "healthy", "probes": probes, **nothing}
+    show(document, as_json, lambda: [probes_to_terminal(probes if verbose else bad), said])
+    return ExitCode.FINDING if failed else ExitCode.OK
 
 
 def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
     from rldbg.reports.knowledge import entry_to_terminal, library_to_terminal
 
     entries = [library[name]] if name else list(library.entries.values())
-    if as_json:
-        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
-    else:
-        print_result(entry_to_terminal(entries[0]) if name else library_to_terminal(entries))
+    document = {"entries": [entry.model_dump(mode="json") for entry in entries]}
+    show(document, as_json, lambda: [entry_to_terminal(entries[0]) if name else library_to_terminal(entries)])
     return ExitCode.OK
 
 

@@ -3,7 +3,7 @@
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_result
+from rldbg.cli.output import show
 
 
 @verb("frameworks")
@@ -17,8 +17,6 @@ def command(name: str | None, as_json: bool) -> int:
     from rldbg.reports.frameworks import framework_details, framework_table
 
     found = [support_of(framework) for framework in ([find_framework(name)] if name else frameworks())]
-    if as_json:
-        print_json({"frameworks": [support.to_dict() for support in found]})
-    else:
-        print_result(framework_details(found[0]) if name else framework_table(found))
+    document = {"frameworks": [support.to_dict() for support in found]}
+    show(document, as_json, lambda: [framework_details(found[0]) if name else framework_table(found)])
     return 1 if any(support.missing for support in found) else 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.cli.output import print_line, print_note, show
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool)
     """Prints what happened to each process and returns the exit code."""
     from rldbg.reports.processes import outcome_lines
 
-    if as_json:
-        print_json({"processes": processes})
-    else:
-        for line in outcome_lines(processes, done):
-            print_line(line)
+    show({"processes": processes}, as_json, lambda: outcome_lines(processes, done))
     return ExitCode.OK if all(process["ok"] for process in processes) else ExitCode.FINDING
 
 

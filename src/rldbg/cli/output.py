@@ -6,10 +6,10 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from rldbg.core import Environment, Finding
+from rldbg.core import Environment
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -43,6 +43,17 @@ def _finite(value: Any) -> Any:
     if isinstance(value, str | int | None):
         return value
     return _finite(_plain(value))
+
+
+def show(document: Mapping[str, Any], as_json: bool, shown: "Callable[[], Iterable[RenderableType]]") -> None:
+    """Print a result: its JSON document, or what `shown` makes of it for people, text by the line."""
+    print_json(document) if as_json else print_all(shown())
+
+
+def print_all(shown: "Iterable[RenderableType]") -> None:
+    """Print what a report is made of: text by the line, anything else rendered."""
+    for item in shown:
+        print_line(item) if isinstance(item, str) else print_result(item)
 
 
 def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
@@ -95,12 +106,6 @@ def print_note(text: str) -> None:
 def _write_line(text: str, stream: TextIO) -> None:
     """In one piece: ranks that share a stream must not end up within each other's lines."""
     stream.write(text + "\n")
-
-
-def print_findings(findings: Iterable[Finding]) -> None:
-    from rldbg.reports.findings import to_terminal
-
-    print_result(to_terminal(findings))
 
 
 def visible(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import console, print_json, print_line, print_note, print_result
+from rldbg.cli.output import console, print_json, print_line, print_note, show
 from rldbg.core import Environment, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -26,14 +26,11 @@ def timeline(run: Path, output: Path | None, as_json: bool) -> int:
     from rldbg.reports.profile import timeline_lines
 
     merged = write_timeline(run, output)
-    if as_json:
-        print_json(merged.to_dict())
-        return ExitCode.OK
-    for line in timeline_lines(merged):
-        print_line(line)
-    for note in merged.notes:
-        print_note(note)
-    print_note("open it at https://ui.perfetto.dev or chrome://tracing; nothing is uploaded")
+    show(merged.to_dict(), as_json, lambda: timeline_lines(merged))
+    if not as_json:
+        for note in merged.notes:
+            print_note(note)
+        print_note("open it at https://ui.perfetto.dev or chrome://tracing; nothing is uploaded")
     return ExitCode.OK
 
 
@@ -47,10 +44,7 @@ def report(run: Path, as_json: bool) -> int:
     from rldbg.reports.profile import to_terminal
 
     made = make_report(run)
-    if as_json:
-        print_json(made.to_dict())
-    else:
-        print_result(to_terminal(made))
+    show(made.to_dict(), as_json, lambda: [to_terminal(made)])
     return ExitCode.OK
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_findings, print_json, print_line, print_result
+from rldbg.cli.output import show
 from rldbg.core import ExitCode, UsageError
 
 
@@ -96,11 +96,7 @@ def command(
     from rldbg.trainer.rerun import Verdict, rerun
 
     report = rerun(run, step, rank=rank, changes=changes, debugger=debugger)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_result(to_terminal(report))
-        print_line(conclusion(report))
+    show(report.to_dict(), as_json, lambda: [to_terminal(report), conclusion(report)])
     if all(stage.verdict in (Verdict.NOT_EXECUTED, Verdict.NOT_COMPARED) for stage in report.stages):
         return ExitCode.INCOMPLETE
     return ExitCode.OK if report.reproduced or changes else ExitCode.FINDING
@@ -110,31 +106,12 @@ def _rerun_loss(
     run: Path, step: int | None, loss: str, debugger: bool, options: Mapping[str, Any], as_json: bool
 ) -> int:
     from rldbg.replay.loss import LossRequest, rerun_loss
-    from rldbg.reports.loss import to_terminal
+    from rldbg.reports.loss import to_lines
 
     report, rank = rerun_loss(LossRequest(run, loss, step=step, pdb=debugger, **options), load_model=_load_model)
-    if rank == 0 and as_json:
-        print_json(report.to_dict())
-    elif rank == 0:
-        print_line(f"{report.rows} rows, {report.tokens} tokens, ranks: {report.ranks}, {report.device}")
-        print_result(to_terminal(report))
-        if report.gradients:
-            print_line(_parameter_norms(report.gradients))
-        if report.findings:
-            print_findings(report.findings)
-        print_line(report.conclusion())
+    if rank == 0:
+        show(report.to_dict(), as_json, lambda: to_lines(report))
     return ExitCode.OK if report.ok else ExitCode.FINDING
-
-
-def _parameter_norms(gradients: Any) -> str:
-    others = ", ".join(
-        f"{name} {norm:.6g} (cosine {gradients.cosines[name]:.6f})" for name, norm in gradients.references.items()
-    )
-    largest = ", ".join(f"{name} {norm:.3g}" for name, norm in gradients.largest.items())
-    return (
-        f"gradient norm of the parameters: {gradients.norm:.6g}; {others}\n  largest: {largest}\n"
-        f"  the model's log probs are at most {gradients.largest_log_prob_difference:.3g} from the recorded ones"
-    )
 
 
 def _load_model(name: str, device: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import console, print_findings, print_json, print_line, print_note
+from rldbg.cli.output import console, print_json, print_note, show
 from rldbg.core import Environment, ExitCode, Severity, UsageError
 
 if TYPE_CHECKING:
@@ -210,12 +210,5 @@ def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:
 
     planned = run_folder or Path(Environment().text("RLDBG_HOME")) / "runs" / f"<time>-{request.name}"
     explanation = explain(request, planned.absolute())
-    if as_json:
-        print_json(explanation.to_dict())
-    else:
-        for line in explanation_lines(explanation):
-            print_line(line)
-        if explanation.hazards:
-            print_line("")
-            print_findings(explanation.hazards)
+    show(explanation.to_dict(), as_json, lambda: explanation_lines(explanation))
     return ExitCode.OK if explanation.trainings and not explanation.stopped else ExitCode.FINDING

@@ -4,7 +4,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.groups import CommandGroup
-from rldbg.cli.output import print_findings, print_json, print_line, print_note, print_result
+from rldbg.cli.output import print_json, print_line, print_note, print_result, show
 from rldbg.cli.serve_backends import home
 from rldbg.cli.serve_up import up
 from rldbg.core import UsageError
@@ -61,6 +61,7 @@ def logs(name: str, lines: int, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Stop every server.")
 def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     from rldbg.inference import Registry
+    from rldbg.reports.servers import stopped_lines
 
     if bool(names) == everything:
         raise UsageError("no servers given", "rldbg serve down NAME ..., or rldbg serve down --all")
@@ -69,17 +70,7 @@ def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
     reports = {server.name: registry.stop(server, noticed_s=_NOTICED_S) for server in servers}
     findings = [finding for parts in reports.values() for part in parts for finding in part.get("findings", [])]
     serious = any(finding["severity"] != "info" for finding in findings)
-    if as_json:
-        print_json({"down": list(reports), "reports": reports})
-        return 1 if serious else 0
-    for name, parts in reports.items():
-        print_line(f"{name} is down")
-        for part in parts:
-            print_line(f"  {part['summary']}")
-    if findings:
-        from rldbg.core import Finding
-
-        print_findings([Finding.from_dict(finding) for finding in findings])
+    show({"down": list(reports), "reports": reports}, as_json, lambda: stopped_lines(reports))
     return 1 if serious else 0
 
 
@@ -99,10 +90,8 @@ def restart(name: str, timeout_s: float, as_json: bool) -> None:
     registry = Registry(home())
     server = registry.restart(registry.find(name))
     registry.wait(server, timeout_s=timeout_s)
-    if as_json:
-        print_json({"server": server.to_dict()})
-        return
-    print_line(f"{name} is running again at {','.join(server.addresses)}")
+    said = f"{name} is running again at {','.join(server.addresses)}"
+    show({"server": server.to_dict()}, as_json, lambda: [said])
 
 
 for subcommand in (up, ls, logs, down, restart):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_note, print_result
+from rldbg.cli.output import print_json, print_note, print_result, show
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, UsageError
 
 if TYPE_CHECKING:
@@ -52,13 +52,10 @@ def command(
 
 
 def _show_summary(recording: "Recording", as_json: bool) -> int:
-    summary = recording.summary()
-    if as_json:
-        print_json(summary.to_dict())
-    else:
-        from rldbg.reports.recording import to_terminal
+    from rldbg.reports.recording import to_terminal
 
-        print_result(to_terminal(summary))
+    summary = recording.summary()
+    show(summary.to_dict(), as_json, lambda: [to_terminal(summary)])
     if not summary.kinds:
         return ExitCode.INCOMPLETE
     return ExitCode.OK if summary.is_healthy else ExitCode.FINDING
@@ -114,10 +111,7 @@ def _show_sample(recording: "Recording", sample: "Sample", tokenizer: str | None
 
     columns = TokenColumns(sample)
     texts = _texts(recording, tokenizer, columns.tokens.tolist())
-    if as_json:
-        print_json(sample_to_json(sample, columns, texts))
-    else:
-        print_result(sample_to_terminal(sample, columns, texts))
+    show(sample_to_json(sample, columns, texts), as_json, lambda: [sample_to_terminal(sample, columns, texts)])
     return ExitCode.OK
 
 

@@ -8,7 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
-from rldbg.cli.output import print_findings, print_json, print_line
+from rldbg.cli.output import show
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def command(
     With --diagnose, explain a hang in one sentence: which rank never entered which collective, and where it is instead.
     """
     from rldbg.live import diagnose_dumps, diagnose_stacks, group_stacks
+    from rldbg.reports.stacks import to_lines
 
     if dumps is not None:
         return _show_diagnosis(diagnose_dumps(dumps), [], as_json)
@@ -55,25 +56,15 @@ def command(
     groups = group_stacks(stacks)
     if diagnosing:
         return _show_diagnosis(diagnose_stacks(before, stacks), groups, as_json)
-    if as_json:
-        print_json({"groups": [group.to_dict() for group in groups], "stacks": stacks})
-    else:
-        _print_groups(groups)
+    show({"groups": [group.to_dict() for group in groups], "stacks": stacks}, as_json, lambda: to_lines(groups))
     return ExitCode.OK
 
 
 def _show_diagnosis(diagnosis: "Diagnosis", groups: list["StackGroup"], as_json: bool) -> int:
+    from rldbg.reports.findings import to_terminal
+    from rldbg.reports.stacks import to_lines
+
     finding = diagnosis.to_finding()
-    if as_json:
-        print_json({"diagnosis": diagnosis.to_dict(), "groups": [group.to_dict() for group in groups]})
-    else:
-        print_findings([finding])
-        _print_groups(groups)
+    document = {"diagnosis": diagnosis.to_dict(), "groups": [group.to_dict() for group in groups]}
+    show(document, as_json, lambda: [to_terminal([finding]), *to_lines(groups)])
     return ExitCode.FINDING if finding.severity == "error" else ExitCode.OK
-
-
-def _print_groups(groups: list["StackGroup"]) -> None:
-    from rldbg.reports import stacks as report
-
-    for line in report.to_lines(groups):
-        print_line(line)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import console, print_json, print_line, print_note
+from rldbg.cli.output import console, print_note, show
 
 
 @verb("train", context_settings={"ignore_unknown_options": True})
@@ -46,13 +46,11 @@ def command(
     print_note(f"run folder: {run.path}")
     with _live_line(loaded.recipe.steps) as on_step:
         result = train(loaded, run, resume=resume, reporting=Reporting(on_step, print_note))
-    if as_json:
-        print_json(result.to_dict())
-        return 0
-    print_line(f"{result.steps} steps: success_rate {result.metrics.get('success_rate', float('nan')):.3f}")
-    print_line(f"run: {result.run}")
+    lines = [f"{result.steps} steps: success_rate {result.metrics.get('success_rate', float('nan')):.3f}"]
+    lines.append(f"run: {result.run}")
     if result.recording:
-        print_line(f"recording: {result.recording}   (rldbg show {result.run})")
+        lines.append(f"recording: {result.recording}   (rldbg show {result.run})")
+    show(result.to_dict(), as_json, lambda: lines)
     return 0
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note
+from rldbg.cli.output import print_note, show
 from rldbg.core import Environment, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.launch.tunnel import Job, Route, Slurm, Wish
+    from rldbg.launch.tunnel import Job, Route, Slurm
 
 
 @verb("tunnel")
@@ -53,7 +53,7 @@ def command(
         route = slurm_route(slurm.find(job) if job else _choose(slurm), slurm, wish)
     if only_print:
         return _print_command(route, as_json)
-    return _forward(route, wish, as_json)
+    return _forward(route, as_json)
 
 
 def _choose(slurm: "Slurm") -> "Job":
@@ -75,15 +75,13 @@ def _choose(slurm: "Slurm") -> "Job":
 
 
 def _print_command(route: "Route", as_json: bool) -> int:
-    if as_json:
-        print_json(route.to_dict())
-    else:
+    if not as_json:
         print_note(f"{route.goal}: {route.found}")
-        print_line(shlex.join(route.command))
+    show(route.to_dict(), as_json, lambda: [shlex.join(route.command)])
     return ExitCode.OK
 
 
-def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
+def _forward(route: "Route", as_json: bool) -> int:
     from rldbg.launch.tunnel import KeptTunnel, alias_folder, dashboard_answers, write_alias
     from rldbg.reports.launch import tunnel_lines
 
@@ -100,11 +98,7 @@ def _forward(route: "Route", wish: "Wish", as_json: bool) -> int:
             home = Path(Environment().text("RLDBG_HOME"))
             folder = alias_folder(route, home)
             alias = str(write_alias(route.broker, route.broker_port, name="tunnel", folder=folder))
-        if as_json:
-            print_json(route.to_dict() | {"broker_run": alias or None})
-        else:
-            for line in tunnel_lines(route, alias):
-                print_line(line)
+        show(route.to_dict() | {"broker_run": alias or None}, as_json, lambda: tunnel_lines(route, alias))
         sys.stdout.flush()
         why = tunnel.keep()
         print_note(f"rldbg: {why}; the tunnel is closed")

@@ -3,7 +3,7 @@
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_result
+from rldbg.cli.output import show
 from rldbg.core import ExitCode, Severity, worst
 
 
@@ -16,17 +16,14 @@ def command(path: str, layout: str | None, as_json: bool) -> int:
     Exit code 0: nothing is wrong. 1: there are findings. 4: there is nothing there, or no record can be read.
     """
     from rldbg.recording import is_unreadable_whole, open
+    from rldbg.reports.recording import verification_to_terminal
 
     recording = open(path, layout)
     findings = recording.verify()
     is_fine = worst(findings) in (None, Severity.INFO)
-    if as_json:
-        print_json({"ok": is_fine, "findings": [finding.to_dict() for finding in findings]})
-    else:
-        from rldbg.reports.recording import verification_to_terminal
-
-        records = len(recording.listing.entries)
-        print_result(verification_to_terminal(recording.title, records, findings, is_fine))
+    document = {"ok": is_fine, "findings": [finding.to_dict() for finding in findings]}
+    records = len(recording.listing.entries)
+    show(document, as_json, lambda: [verification_to_terminal(recording.title, records, findings, is_fine)])
     if is_fine:
         return ExitCode.OK
     return ExitCode.INCOMPLETE if is_unreadable_whole(recording, findings) else ExitCode.FINDING

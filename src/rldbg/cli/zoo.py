@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, print_result
+from rldbg.cli.output import print_json, print_line, print_note, show
 from rldbg.core import ExitCode, UsageError
 
 _ACTIONS = ("list", "run", "score")
@@ -55,15 +55,12 @@ def command(
 
 
 def _list(as_json: bool) -> int:
+    from rldbg.reports.zoo import list_to_terminal
     from rldbg.trainer.zoo import BUGS
 
-    if as_json:
-        fields = ("name", "stage", "causes", "place", "late", "story")
-        print_json({"bugs": [{field: getattr(item, field) for field in fields} for item in BUGS]})
-        return ExitCode.OK
-    from rldbg.reports.zoo import list_to_terminal
-
-    print_result(list_to_terminal(BUGS))
+    fields = ("name", "stage", "causes", "place", "late", "story")
+    document = {"bugs": [{field: getattr(item, field) for field in fields} for item in BUGS]}
+    show(document, as_json, lambda: [list_to_terminal(BUGS)])
     return ExitCode.OK
 
 
@@ -80,12 +77,9 @@ def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     clean, spoiled = runner.run(0, bug.overrides), runner.run(1, [*bug.overrides, f"++zoo.bug={bug.name}"])
     result = compare(open_recording(clean.recording), open_recording(spoiled.recording))
     checks = failed_checks(spoiled.recording)
-    if as_json:
-        facts = {"bug": bug.name, "story": bug.story, "changed": clean.parameters != spoiled.parameters}
-        print_json({**facts, "checks": list(checks), "compare": result.to_dict()})
-        return ExitCode.OK
-    for line in run_to_lines(bug, checks, result):
-        print_line(line)
+    facts = {"bug": bug.name, "story": bug.story, "changed": clean.parameters != spoiled.parameters}
+    document = {**facts, "checks": list(checks), "compare": result.to_dict()}
+    show(document, as_json, lambda: run_to_lines(bug, checks, result))
     return ExitCode.OK
 
 
@@ -129,10 +123,6 @@ def _score(
     chosen = [find_bug(name) for name in bugs] or BUGS
     pairs = PAIRS if with_pairs else ()
     result = score(chosen, pairs, recipe, folder, processes=processes, on_row=print_note)
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        for line in score_to_markdown(result) if markdown else score_to_lines(result):
-            print_line(line)
+    show(result.to_dict(), as_json, lambda: score_to_markdown(result) if markdown else score_to_lines(result))
     everything = result.totals()["all"]
     return ExitCode.OK if everything.found == everything.bugs and not result.false_alarms else ExitCode.FINDING

@@ -3,19 +3,24 @@
 from collections.abc import Iterator
 from shlex import join
 
+from rich.console import RenderableType
+
 from rldbg.launch import Explained, Explanation
 from rldbg.launch.tunnel import Route
+from rldbg.reports.findings import to_terminal
 
 _WIDTH = 100
 
 
-def explanation_lines(explanation: Explanation) -> Iterator[str]:
-    """Every command with the changes in it; the hazards are findings and are shown as such."""
+def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
+    """Every command with the changes in it, then the hazards."""
     yield f"framework: {explanation.framework}    sandbox: {explanation.isolation}"
     for explained in explanation.commands:
         yield from _command_lines(explained)
     if not explanation.trainings:
         yield "no training command found"
+    if explanation.hazards:
+        yield from ("", to_terminal(explanation.hazards))
 
 
 def _command_lines(explained: Explained) -> Iterator[str]:

@@ -1,11 +1,15 @@
 """The servers of this user: where they are and whether they answer."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 
+from rldbg.core import Finding
 from rldbg.inference import Server
+from rldbg.reports.findings import to_terminal as findings_to_terminal
 
 
 def to_terminal(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> Table:
@@ -25,3 +29,15 @@ def crash_notes(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> I
                 yield f"{server.name} (pid {process.pid}) crashed. The last lines of {process.log}:"
                 yield "\n".join(f"  {line}" for line in process.last_lines(5)) or "  none"
                 yield f"  restart it with `rldbg serve restart {server.name}`"
+
+
+def stopped_lines(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[RenderableType]:
+    """What each process of the servers that were stopped has said at its end."""
+    for name, parts in reports.items():
+        yield f"{name} is down"
+        yield from (f"  {part['summary']}" for part in parts)
+    findings = [
+        Finding.from_dict(item) for parts in reports.values() for part in parts for item in part.get("findings", ())
+    ]
+    if findings:
+        yield findings_to_terminal(findings)

@@ -6,16 +6,14 @@ from rich.table import Table
 
 from rldbg.analysis import Comparison
 from rldbg.reports.comparison import nearest_text
+from rldbg.reports.tables import table
 from rldbg.trainer.zoo import Bug, ZooScore
 
 _WRONG = "  <- wrong"
 
 
 def list_to_terminal(bugs: Sequence[Bug]) -> Table:
-    table = Table("bug", "first stage", "description", box=None, header_style="bold")
-    for bug in bugs:
-        table.add_row(bug.name, bug.stage, bug.story)
-    return table
+    return table("bug", "first stage", "description", rows=((bug.name, bug.stage, bug.story) for bug in bugs))
 
 
 def run_to_lines(bug: Bug, checks: Sequence[str], comparison: Comparison) -> Iterator[str]:
