@@ -59,169 +59,137 @@ class Kind:
 
 _SELF, _REMOTE, _SERVICE = Mode.SELF_HOSTED, Mode.REMOTE_API, Mode.TRAINER_SERVICE
 
+
+def _fields(shape: Shape, *names: str, optional: bool = False, **meanings: str) -> tuple[Field, ...]:
+    """Fields of one shape: those whose name says all, and those with a meaning."""
+    about = dict.fromkeys(names, "") | meanings
+    return tuple(Field(name, shape, optional, meaning) for name, meaning in about.items())
+
+
 _TRAJECTORY_FIELDS = (
-    Field("tokens", Shape.TOKENS, meaning="prompt and response token ids"),
-    Field("loss_mask", Shape.TOKENS, meaning="1 where a token is trained on"),
-    Field("attention_mask", Shape.TOKENS, optional=True, meaning="0 on padding, where rows are padded"),
-    Field("reward", Shape.SAMPLES),
-    Field("is_val", Shape.SAMPLES, optional=True),
-    Field("logprobs", Shape.TOKENS, optional=True, meaning="rollout log probs, 0 on the prompt"),
-    Field(
-        "policy_versions",
-        Shape.TOKENS,
-        optional=True,
-        meaning="weights that made each token, -1 on the prompt",
-    ),
-    Field(
-        "extra_fields",
-        Shape.DATA,
-        optional=True,
-        meaning="one mapping per sample: task_id, score, temperature ...",
-    ),
+    *_fields(Shape.TOKENS, tokens="prompt and response token ids", loss_mask="1 where a token is trained on"),
+    *_fields(Shape.TOKENS, optional=True, attention_mask="0 on padding, where rows are padded"),
+    *_fields(Shape.SAMPLES, "reward"),
+    *_fields(Shape.SAMPLES, "is_val", optional=True),
+    *_fields(Shape.TOKENS, optional=True, logprobs="rollout log probs, 0 on the prompt"),
+    *_fields(Shape.TOKENS, optional=True, policy_versions="weights that made each token, -1 on the prompt"),
+    *_fields(Shape.DATA, optional=True, extra_fields="one mapping per sample: task_id, score, temperature ..."),
 )
 _PARAMETER_FIELDS = (
-    Field("shape", Shape.DATA),
-    Field("dtype", Shape.TEXT),
-    Field("norm", Shape.NUMBER),
-    Field("mean", Shape.NUMBER),
-    Field("std", Shape.NUMBER),
-    Field("hash", Shape.TEXT, optional=True, meaning="of the bytes, in hash-only mode"),
-    Field("placements", Shape.DATA, optional=True, meaning="of a shard: how each axis of the device mesh cuts it"),
-    Field("global_shape", Shape.DATA, optional=True, meaning="of a shard: shape of the whole"),
-    Field("mesh_shape", Shape.DATA, optional=True, meaning="of a shard: shape of the device mesh"),
-    Field("mesh_coordinate", Shape.DATA, optional=True, meaning="of a shard: the rank's place in the mesh"),
+    *_fields(Shape.DATA, "shape"),
+    *_fields(Shape.TEXT, "dtype"),
+    *_fields(Shape.NUMBER, "norm", "mean", "std"),
+    *_fields(Shape.TEXT, optional=True, hash="of the bytes, in hash-only mode"),
+    *_fields(
+        Shape.DATA,
+        optional=True,
+        placements="of a shard: how each axis of the device mesh cuts it",
+        global_shape="of a shard: shape of the whole",
+        mesh_shape="of a shard: shape of the device mesh",
+        mesh_coordinate="of a shard: the rank's place in the mesh",
+    ),
 )
-
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "trajectory",
-            Scope.STEP,
-            frozenset({_SELF}),
-            _TRAJECTORY_FIELDS,
-            "what the rollout gave the trainer",
+_EXTRA_INFO = _fields(Shape.DATA, "extra_info", optional=True)
+_ALL_KINDS = (
+    Kind("trajectory", Scope.STEP, frozenset({_SELF}), _TRAJECTORY_FIELDS, "what the rollout gave the trainer"),
+    Kind(
+        "prepared_trajectories",
+        Scope.STEP,
+        frozenset({_REMOTE}),
+        (*_TRAJECTORY_FIELDS, *_fields(Shape.TOKENS, "advantages", optional=True)),
+        "trajectories with their advantages, before conversion to datums",
+    ),
+    Kind(
+        "old_log_probs",
+        Scope.STEP,
+        frozenset({_SELF}),
+        (*_fields(Shape.RESPONSE, "old_log_probs"), *_fields(Shape.DATA, "batch_info", optional=True)),
+        "log probs of the policy before the update",
+    ),
+    Kind(
+        "forward_data",
+        Scope.MICRO,
+        frozenset({_SELF, _SERVICE}),
+        (
+            *_fields(Shape.RESPONSE, "log_probs"),
+            *_fields(Shape.RESPONSE, "entropy", optional=True),
+            *_fields(Shape.RESPONSE, "response_mask"),
+            *_fields(Shape.TENSOR, optional=True, input_ids="[B, P + R]"),
+            *_fields(Shape.RESPONSE, optional=True, ref_log_probs="of the reference model, with a KL term"),
+            *_EXTRA_INFO,
         ),
-        Kind(
-            "prepared_trajectories",
-            Scope.STEP,
-            frozenset({_REMOTE}),
-            (*_TRAJECTORY_FIELDS, Field("advantages", Shape.TOKENS, optional=True)),
-            "trajectories with their advantages, before conversion to datums",
+        "log probs and entropy of one forward pass",
+    ),
+    Kind(
+        "loss",
+        Scope.MICRO,
+        frozenset({_SELF, _SERVICE}),
+        (
+            *_fields(Shape.NUMBER, "loss"),
+            *_fields(Shape.NUMBER, "pg_loss", "entropy_loss", "kl_loss", optional=True),
+            *_fields(Shape.DATA, "metrics", optional=True),
+            *_EXTRA_INFO,
         ),
-        Kind(
-            "old_log_probs",
-            Scope.STEP,
-            frozenset({_SELF}),
-            (
-                Field("old_log_probs", Shape.RESPONSE),
-                Field("batch_info", Shape.DATA, optional=True),
-            ),
-            "log probs of the policy before the update",
+        "the loss of one micro-batch and its parts",
+    ),
+    Kind(
+        "is_loss_debug",
+        Scope.MICRO,
+        frozenset({_SERVICE}),
+        (
+            *_fields(Shape.RESPONSE, "log_probs", "old_log_probs", "advantages"),
+            *_fields(Shape.RESPONSE, "prob_ratio", "elementwise_loss", optional=True),
+            *_fields(Shape.RESPONSE, "effective_valid"),
+            *_fields(Shape.NUMBER, "loss"),
         ),
-        Kind(
-            "forward_data",
-            Scope.MICRO,
-            frozenset({_SELF, _SERVICE}),
-            (
-                Field("log_probs", Shape.RESPONSE),
-                Field("entropy", Shape.RESPONSE, optional=True),
-                Field("response_mask", Shape.RESPONSE),
-                Field("input_ids", Shape.TENSOR, optional=True, meaning="[B, P + R]"),
-                Field("ref_log_probs", Shape.RESPONSE, optional=True, meaning="of the reference model, with a KL term"),
-                Field("extra_info", Shape.DATA, optional=True),
-            ),
-            "log probs and entropy of one forward pass",
+        "the importance-sampling loss, element by element",
+    ),
+    Kind(
+        "batch_inputs",
+        Scope.MICRO,
+        frozenset({_SERVICE}),
+        (
+            *_fields(Shape.TENSOR, "input_ids"),
+            *_fields(Shape.TENSOR, "attention_mask", "position_ids", "loss_mask", optional=True),
         ),
+        "what went into the model",
+    ),
+    *(
         Kind(
-            "loss",
-            Scope.MICRO,
-            frozenset({_SELF, _SERVICE}),
-            (
-                Field("loss", Shape.NUMBER),
-                Field("pg_loss", Shape.NUMBER, optional=True),
-                Field("entropy_loss", Shape.NUMBER, optional=True),
-                Field("kl_loss", Shape.NUMBER, optional=True),
-                Field("metrics", Shape.DATA, optional=True),
-                Field("extra_info", Shape.DATA, optional=True),
-            ),
-            "the loss of one micro-batch and its parts",
-        ),
-        Kind(
-            "is_loss_debug",
-            Scope.MICRO,
-            frozenset({_SERVICE}),
-            (
-                Field("log_probs", Shape.RESPONSE),
-                Field("old_log_probs", Shape.RESPONSE),
-                Field("advantages", Shape.RESPONSE),
-                Field("prob_ratio", Shape.RESPONSE, optional=True),
-                Field("elementwise_loss", Shape.RESPONSE, optional=True),
-                Field("effective_valid", Shape.RESPONSE),
-                Field("loss", Shape.NUMBER),
-            ),
-            "the importance-sampling loss, element by element",
-        ),
-        Kind(
-            "batch_inputs",
-            Scope.MICRO,
-            frozenset({_SERVICE}),
-            (
-                Field("input_ids", Shape.TENSOR),
-                Field("attention_mask", Shape.TENSOR, optional=True),
-                Field("position_ids", Shape.TENSOR, optional=True),
-                Field("loss_mask", Shape.TENSOR, optional=True),
-            ),
-            "what went into the model",
-        ),
-        Kind(
-            "param",
+            name,
             Scope.RANK,
             frozenset({_SELF, _SERVICE}),
-            (
-                Field("param_name", Shape.TEXT),
-                Field("param", Shape.TENSOR, optional=True),
-                *_PARAMETER_FIELDS,
-            ),
-            "a parameter after the optimizer step",
+            (*_fields(Shape.TEXT, "param_name"), *_fields(Shape.TENSOR, name, optional=True), *_PARAMETER_FIELDS),
+            meaning,
             has_samples=False,
+        )
+        for name, meaning in (
+            ("param", "a parameter after the optimizer step"),
+            ("gradient", "a parameter's gradient before the optimizer step"),
+        )
+    ),
+    Kind(
+        "datums",
+        Scope.STEP,
+        frozenset({_REMOTE}),
+        (
+            *_fields(Shape.TOKENS, input_tokens="tokens[:-1]", target_tokens="tokens[1:]"),
+            *_fields(Shape.TOKENS, "logprobs", "advantages"),
+            *_fields(Shape.TOKENS, "loss_mask", optional=True),
+            *_EXTRA_INFO,
         ),
-        Kind(
-            "gradient",
-            Scope.RANK,
-            frozenset({_SELF, _SERVICE}),
-            (
-                Field("param_name", Shape.TEXT),
-                Field("gradient", Shape.TENSOR, optional=True),
-                *_PARAMETER_FIELDS,
-            ),
-            "a parameter's gradient before the optimizer step",
-            has_samples=False,
-        ),
-        Kind(
-            "datums",
-            Scope.STEP,
-            frozenset({_REMOTE}),
-            (
-                Field("input_tokens", Shape.TOKENS, meaning="tokens[:-1]"),
-                Field("target_tokens", Shape.TOKENS, meaning="tokens[1:]"),
-                Field("logprobs", Shape.TOKENS),
-                Field("advantages", Shape.TOKENS),
-                Field("loss_mask", Shape.TOKENS, optional=True),
-                Field("extra_info", Shape.DATA, optional=True),
-            ),
-            "what was sent to the training service",
-        ),
-        Kind(
-            "training_metrics",
-            Scope.STEP,
-            frozenset({_REMOTE}),
-            (Field("metrics", Shape.DATA), Field("extra_info", Shape.DATA, optional=True)),
-            "what the training service answered",
-            has_samples=False,
-        ),
-    )
-}
+        "what was sent to the training service",
+    ),
+    Kind(
+        "training_metrics",
+        Scope.STEP,
+        frozenset({_REMOTE}),
+        (*_fields(Shape.DATA, "metrics"), *_EXTRA_INFO),
+        "what the training service answered",
+        has_samples=False,
+    ),
+)
+KINDS = {kind.name: kind for kind in _ALL_KINDS}
 
 
 def kinds_of(mode: Mode) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rldbg.core import SampleId
+from rldbg.core import SampleId, prompt_hash
 
 SCHEMA_VERSION = 1
+_ROWS_AT_ONCE = 64
 
 
 class RecordKey(NamedTuple):
@@ -77,6 +78,28 @@ class Ragged:
         padded = np.full((len(self), int(lengths.max(initial=0))), fill, dtype=self.values.dtype)
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = self.values
         return padded
+
+
+def hashes_of_prompts(tokens: Ragged, loss_mask: Ragged) -> tuple[str, ...]:
+    """A hash of each row's tokens before the first one that is trained on (the whole row when none is)."""
+    ids: Any = tokens.values
+    if not isinstance(ids, np.ndarray):  # a dtype that numpy does not have holds no token ids
+        return ()
+    starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
+    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
+    prompt_ends = np.minimum(trained[np.searchsorted(trained, starts)], ends)
+    hashes: list[str] = []
+    known: dict[bytes, str] = {}  # the samples of a group share their prompt
+    for first in range(0, len(starts), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        offset = int(starts[first])
+        wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
+        for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
+            prompt = wide[start - offset : end - offset].tobytes()
+            if prompt not in known:
+                known[prompt] = prompt_hash(prompt)
+            hashes.append(known[prompt])
+    return tuple(hashes)
 
 
 # dtypes that numpy does not have: stored as raw integers of the same width, with the name of the real type beside them.

@@ -215,7 +215,7 @@ def test_a_foreign_trajectory_gets_its_ids_and_prompt_hash():
         ("loss", {"step": 0, "_rldbg": {"schema_version": 99}}, "format 99"),
         ("loss", {"step": 0, "_rldbg": {"schema_version": 1, "key": ["other", 0, 0, 0, 0, 0]}}, "another record"),
         ("loss", {"step": 0, "_rldbg": {"key": ["loss", 0, "x", 0, 0, 0]}}, "no proper key"),
-        ("loss", {"step": 0, "_rldbg": {"samples": [[1, 2]]}}, "samples are not"),
+        ("loss", {"step": 0, "_rldbg": {"samples": [[1, 2]]}}, "description of samples is not valid"),
         ("loss", {"step": 0, "_rldbg": {"dtypes": [], "role": "x"}}, "dtypes is not a mapping"),
         ("forward_data", {"step": 0, "log_probs": 1, "_rldbg": {"shapes": {"log_probs": [2]}}}, "has no dtype"),
         (

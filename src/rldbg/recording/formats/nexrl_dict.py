@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import SampleId, prompt_hash
+from rldbg.core import SampleId
+from rldbg.recording.formats.identity import identity_of, read_identity
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.nexrl_rows import form_of
 from rldbg.recording.formats.plain_data import with_lists
 from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_tensor
-from rldbg.recording.formats.tagged_json import from_json, to_json
 from rldbg.recording.formats.typed_values import is_number_array
 from rldbg.recording.kinds import KINDS, Kind, Scope, Shape
-from rldbg.recording.records import SCHEMA_VERSION, Ragged, Record, RecordKey
+from rldbg.recording.records import SCHEMA_VERSION, Ragged, Record, RecordKey, hashes_of_prompts
 
 OWN_KEY = "_rldbg"
 # Keys the document derives from a tensor, and the field each is the shape of.
@@ -30,7 +30,7 @@ _TENSOR_SHAPES = frozenset({Shape.RESPONSE, Shape.TENSOR, Shape.SAMPLES, Shape.T
 
 def to_dict(record: Record) -> dict[str, Any]:
     """The documented dictionary of this record."""
-    own = _identity(record)
+    own = identity_of(record)
     form = form_of(record.key.kind)
     if form is not None:
         rows = form.to_dict(record.fields, record.samples, own)
@@ -60,31 +60,12 @@ def from_dict(kind: str, data: Any, *, key: RecordKey | None = None, source: str
             raise Malformed(f"written in format {own['schema_version']!r:.20} of rldbg", "upgrade rldbg to read it")
         form = form_of(kind)
         fields, beyond = form.from_dict(data, own) if form is not None else _plain_fields(kind, data, own)
-        samples = _samples(own, fields)
-        return Record(
-            key=_key(kind, data, own, key),
-            fields=fields,
-            samples=samples,
-            prompt_hashes=_hashes(own, fields, len(samples)),
-            role=_text(own, "role"),
-            coordinates=_coordinates(own),
-            policy_version=_version(own),
-            extra=from_json(with_lists(own.get("extra", {}))) | beyond,
-            source=source,
-        )
-
-
-def _identity(record: Record) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "key": list(record.key),
-        "samples": [list(sample) for sample in record.samples],
-        "prompt_hashes": list(record.prompt_hashes),
-        "role": record.role,
-        "coordinates": dict(record.coordinates),
-        "policy_version": record.policy_version,
-        "extra": to_json(dict(record.extra)),
-    }
+        about = read_identity(own | {"extra": with_lists(own.get("extra", {}))})
+        about["extra"] |= beyond
+        if not own:
+            about["samples"] = _named_samples(fields)
+            about["prompt_hashes"] = _hashes(fields) if about["samples"] else ()
+        return Record(key=_key(kind, data, own, key), fields=fields, source=source, **about)
 
 
 def _place(key: RecordKey, schema: Kind | None) -> dict[str, Any]:
@@ -151,12 +132,8 @@ def _key(kind: str, data: dict[str, Any], own: dict[str, Any], key: RecordKey | 
     return RecordKey(kind, *places)
 
 
-def _samples(own: dict[str, Any], fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
-    if own:
-        stored = own.get("samples", [])
-        if not all(isinstance(item, list) and list(map(type, item)) == [str, int] for item in stored):
-            raise Malformed(f"{OWN_KEY}.samples are not pairs of group and run")
-        return tuple(SampleId(*item) for item in stored)
+def _named_samples(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
+    """Those that the samples' extra fields name, where all of them do."""
     ids = [_sample_id(row) for row in fields.get("extra_fields", ())]
     return tuple(found for found in ids if found is not None) if None not in ids else ()
 
@@ -174,40 +151,7 @@ def _sample_id(row: Any) -> SampleId | None:
     return SampleId(str(group), int(run))
 
 
-def _hashes(own: dict[str, Any], fields: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Stored ones; for files of NexRL itself, hashes of the tokens before the first that is trained on."""
-    if own:
-        stored = own.get("prompt_hashes", [])
-        if not isinstance(stored, list) or not all(isinstance(item, str) for item in stored):
-            raise Malformed(f"{OWN_KEY}.prompt_hashes are not texts")
-        return tuple(stored)
+def _hashes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     tokens, mask = fields.get("tokens"), fields.get("loss_mask")
-    if not isinstance(tokens, Ragged) or not isinstance(mask, Ragged) or len(tokens) != len(mask) or not count:
-        return ()
-    hashes = []
-    for row, trained in zip(tokens, mask, strict=True):
-        places = np.flatnonzero(trained)
-        prompt = row[: places[0]] if len(places) else row
-        hashes.append(prompt_hash(np.ascontiguousarray(prompt, "<i8").tobytes()))
-    return tuple(hashes)
-
-
-def _text(own: dict[str, Any], name: str) -> str:
-    value = own.get(name, "")
-    if not isinstance(value, str):
-        raise Malformed(f"{OWN_KEY}.{name} is not text")
-    return value
-
-
-def _coordinates(own: dict[str, Any]) -> dict[str, int]:
-    value = own.get("coordinates", {})
-    if not isinstance(value, dict) or not all(type(item) is int for item in value.values()):
-        raise Malformed(f"{OWN_KEY}.coordinates are not integers")
-    return value
-
-
-def _version(own: dict[str, Any]) -> int | None:
-    value = own.get("policy_version")
-    if value is not None and type(value) is not int:
-        raise Malformed(f"{OWN_KEY}.policy_version is not an integer")
-    return value
+    is_whole = isinstance(tokens, Ragged) and isinstance(mask, Ragged) and np.array_equal(tokens.offsets, mask.offsets)
+    return hashes_of_prompts(tokens, mask) if is_whole else ()  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import SampleId, prompt_hash
+from rldbg.core import SampleId
 from rldbg.recording.formats.malformed import Malformed
-from rldbg.recording.records import EncodedArray, Ragged
+from rldbg.recording.records import EncodedArray, Ragged, hashes_of_prompts
 
 _REWARD_KEYS = ("score", "reward", "total_reward", "acc")
 _NUMBER_TEXT = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+|nan|inf)")
@@ -111,12 +111,7 @@ def prompt_hashes(tokens: Ragged, loss_mask: Ragged) -> tuple[str, ...]:
     """A hash of each row's tokens before the first that is trained on (the whole row when none is)."""
     if not np.array_equal(tokens.offsets, loss_mask.offsets):
         raise Malformed("tokens and loss mask differ in length")
-    hashes = []
-    for row, mask in zip(tokens, loss_mask, strict=True):
-        trained = np.flatnonzero(np.asarray(mask))
-        prompt = row[: trained[0]] if len(trained) else row
-        hashes.append(prompt_hash(np.ascontiguousarray(prompt, dtype="<i8").tobytes()))
-    return tuple(hashes)
+    return hashes_of_prompts(tokens, loss_mask)
 
 
 def ids_in_order(groups: Iterable[Any]) -> tuple[SampleId, ...]:

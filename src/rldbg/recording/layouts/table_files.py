@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import SampleId
 from rldbg.recording.formats.bounded_json import parse_json
+from rldbg.recording.formats.identity import identity_of, read_identity
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.numpy_rebuild import checked_shape
 from rldbg.recording.formats.parquet import pyarrow, read_table
@@ -44,13 +44,8 @@ class TableFile:
             return Record(
                 key=RecordKey(*about["key"]),
                 fields={name: fields[name] for name in about["order"]},
-                samples=tuple(SampleId(group, run) for group, run in about["samples"]),
-                prompt_hashes=tuple(about["prompt_hashes"]),
-                role=about["role"],
-                coordinates=about["coordinates"],
-                policy_version=about["policy_version"],
-                extra=from_json(about["extra"]),
                 source=str(self.path),
+                **read_identity(about),
             )
 
 
@@ -80,19 +75,7 @@ def write_table_file(record: Record, path: Path) -> None:
     if record.samples:
         columns.setdefault("sample_group", arrow.array([sample.group_id for sample in record.samples]))
         columns.setdefault("sample_run", arrow.array([sample.run_id for sample in record.samples]))
-    about = {
-        "schema_version": SCHEMA_VERSION,
-        "key": list(record.key),
-        "samples": [list(sample) for sample in record.samples],
-        "prompt_hashes": list(record.prompt_hashes),
-        "role": record.role,
-        "coordinates": dict(record.coordinates),
-        "policy_version": record.policy_version,
-        "extra": to_json(dict(record.extra)),
-        "order": list(record.fields),
-        "fields": described,
-        "data": data,
-    }
+    about = identity_of(record) | {"order": list(record.fields), "fields": described, "data": data}
     table = arrow.table(columns or {"empty": arrow.nulls(count)})
     text = json.dumps(about, separators=(",", ":"))
     arrow.parquet.write_table(table.replace_schema_metadata({_KEY: text.encode()}), path, compression="zstd")

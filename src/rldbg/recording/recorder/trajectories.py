@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import prompt_hash
 from rldbg.recording.kinds import KINDS, Shape
-from rldbg.recording.records import Ragged
+from rldbg.recording.records import Ragged, hashes_of_prompts
 
 TRAJECTORY_KINDS = frozenset({"trajectory", "prepared_trajectories"})
 _PER_TOKEN = tuple(field.name for field in KINDS["prepared_trajectories"].fields if field.shape is Shape.TOKENS)
 _ABSENT = object()
-_ROWS_AT_ONCE = 64
 
 
 def columns(trajectories: Sequence[Any]) -> dict[str, Any]:
@@ -41,24 +39,7 @@ def prompt_hashes(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     if not np.array_equal(tokens.offsets, loss_mask.offsets):
         return ()
-    ids: Any = tokens.values
-    if not isinstance(ids, np.ndarray):  # a dtype that numpy does not have holds no token ids
-        return ()
-    starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
-    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
-    prompt_ends = np.minimum(trained[np.searchsorted(trained, starts)], ends)
-    hashes: list[str] = []
-    known: dict[bytes, str] = {}  # the samples of a group share their prompt
-    for first in range(0, len(starts), _ROWS_AT_ONCE):
-        part = slice(first, first + _ROWS_AT_ONCE)
-        offset = int(starts[first])
-        wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
-        for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
-            prompt = wide[start - offset : end - offset].tobytes()
-            if prompt not in known:
-                known[prompt] = prompt_hash(prompt)
-            hashes.append(known[prompt])
-    return tuple(hashes)
+    return hashes_of_prompts(tokens, loss_mask)
 
 
 def _member(item: Any, name: str, default: Any) -> Any:
