@@ -245,8 +245,7 @@ def test_a_served_model_feeds_check_and_replay(project):
     """The loop of the guide: a server that stays, a workflow, a saved batch, a trainer that takes it."""
     from rldbg.replay import ReplayRollout
     from rldbg.trainer import read_recipe
-    from rldbg.trainer.replayed import ReplayedRollouts
-    from rldbg.trainer.rollout import Task
+    from rldbg.trainer.rollout import ReplayedRollouts, Task
     from rldbg.trainer.tasks import groups_of_step, load_problems
     from rldbg.trainer.tokenizer import load_tokenizer
 

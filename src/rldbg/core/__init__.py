@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.core.debugger import call_under_pdb
     from rldbg.core.environment import VARIABLES, Environment, Variable
     from rldbg.core.errors import (
         ExitCode,
@@ -30,6 +29,6 @@ if TYPE_CHECKING:
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
     from rldbg.core.settings import check_values, described, setting, unknown_key, validated
-    from rldbg.core.user_object import load_user_object, user_code, user_traceback
+    from rldbg.core.user_object import call_under_pdb, load_user_object, user_code, user_traceback
 
 __getattr__, __dir__ = lazy_names(__name__)

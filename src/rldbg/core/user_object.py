@@ -1,10 +1,14 @@
-"""A user's own object by name: `module:name`, or `file.py:name`. The working directory is importable."""
+"""A user's own object by name: `module:name`, or `file.py:name`. The working directory is importable.
+
+Also how such code is called: with its traceback shown, or under pdb.
+"""
 
 import importlib
 import importlib.util
+import pdb
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -98,3 +102,22 @@ def _module_of_file(file: Path, what: str) -> ModuleType:
     sys.modules[file.stem] = module
     specification.loader.exec_module(module)
     return module
+
+
+class _Pdb(pdb.Pdb):
+    """pdb that knows whether its user left before the call came to its end."""
+
+    has_quit = False
+
+    def set_quit(self) -> None:
+        self.has_quit = True
+        super().set_quit()
+
+
+def call_under_pdb(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """Stops at the function's first line; leaving the debugger ends the verb as Ctrl-C does."""
+    debugger = _Pdb()
+    result = debugger.runcall(function, *arguments, **named)
+    if debugger.has_quit:
+        raise KeyboardInterrupt
+    return result

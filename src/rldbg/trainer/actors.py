@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rldbg.inference import Generation, GenerationRequest
+from rldbg.inference import Generation, GenerationRequest, HttpSampling
 from rldbg.replay import Trajectory
 from rldbg.trainer.cluster import Cluster, WorkerLostError, explain
 from rldbg.trainer.distributed import Rendezvous
@@ -20,6 +20,7 @@ from rldbg.trainer.policy import PolicyWorker, RankUpdate
 from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
+from rldbg.trainer.tokenizer import load_tokenizer
 
 _log = logging.getLogger(__name__)
 _CHUNKS_PER_WORKER = 4
@@ -250,6 +251,29 @@ class RayRollouts(RolloutPool):
         return self._cluster.spawn(
             f"inference/{number}", InferenceServer, gpus=share, recipe=self._recipe, number=number
         )
+
+
+class ServedRolloutPool(RolloutPool):
+    """Rollout workers that ask the user's inference servers (`inference.addresses`); they are sent new weights."""
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        import ray
+
+        servers = samplers(self._recipe)
+        held = ray.get(weights)
+        for server in servers:
+            server.load_weights(held, policy_version)
+        self._samplers = list(servers)
+
+
+def samplers(recipe: Recipe) -> list[HttpSampling]:
+    """The user's inference servers."""
+    settings = recipe.inference
+    eos_id = load_tokenizer(recipe.model.path).eos_id
+    return [
+        HttpSampling(address.removeprefix("http://").rstrip("/"), settings.max_new_tokens, settings.temperature, eos_id)
+        for address in settings.addresses
+    ]
 
 
 def gpu_share(cluster: Cluster, recipe: Recipe, device: str) -> float:

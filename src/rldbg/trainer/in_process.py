@@ -4,7 +4,9 @@ For debuggers, tests and the bug zoo."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rldbg.replay import Trajectory
-from rldbg.trainer.inference_server import InferenceServer
 from rldbg.trainer.observer import RecordingPlan
 from rldbg.trainer.policy import PolicyWorker, RankUpdate
 from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
-from rldbg.trainer.thread_ranks import ThreadMeeting
 
 Result = TypeVar("Result")
 
@@ -57,34 +57,83 @@ class InProcessPolicy:
 
 
 class InProcessRollouts:
-    """A rollout worker with a sampler in the same process."""
+    """A rollout worker of this process, with a sampler: one of its own, a server, or what a service publishes."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._server = InferenceServer(recipe=recipe)
-        self._worker = make_rollout_worker(recipe, self._server.generate)
+    def __init__(self, recipe: Recipe, sampler: Any = None) -> None:
+        self._sampler = sampler
+        self._worker = make_rollout_worker(recipe, lambda requests: self._sampler.generate(requests))
 
     def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
         return self._worker.run(step, tasks)
 
     def publish(self, weights: Any, policy_version: int) -> None:
-        self._server.load_weights(weights, policy_version)
+        if hasattr(weights, "generate"):  # weights of a service are frozen there and sampled by themselves
+            self._sampler = weights
+        else:
+            self._sampler.load_weights(weights, policy_version)
 
     def close(self) -> None:
-        """Nothing outlives the process."""
+        """Nothing outlives the process, and servers are not ours."""
 
 
-class InProcessRemoteRollouts:
-    """A rollout worker in this process that asks a training service."""
+# Every exchange of tensors is a barrier of all ranks: each stores its tensor, all wait, each reads what it needs, and
+# all wait again before the shared list is reused.
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._sampler: Any = None
 
-    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
-        return make_rollout_worker(self._recipe, self._sampler.generate).run(step, tasks)
+class ThreadMeeting:
+    """The shared state of the ranks of one process."""
 
-    def publish(self, weights: Any, policy_version: int) -> None:
-        self._sampler = weights
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.table: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
 
-    def close(self) -> None:
-        """Nothing outlives the process."""
+    def join(self, rank: int, _device: Any) -> ThreadRanks:
+        return ThreadRanks(self, rank)
+
+    def each(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Runs one call per rank at the same time; when one fails, the others stop waiting and its error is raised."""
+        with ThreadPoolExecutor(self.size) as threads:
+            waiting = [threads.submit(self._guarded, call) for call in calls]
+            errors = [error for item in waiting if (error := item.exception()) is not None]
+        if errors:
+            self.barrier.reset()
+            raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+        return [item.result() for item in waiting]
+
+    def _guarded(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except BaseException:
+            self.barrier.abort()
+            raise
+
+
+class ThreadRanks:
+    """One rank's access to the exchange."""
+
+    def __init__(self, meeting: ThreadMeeting, rank: int) -> None:
+        self._meeting = meeting
+        self._rank = rank
+
+    @property
+    def size(self) -> int:
+        return self._meeting.size
+
+    def gather(self, tensor: Any) -> list[Any]:
+        """Every rank's tensor, in rank order."""
+        self._meeting.table[self._rank] = tensor
+        self._meeting.barrier.wait()
+        taken = [item.clone() for item in self._meeting.table]
+        self._meeting.barrier.wait()
+        return taken
+
+    def add_up(self, tensor: Any) -> None:
+        parts = self.gather(tensor)
+        tensor.copy_(sum(parts[1:], start=parts[0]))
+
+    def take_from_first(self, tensor: Any) -> None:
+        tensor.copy_(self.gather(tensor)[0])
+
+    def leave(self) -> None:
+        """Threads hold nothing for each other."""

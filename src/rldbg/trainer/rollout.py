@@ -1,4 +1,4 @@
-"""A rollout worker: takes tasks, generates and scores answers, returns trajectories.
+"""A rollout worker: takes tasks, generates and scores answers, returns trajectories; or takes them from a recording.
 
 All samples of a call take their turns together, in the order they were given: the batches that reach the inference
 server depend on the tasks, never on timing.
@@ -6,13 +6,14 @@ server depend on the tasks, never on timing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from rldbg.core import SampleId
+from rldbg.core import IncompleteDataError, SampleId
 from rldbg.inference import Generation, GenerationRequest, sample_key
-from rldbg.replay import Trajectory
-from rldbg.trainer.settings import Recipe
+from rldbg.replay import ReplayRollout, Trajectory
+from rldbg.trainer.settings import Recipe, RolloutSettings
 from rldbg.trainer.tasks import FEEDBACK, Problem, is_right, score
 from rldbg.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -128,3 +129,39 @@ def make_rollout_worker(recipe: Recipe, generate: Generate) -> RolloutWorker:
         max_turns=recipe.data.max_turns,
         temperature=recipe.inference.temperature,
     )
+
+
+class ReplayedRollouts:
+    """Answers every task from a recording, by (group_id, run_id) and with its prompt unchanged."""
+
+    def __init__(self, settings: RolloutSettings, tokenizer: Tokenizer, *, steps: range) -> None:
+        assert settings.replay_from is not None
+        self._replay = ReplayRollout(settings.replay_from, format=settings.replay_format)
+        self._tokenizer = tokenizer
+        self._partial = settings.allow_partial
+        missing = [step for step in steps if step not in self._replay.steps]
+        if missing and not self._partial:
+            raise IncompleteDataError(
+                f"{self._replay.path} has no trajectories of step {missing[0]}; {len(steps)} steps are requested",
+                f"train with --steps {missing[0] or 1}, or replay a recording that has them all",
+            )
+
+    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+        """In the order of the tasks; with `--allow-partial`, without those that were not recorded."""
+        if self._partial:
+            tasks = [task for task in tasks if self._replay.has(task.sample, step=step)]
+            if not tasks:
+                raise IncompleteDataError(
+                    f"{self._replay.path} has none of the samples of step {step}",
+                    "replay with the data and seed of the recorded run",
+                )
+        return [
+            self._replay.get(task.sample, step=step, prompt=self._tokenizer.encode(task.problem.prompt))
+            for task in tasks
+        ]
+
+    def publish(self, weights: Any, policy_version: int) -> None:
+        """Nothing generates, so nothing needs weights."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rldbg.core import ExitCode, Identity, RldbgError, Run
 from rldbg.trainer.checkpoint import FoundCheckpoint, find_checkpoint
 from rldbg.trainer.controller import Controller, Learner, OnStep, Rollouts
-from rldbg.trainer.in_process import InProcessPolicy, InProcessRemoteRollouts, InProcessRollouts
+from rldbg.trainer.in_process import InProcessPolicy, InProcessRollouts
+from rldbg.trainer.inference_server import InferenceServer
 from rldbg.trainer.learner import SelfHostedLearner
 from rldbg.trainer.metrics import open_trackers
 from rldbg.trainer.model import check_model
 from rldbg.trainer.observer import Observer, RecordingPlan
 from rldbg.trainer.recipe import LoadedRecipe
 from rldbg.trainer.remote_api import RemoteLearner, check_remote
-from rldbg.trainer.replayed import ReplayedRollouts
-from rldbg.trainer.served_rollouts import served_rollouts
+from rldbg.trainer.rollout import ReplayedRollouts
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import check_divisible
 from rldbg.trainer.tasks import load_problems
@@ -149,7 +149,7 @@ def _parts(
     if recipe.mode == "remote_api":
         learner = RemoteLearner(recipe=recipe, observer=observer)
         stack.enter_context(_closing(learner))
-        rollouts = beginning.replay or _remote_rollouts(recipe, cluster, reporting)
+        rollouts = beginning.replay or _rollouts(recipe, cluster, reporting)
         stack.enter_context(_closing(rollouts))
         run.update(**learner.start(beginning.checkpoint))
         return learner, rollouts
@@ -170,21 +170,19 @@ def _policy(recipe: Recipe, plan: RecordingPlan, cluster: Cluster | None) -> Ray
 
 
 def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
-    if recipe.inference.addresses:
-        return served_rollouts(recipe, cluster, reporting.on_note)
-    if cluster is None:
+    """Rollout workers of the cluster, or one of this process, and what they ask for generations."""
+    from rldbg.trainer.actors import RayRollouts, RolloutPool, ServedRolloutPool, samplers
+
+    is_remote = recipe.mode == "remote_api"
+    servers = [] if is_remote else samplers(recipe)
+    for server in servers:
+        server.check()
+    if cluster is not None:
+        pool = RolloutPool if is_remote else ServedRolloutPool if servers else RayRollouts
+        return pool(cluster, recipe, on_loss=reporting.on_note)
+    if is_remote:
         return InProcessRollouts(recipe)
-    from rldbg.trainer.actors import RayRollouts
-
-    return RayRollouts(cluster, recipe, on_loss=reporting.on_note)
-
-
-def _remote_rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> Rollouts:
-    if cluster is None:
-        return InProcessRemoteRollouts(recipe)
-    from rldbg.trainer.actors import RolloutPool
-
-    return RolloutPool(cluster, recipe, on_loss=reporting.on_note)
+    return InProcessRollouts(recipe, servers[0] if servers else InferenceServer(recipe=recipe))
 
 
 class _Closable(Protocol):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.trainer.thread_ranks import ThreadMeeting
+from rldbg.trainer.in_process import ThreadMeeting
 from rldbg.trainer.zoo import BUGS, find_bug, injected
 from rldbg.trainer.zoo.bug import _owner
 
