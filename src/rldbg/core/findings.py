@@ -1,7 +1,7 @@
 """The one type in which every verb reports what it found."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -28,25 +28,13 @@ class Finding:
     fix: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "severity": self.severity.value,
-            "where": self.where,
-            "evidence": list(self.evidence),
-            "cause": self.cause,
-            "fix": list(self.fix),
-        }
+        lists = {"evidence": list(self.evidence), "fix": list(self.fix)}
+        return asdict(self) | {"severity": self.severity.value} | lists
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Finding":
-        return cls(
-            id=data["id"],
-            severity=Severity(data["severity"]),
-            where=data["where"],
-            evidence=tuple(data["evidence"]),
-            cause=data["cause"],
-            fix=tuple(data["fix"]),
-        )
+        lists = {"evidence": tuple(data["evidence"]), "fix": tuple(data["fix"])}
+        return cls(**{**data, "severity": Severity(data["severity"]), **lists})
 
     def _repr_html_(self) -> str:
         return to_html([self])

@@ -1,7 +1,7 @@
 """Who made a record and which samples its rows are: the keys by which data is aligned, never file order."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -44,14 +44,7 @@ class Identity:
     pid: int = field(default_factory=os.getpid)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "role": self.role,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "coordinates": dict(self.coordinates),
-            "host": self.host,
-            "pid": self.pid,
-        }
+        return asdict(self)
 
     @classmethod
     def from_environment(cls, environment: Environment, role: str = "trainer") -> "Identity":

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,14 @@ _NO_LIMIT = 1 << 30
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    return run_server(lambda: _application(options), options.announce, port=options.port, host=options.host)
+
+
+def run_server(build: "Callable[[], Starlette]", announcement: Path, *, port: int, host: str = "127.0.0.1") -> int:
+    """Serve an application until SIGTERM, and say where in the announcement file; return the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_serve(options))
+        asyncio.run(_serve(build, announcement, host, port))
     except RldbgError as error:
         logging.getLogger(__name__).critical("%s (try: %s)", error.message, error.hint)
         return int(error.exit_code)
@@ -60,19 +65,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    listener = listen(options.host, options.port)
+async def _serve(build: "Callable[[], Starlette]", announcement: Path, host: str, port: int) -> None:
+    listener = listen(host, port)
     import uvicorn
 
     configuration = uvicorn.Config(
-        _application(options),
+        build(),
         log_level="warning",
         lifespan="on",
         timeout_graceful_shutdown=_SHUTDOWN_S,
         timeout_keep_alive=_IDLE_S,
         backlog=_BACKLOG,
     )
-    announce(options.announce, listener)
+    announce(announcement, listener)
     await uvicorn.Server(configuration).serve(sockets=[listener])
 
 

@@ -1,7 +1,7 @@
 """The few numbers that describe a field at a glance: how much, of what type, how large, and what is not a number."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,6 @@ class FieldStatistics:
     nan: int = 0
     inf: int = 0
     preview: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def statistics_of(record: Record) -> list[FieldStatistics]:

@@ -3,12 +3,13 @@ except to count samples, and that within a limit that is stated when it is reach
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rldbg.core import Finding, IncompleteDataError, Severity, worst
 from rldbg.lazy import shown_by
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
+from rldbg.recording.problems import problem
 from rldbg.recording.samples import causal_order
 from rldbg.recording.source import RecordSource
 from rldbg.recording.verification import damage, duplicates, empty_recording, holes, unread_files
@@ -39,15 +40,6 @@ class KindSummary:
     records: int = 0
     bytes: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "ranks": self.ranks,
-            "micros": self.micros,
-            "records": self.records,
-            "bytes": self.bytes,
-        }
-
 
 @shown_by("recording")
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         return {
             "layout": self.layout,
-            "kinds": {name: kind.to_dict() for name, kind in self.kinds.items()},
+            "kinds": {name: asdict(kind) for name, kind in self.kinds.items()},
             "samples": self.samples,
             "health": [finding.to_dict() for finding in self.health],
         }
@@ -95,7 +87,9 @@ def summarise(recording: RecordSource) -> tuple[Summary, Listing]:
     if not entries:
         health.append(empty_recording(recording))
     if uncounted:
-        health.append(_uncounted(recording.title, uncounted))
+        said = f"{uncounted} records were not opened to count their samples"
+        fix = f"rldbg show {recording.title} --step N counts one step"
+        health.append(problem("samples-uncounted", recording.title, said, fix=fix))
     samples = sum(max(entry.rows, 0) for entry in _sample_entries(entries))
     return Summary(recording.title, recording.layout.name, _by_kind(entries), samples, tuple(health)), listing
 
@@ -150,14 +144,3 @@ def _count_samples(recording: RecordSource) -> tuple[Listing, int, list[Finding]
         return recording.listing, len(uncounted), []
     entries = tuple(counted.get(entry, entry) for entry in recording.listing.entries)
     return replace(recording.listing, entries=entries), len(uncounted) - len(counted), list(damaged.values())
-
-
-def _uncounted(title: str, records: int) -> Finding:
-    return Finding(
-        "samples-uncounted",
-        Severity.INFO,
-        title,
-        (f"{records} records were not opened to count their samples",),
-        "counting all of them would take too long here; the number of samples is a lower bound",
-        (f"rldbg show {title} --step N counts one step",),
-    )

@@ -12,6 +12,7 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.pt_reader import verify_pt
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.layouts import Entry, Listing, recognised
+from rldbg.recording.problems import problem
 from rldbg.recording.records import Record, RecordKey
 from rldbg.recording.samples import causal_order
 from rldbg.recording.source import RecordSource
@@ -64,10 +65,14 @@ def _read_all(recording: RecordSource) -> tuple[list[Finding], list[Finding]]:
                 foreign.add(entry.kind)
         elif entry.kind in KINDS and KINDS[entry.kind].has_samples and not record.samples:
             empty[entry.kind].append(entry.key)
-    findings = [_empty_ids(recording.title, kind, keys) for kind, keys in unnamed.items()]
+    findings = [
+        problem(name, f"{recording.title}: {kind}", f"{_counted(keys, 'record')}: {_some(keys)}")
+        for name, found in (("empty-sample-ids", unnamed), ("empty-record", empty))
+        for kind, keys in found.items()
+    ]
     if foreign:
-        findings.append(_no_ids(recording.title, sorted(foreign, key=causal_order)))
-    findings += [_empty_records(recording.title, kind, keys) for kind, keys in empty.items()]
+        kinds = ", ".join(sorted(foreign, key=causal_order))
+        findings.append(problem("empty-sample-ids:framework", recording.title, f"kinds: {kinds}"))
     return list(damaged.values()), findings
 
 
@@ -83,18 +88,7 @@ def _bad_checksums(recording: RecordSource, known: set[str]) -> Iterator[Finding
             yield damage(where, error)
             continue
         if members:
-            yield corrupt(where, f"the checksum of {_some(members)} does not match its bytes")
-
-
-def corrupt(where: str, evidence: str) -> Finding:
-    return Finding(
-        "corrupt-file",
-        Severity.ERROR,
-        where,
-        (evidence,),
-        "the bytes changed after they were written: a bad disk, a bad copy, or an edit",
-        ("copy the file again from where it was written, or record the step again",),
-    )
+            yield problem("corrupt-file", where, f"the checksum of {_some(members)} does not match its bytes")
 
 
 def damage(where: str, error: IncompleteDataError) -> Finding:
@@ -128,39 +122,6 @@ def _rows(value: object) -> int:
     return len(value) if isinstance(value, list) or hasattr(value, "offsets") else int(value is not None)  # type: ignore[arg-type]
 
 
-def _empty_ids(title: str, kind: str, keys: list[RecordKey]) -> Finding:
-    return Finding(
-        "empty-sample-ids",
-        Severity.WARNING,
-        f"{title}: {kind}",
-        (f"{_counted(keys, 'record')}: {_some(keys)}",),
-        "these records have no sample ids, so their rows can be aligned by content only",
-        ("pass samples= to Recorder.record()",),
-    )
-
-
-def _no_ids(title: str, kinds: list[str]) -> Finding:
-    return Finding(
-        "empty-sample-ids",
-        Severity.INFO,
-        title,
-        (f"kinds: {', '.join(kinds)}",),
-        "the framework does not record sample ids for these kinds, so rows can be aligned by content only",
-        ("record with rldbg.Recorder to have ids in every record",),
-    )
-
-
-def _empty_records(title: str, kind: str, keys: list[RecordKey]) -> Finding:
-    return Finding(
-        "empty-record",
-        Severity.INFO,
-        f"{title}: {kind}",
-        (f"{_counted(keys, 'record')}: {_some(keys)}",),
-        "these records have no samples",
-        ("if samples were expected, look at the rollout or the filter before it",),
-    )
-
-
 def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
     """Ranks that other steps of a kind have, and micro-batches between others, that are not there."""
     grid: dict[tuple[str, int, int], set[int]] = defaultdict(set)
@@ -175,13 +136,14 @@ def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
         for step, present in steps.items():
             missing = sorted(usual - present)
             if missing:
-                yield _missing("rank", f"{kind} step {step}", missing, f"other steps have {len(usual)} ranks")
+                said = f"rank {_some(missing)} missing; other steps have {len(usual)} ranks"
+                yield problem("missing-rank", f"{kind} step {step}", said)
     for (kind, step, rank), micros in grid.items():
         highest = max(micros)
         if len(micros) <= highest:
             gaps = sorted(set(range(highest)) - micros)
-            where = f"{kind} step {step} rank {rank}"
-            yield _missing("micro", where, gaps, f"there is a micro-batch {highest}")
+            said = f"micro {_some(gaps)} missing; there is a micro-batch {highest}"
+            yield problem("missing-micro", f"{kind} step {step} rank {rank}", said)
 
 
 def _usual_ranks(steps: dict[int, set[int]]) -> set[int]:
@@ -191,42 +153,18 @@ def _usual_ranks(steps: dict[int, set[int]]) -> set[int]:
     return set(range(max(usual) + 1)) if len(usual) > 1 else usual
 
 
-def _missing(what: str, where: str, numbers: list[int], because: str) -> Finding:
-    return Finding(
-        f"missing-{what}",
-        Severity.WARNING,
-        where,
-        (f"{what} {_some(numbers)} missing; {because}",),
-        "the process died, was filtered out, or its files were lost",
-        ("look at that rank's log and journal, or copy its files again",),
-    )
-
-
 def duplicates(entries: Iterable[Entry]) -> Iterator[Finding]:
     files: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for entry in entries:
         files[entry[:6]].append(entry.file)
     for key, names in files.items():
         if len(names) > 1:
-            yield Finding(
-                "duplicate-record",
-                Severity.WARNING,
-                str(RecordKey._make(key)),
-                tuple(names[:_SHOWN]),
-                "several files hold this record; reading by key gives the first",
-                ("remove all but the right one",),
-            )
+            yield problem("duplicate-record", str(RecordKey._make(key)), *names[:_SHOWN])
 
 
 def unread_files(title: str, listing: Listing) -> Iterator[Finding]:
     if listing.unread:
-        yield Finding(
-            "unread-files",
-            Severity.INFO,
-            title,
-            (f"{_counted(listing.unread, 'file')}: {_some(listing.unread)}",),
-            "these files are not part of the layout and were not read",
-        )
+        yield problem("unread-files", title, f"{_counted(listing.unread, 'file')}: {_some(listing.unread)}")
 
 
 def empty_recording(recording: RecordSource) -> Finding:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -98,7 +99,7 @@ def records_to_json(layout: str, records: Sequence[Record]) -> dict[str, Any]:
                 "key": record.key._asdict(),
                 "source": record.source,
                 "samples": [str(sample) for sample in record.samples],
-                "fields": [field.to_dict() for field in statistics_of(record)],
+                "fields": [asdict(field) for field in statistics_of(record)],
             }
             for record in records
         ],

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,12 +44,7 @@ class TrainResult:
     recording: Path | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run),
-            "steps": self.steps,
-            "metrics": dict(self.metrics),
-            "recording": str(self.recording) if self.recording else None,
-        }
+        return asdict(self) | {"run": str(self.run), "recording": str(self.recording) if self.recording else None}
 
 
 @dataclass(frozen=True, slots=True)

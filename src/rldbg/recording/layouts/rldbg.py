@@ -12,9 +12,10 @@ from rldbg.recording.formats import native
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.journal import FOLDER as JOURNAL
 from rldbg.recording.journal import Done, read_journals
-from rldbg.recording.journal_findings import cheap_findings, checksum_findings, unjournaled
+from rldbg.recording.journal_findings import cheap_findings, checksum_findings
 from rldbg.recording.layouts import step_files
 from rldbg.recording.layouts.base import Entry, Layout, Listing, listing_of
+from rldbg.recording.problems import problem
 from rldbg.recording.records import Record
 from rldbg.recording.tree import FileFact, Tree, head
 
@@ -44,7 +45,9 @@ class RldbgLayout(Layout):
                 entries += _journaled(fact, done)
                 continue
             if journals.writers:
-                findings.append(unjournaled(tree, fact.name))
+                findings.append(
+                    problem("unjournaled-file", tree.place(fact.name), "no journal says that it was completed")
+                )
             try:
                 unknown = _asked(tree, fact, parsed)
             except IncompleteDataError as error:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from rldbg.core import NoAnswerError, RldbgError, UnreachableError, UsageError, http_request
 from rldbg.inference import Generation, GenerationRequest
+from rldbg.trainer.settings import InferenceSettings, RemoteSettings
 
 _POLL_S = 20
 
@@ -27,13 +28,12 @@ class ServiceError(RldbgError):
 class ServiceConnection:
     """The connection to the service; every error names the service. Nothing is held open between requests."""
 
-    def __init__(self, url: str, *, api_key: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
+    def __init__(self, settings: RemoteSettings) -> None:
+        parts = urlsplit(settings.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"remote.url is {url!r}", "write it as http://HOST:PORT")
-        self.url = url
-        self._api_key = api_key
-        self._timeout_s = timeout_s
+            raise UsageError(f"remote.url is {settings.url!r}", "write it as http://HOST:PORT")
+        self.url = settings.url
+        self._settings = settings
 
     def call(self, method: str, path: str, body: Any = None, *, content: bytes | None = None) -> Any:
         """Sends one request; returns the JSON of its response."""
@@ -43,10 +43,10 @@ class ServiceConnection:
             answer = http_request(
                 method,
                 f"{self.url.rstrip('/')}/api/v1{path}",
-                timeout_s=self._timeout_s,
+                timeout_s=self._settings.timeout_s,
                 content=data,
                 headers={"Content-Type": kind},
-                token=self._api_key,
+                token=self._settings.api_key,
             )
         except NoAnswerError as error:
             raise UnreachableError(
@@ -58,11 +58,11 @@ class ServiceConnection:
     def operation(self, method: str, path: str, body: Any) -> Any:
         """Sends a long-running request, waits for it, and returns its result."""
         operation = self.call(method, path, body)
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._settings.timeout_s
         while operation["status"] == "pending":
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    f"the training service at {self.url} has not finished {path} in {self._timeout_s:g} s",
+                    f"the training service at {self.url} has not finished {path} in {self._settings.timeout_s:g} s",
                     "raise remote.timeout_s",
                 )
             operation = self.call("GET", f"/operations/{operation['id']}?wait={_POLL_S}")
@@ -150,18 +150,15 @@ class TrainingClient:
 class RemoteSampler:
     """Sampling from frozen weights on the service. It pickles, so that rollout workers can carry it."""
 
-    url: str
-    api_key: str
-    timeout_s: float
+    remote: RemoteSettings
+    inference: InferenceSettings
     session: str
     policy_version: int
-    max_new_tokens: int
-    temperature: float
     eos_id: int
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Continues each prompt; neighbours with the same prompt travel as one request."""
-        connection = ServiceConnection(self.url, api_key=self.api_key, timeout_s=self.timeout_s)
+        connection = ServiceConnection(self.remote)
         return [generation for run in _runs(requests) for generation in self._sample(connection, run)]
 
     def _sample(self, connection: ServiceConnection, run: Sequence[GenerationRequest]) -> list[Generation]:
@@ -169,8 +166,8 @@ class RemoteSampler:
             "prompt": {"chunks": [{"type": "encoded_text", "tokens": list(run[0].prompt)}]},
             "num_samples": len(run),
             "sampling_params": {
-                "max_tokens": self.max_new_tokens,
-                "temperature": self.temperature,
+                "max_tokens": self.inference.max_new_tokens,
+                "temperature": self.inference.temperature,
                 "seed": run[0].key,
                 "stop_token_ids": [self.eos_id],
             },

@@ -40,9 +40,7 @@ class RemoteLearner:
         self._recipe = recipe
         self._observer = observer
         self._tokenizer = load_tokenizer(recipe.model.path)
-        remote = recipe.remote
-        connection = ServiceConnection(remote.url, api_key=remote.api_key, timeout_s=remote.timeout_s)
-        self._client = TrainingClient(connection, base_model=recipe.model.path, seed=recipe.seed)
+        self._client = TrainingClient(ServiceConnection(recipe.remote), base_model=recipe.model.path, seed=recipe.seed)
         self._policy_version = 0
 
     def start(self, checkpoint: FoundCheckpoint | None) -> dict[str, Any]:
@@ -88,17 +86,8 @@ class RemoteLearner:
 
     def weights(self) -> RemoteSampler:
         """The newest weights, frozen for sampling."""
-        remote, inference = self._recipe.remote, self._recipe.inference
-        return RemoteSampler(
-            remote.url,
-            remote.api_key,
-            remote.timeout_s,
-            self._client.export_sampler(),
-            self._policy_version,
-            inference.max_new_tokens,
-            inference.temperature,
-            self._tokenizer.eos_id,
-        )
+        session, eos_id = self._client.export_sampler(), self._tokenizer.eos_id
+        return RemoteSampler(self._recipe.remote, self._recipe.inference, session, self._policy_version, eos_id)
 
     def save(self, folder: Path, step: int) -> None:
         save_remote_checkpoint(folder, self._client.save(folder.name), step=step)
