@@ -93,7 +93,8 @@ def hashes_of_prompts(tokens: Ragged, loss_mask: Ragged) -> tuple[str, ...]:
     for first in range(0, len(starts), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         offset = int(starts[first])
-        wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
+        with np.errstate(invalid="ignore"):  # a damaged file may hold what is not a token id
+            wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
         for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
             prompt = wide[start - offset : end - offset].tobytes()
             if prompt not in known:
