@@ -195,6 +195,9 @@ class Agent:
             "threads": thread_stacks(with_locals=bool(body.get("locals")), collective_of=collectives.collective_of),
             "groups": collectives.groups(),
         }
+        if body.get("waits"):
+            # Loaded only when somebody wants to know.
+            stacks = importlib.import_module(".waits", __package__).add_own_waits(stacks)
         if body.get("flight_record"):
             record = collectives.flight_record()
             stacks["flight_record"] = record.hex() if record else ""

@@ -28,6 +28,7 @@ def thread_stacks(
         found.append(
             {
                 "thread": thread.name if thread else f"thread-{ident}",
+                "ident": ident,
                 "main": ident == threading.main_thread().ident,
                 "collective": collective_of(frame) if collective_of is not None else None,
                 "frames": [frame_facts(each, with_locals=with_locals) for each in without_tools(frames)],

@@ -1,0 +1,20 @@
+"""What the threads and asyncio tasks of a process wait for, seen from inside or, through its memory, from outside.
+
+Standard library only and relative imports only: the folder also travels to nodes where rldbg is not installed. Names
+are loaded when first used: a process with an agent needs none of them until somebody asks.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .outside import find_py_spy, look, mark_moved
+    from .own import add_own_waits
+
+__all__ = ["add_own_waits", "find_py_spy", "look", "mark_moved"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{'own' if name == 'add_own_waits' else 'outside'}"), name)

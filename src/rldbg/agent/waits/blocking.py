@@ -1,0 +1,351 @@
+"""What one thread waits for, from its frames, the objects in them, the source line and the kernel's word.
+
+The frames between the user's code and the innermost one name the call that waits; the outermost that is known says
+most (`queue.get`, not the lock inside of it). Where the user's line waits in C, the line and the system call tell.
+"""
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .kernel import Facts
+from .objects import Frame, Object, is_a
+from .places import users_place
+from .source import Call, Sources, resolve
+
+Wait = dict[str, Any]
+Rule = Callable[[Frame, "Looking"], Wait]
+LOCKS = ("lock", "RLock", "_RLock", "Condition", "Semaphore", "BoundedSemaphore", "Lock", "FileLock")
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
+_TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
+
+
+class Looking:
+    """One thread under examination."""
+
+    def __init__(
+        self, frames: Sequence[Frame], kernel: Facts, sources: Sources, ended: Callable[[Object], str]
+    ) -> None:
+        self.frames = frames
+        self.kernel = kernel
+        self.sources = sources
+        self.ended = ended
+        self.user = users_place(frames)
+
+    @property
+    def place(self) -> Frame | None:
+        """The line of the user that waits, else the innermost one."""
+        return self.frames[self.user or 0] if self.frames else None
+
+    def name(self, value: Object | None, *methods: str) -> str:
+        """What the user's line calls an object."""
+        calls = self.sources.calls_at(self.place) if self.place is not None else []
+        for call in calls:
+            found = resolve(call.receiver, self.place) if self.place is not None else None
+            if value is not None and found is not None and found.address == value.address:
+                return call.name
+        return next((call.name for call in calls if call.method in methods and call.receiver is not None), "")
+
+
+def wait_of(looking: Looking) -> Wait:
+    """The wait of a thread; its kind is `unknown` when nothing is recognised."""
+    frames = looking.frames[: looking.user if looking.user is not None else len(looking.frames)]
+    for frame in reversed(frames):
+        if (found := _known(frame, looking)) is not None:
+            return found
+    return _at_line(looking) or _in_kernel(looking) or {"kind": "unknown"}
+
+
+def _known(frame: Frame, looking: Looking) -> Wait | None:
+    function = frame.function.rpartition(".")[2]
+    for suffix, names, rule in _RULES:
+        if frame.file.endswith(suffix) and function in names:
+            return rule(frame, looking)
+    return None
+
+
+def _own(frame: Frame, kind: str, looking: Looking, *methods: str, **facts: Any) -> Wait:
+    """A wait for the object whose method this is."""
+    value = frame.variable("self")
+    return {
+        "kind": kind,
+        "type": value.kind if value is not None else "",
+        "name": looking.name(value, *methods),
+        "key": f"{value.address:#x}" if value is not None else "",
+        "timeout": _timeout(frame),
+    } | facts
+
+
+def _timeout(frame: Frame) -> bool:
+    value = frame.variable("timeout")
+    return value is not None and value.kind != "NoneType"
+
+
+def _queue(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    action = frame.function.rpartition(".")[2]
+    items, size = (
+        (value.get("queue") or value.get("_queue"), value.get("maxsize")) if value is not None else (None, None)
+    )
+    facts = {
+        "size": items.length() if items is not None else None,
+        "limit": size.number() if size is not None else None,
+    }
+    return _own(frame, f"queue_{action}", looking, action, **facts)
+
+
+def _process_queue(frame: Frame, looking: Looking) -> Wait:
+    action = frame.function.rpartition(".")[2]
+    wait = _own(frame, f"queue_{action}", looking, action, between="processes")
+    value = frame.variable("self")
+    pipe = value.get("_reader" if action == "get" else "_writer") if value is not None else None
+    handle = pipe.get("_handle") if pipe is not None else None
+    return wait | {"descriptor": handle.number() if handle is not None else None}
+
+
+def _event(frame: Frame, looking: Looking) -> Wait:
+    return _own(frame, "event", looking, "wait")
+
+
+def _condition(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    lock = value.get("_lock") if value is not None else None
+    return _own(frame, "condition", looking, "wait", "wait_for", lock=f"{lock.address:#x}" if lock is not None else "")
+
+
+def _semaphore(frame: Frame, looking: Looking) -> Wait:
+    return _own(frame, "semaphore", looking, "acquire", "__enter__")
+
+
+def _barrier(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    numbers = {name: value.get(f"_{name}") if value is not None else None for name in ("parties", "count")}
+    counts = {name: each.number() if each is not None else None for name, each in numbers.items()}
+    return _own(frame, "barrier", looking, "wait", **counts)
+
+
+def _thread(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    name, ident = (value.get("_name"), value.get("_ident")) if value is not None else (None, None)
+    return _own(frame, "thread", looking, "join") | {
+        "thread": name.text() if name is not None else "",
+        "ident": ident.number() if ident is not None else None,
+    }
+
+
+def _exit(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "exit"}
+
+
+def _future(frame: Frame, looking: Looking) -> Wait:
+    return _own(frame, "future", looking, "result", "exception")
+
+
+def _futures(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "future", "name": "", "key": "", "timeout": _timeout(frame)}
+
+
+def _child(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self") or frame.variable("process")
+    if frame.file.endswith("subprocess.py") and not is_a(value, "Popen"):
+        value = next((v for v in frame.locals().values() if is_a(v, "Popen")), value)
+    popen = (value.get("_popen") if value is not None else None) or value
+    pid = popen.get("pid") if popen is not None else None
+    name = value.get("_name") if value is not None else None
+    return _own(frame, "child", looking, "wait", "join", "communicate") | {
+        "pid": pid.number() if pid is not None else None,
+        "process": name.text() if name is not None else "",
+    }
+
+
+def _import(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    name, owner = (value.get("name"), value.get("owner")) if value is not None else (None, None)
+    if owner is not None and owner.kind == "list":
+        owner = next(iter(owner.elements()), None)
+    return {
+        "kind": "import",
+        "name": (name.text() if name is not None else "") or "",
+        "key": f"{value.address:#x}" if value is not None else "",
+        "owner": owner.number() if owner is not None else None,
+    }
+
+
+def _ray_get(frame: Frame, looking: Looking) -> Wait:
+    refs = frame.variable("object_refs") or frame.variable("ray_waitables") or frame.variable("refs")
+    each = refs.elements() or [refs] if refs is not None else []
+    tasks = [task for ref in each if (task := _ray_task(ref))]
+    wait = {"kind": "ray_get", "call": frame.function.rpartition(".")[2], "tasks": tasks, "count": len(each)}
+    return wait | {"timeout": _timeout(frame)}
+
+
+def _ray_task(ref: Object) -> str:
+    """The task that makes an object: readable only in the process itself, where it is asked of Ray."""
+    value = getattr(ref, "value", None)
+    try:
+        return str(value.task_id().hex()) if value is not None else ""
+    except (AttributeError, TypeError, RuntimeError):
+        return ""
+
+
+def _debugger(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "debugger"}
+
+
+def _collective(frame: Frame, looking: Looking) -> Wait:
+    peer = frame.variable("dst") or frame.variable("src")
+    number = peer.number() if peer is not None else None
+    group = frame.variable("group")
+    named = f"{group.address:#x}" if group is not None and group.kind != "NoneType" else ""
+    return {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": number, "group": named}
+
+
+def _rendezvous(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "rendezvous", "call": frame.function.rpartition(".")[2]}
+
+
+def _data_loader(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    workers = value.get("_workers") if value is not None else None
+    found = []
+    for number, worker in enumerate(workers.elements() if workers is not None else ()):
+        popen = worker.get("_popen")
+        pid = popen.get("pid") if popen is not None else None
+        found.append(
+            {"number": number, "pid": pid.number() if pid is not None else None, "ended": looking.ended(worker)}
+        )
+    return {"kind": "data_loader", "workers": found, "timeout": _timeout(frame)}
+
+
+def _cuda(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "cuda"}
+
+
+def _loop(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    return {"kind": "event_loop", "key": f"{value.address:#x}" if value is not None else ""}
+
+
+def _connection(frame: Frame, looking: Looking) -> Wait:
+    found = _in_kernel(looking)
+    return found if found is not None else {"kind": "pipe", "file": {}}
+
+
+def _file_lock(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    path = value.get("lock_file") or value.get("_lock_file") if value is not None else None
+    context = value.get("_context") if value is not None else None
+    if context is not None:
+        path = context.get("lock_file")
+    return {
+        "kind": "file_lock",
+        "path": path.text() if path is not None else "",
+        "name": looking.name(value, "acquire"),
+    }
+
+
+_WAITS: dict[str, Rule] = {"Event": _event, "Condition": _condition, "Barrier": _barrier}
+
+
+def _waiting_method(frame: Frame, looking: Looking) -> Wait:
+    owner = frame.function.rpartition(".")[0]
+    return _WAITS.get(owner, _condition)(frame, looking)
+
+
+def _collective_names() -> frozenset[str]:
+    endings = ("", "_single", "_tensor", "_into_tensor", "_object", "_object_list", "_coalesced")
+    return frozenset(name + ending for name in _COLLECTIVES + _TRANSFERS for ending in endings)
+
+
+_RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
+    ("ray/util/debugpy.py", frozenset({"set_trace", "_debugpy_breakpoint", "_debugpy_excepthook"}), _debugger),
+    ("ray/util/rpdb.py", frozenset({"set_trace", "_post_mortem", "post_mortem"}), _debugger),
+    ("/pdb.py", frozenset({"set_trace", "interaction", "post_mortem"}), _debugger),
+    ("torch/distributed/distributed_c10d.py", _collective_names(), _collective),
+    ("threading.py", frozenset({"wait", "wait_for"}), _waiting_method),
+    ("ray/util/queue.py", frozenset({"get", "put"}), _ray_get),
+    ("/queue.py", frozenset({"get", "put", "join"}), _queue),
+    ("multiprocessing/queues.py", frozenset({"get", "put", "join"}), _process_queue),
+    ("threading.py", frozenset({"_shutdown"}), _exit),
+    ("threading.py", frozenset({"join", "_wait_for_tstate_lock"}), _thread),
+    ("concurrent/futures/_base.py", frozenset({"result", "exception"}), _future),
+    ("concurrent/futures/_base.py", frozenset({"wait", "as_completed", "result_iterator"}), _futures),
+    ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
+    ("multiprocessing/process.py", frozenset({"join"}), _child),
+    ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
+    ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),
+    ("subprocess.py", frozenset({"wait", "communicate", "run", "check_output", "call", "check_call"}), _child),
+    ("ray/_private/worker.py", frozenset({"get", "wait", "get_objects"}), _ray_get),
+    ("importlib._bootstrap>", frozenset({"acquire"}), _import),
+    ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),
+    ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),
+    ("torch/cuda/streams.py", frozenset({"synchronize", "wait"}), _cuda),
+    ("torch/distributed/rendezvous.py", frozenset({"_env_rendezvous_handler", "_tcp_rendezvous_handler"}), _rendezvous),
+    ("torch/distributed/distributed_c10d.py", frozenset({"init_process_group", "new_group"}), _rendezvous),
+    ("asyncio/base_events.py", frozenset({"run_forever", "run_until_complete"}), _loop),
+    ("threading.py", frozenset({"acquire", "__enter__"}), _semaphore),
+)
+
+
+def _at_line(looking: Looking) -> Wait | None:
+    """The user's own line waits in C: what it calls, and on what."""
+    place = looking.place
+    if place is None or looking.user not in (0, None):
+        return None
+    calls = looking.sources.calls_at(place)
+    locks = []
+    for call in calls:
+        value = resolve(call.receiver, place) if call.receiver is not None else None
+        if call.method in ("acquire", "__enter__") and (value is None or is_a(value, *LOCKS)):
+            if call.method == "__enter__" and value is None and not isinstance(call.receiver, ast.Name | ast.Attribute):
+                continue
+            locks.append(_lock(call, value))
+        elif call.method == "get" and is_a(value, "SimpleQueue") and value is not None:
+            name, key = call.name, f"{value.address:#x}"
+            return {"kind": "queue_get", "type": "SimpleQueue", "name": name, "key": key, "size": value.length()}
+    blocked = looking.kernel.get("call") in (None, "", "futex")
+    if locks and blocked:
+        return {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
+    return None
+
+
+def _lock(call: Call, value: Object | None) -> Wait:
+    lock = value.get("_lock") or value if value is not None and is_a(value, "Condition") else value
+    return {"name": call.name, "key": lock_key(value, call.name), "owner": lock.owner() if lock is not None else None}
+
+
+def lock_key(value: Object | None, name: str) -> str:
+    """What tells locks apart: the address, that of a condition's own lock, or the name where no object is known."""
+    if value is not None and is_a(value, "Condition"):
+        value = value.get("_lock") or value
+    return f"{value.address:#x}" if value is not None else f"~{name}"
+
+
+def _in_kernel(looking: Looking) -> Wait | None:
+    facts, place = looking.kernel, looking.place
+    call, file = str(facts.get("call") or ""), facts.get("file") or {}
+    methods = {each.method for each in looking.sources.calls_at(place)} if place is not None else set()
+    if call in ("nanosleep", "clock_nanosleep") or (not call and "sleep" in methods):
+        return {"kind": "sleep"}
+    if call in ("wait4", "waitid"):
+        pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
+        return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}
+    if call in ("flock", "fcntl"):
+        return {"kind": "file_lock", "path": file.get("path", "")}
+    if call == "pause":
+        return {"kind": "signal"}
+    if file.get("descriptor") == 0 and call == "read":
+        return {"kind": "stdin", "file": file}
+    if file.get("kind") == "socket":
+        return {"kind": "socket", "call": call, "file": file}
+    if file.get("kind") == "pipe":
+        return {"kind": "pipe", "call": call, "file": file}
+    if facts.get("state") == "disk":
+        return {"kind": "disk", "file": file, "channel": facts.get("channel", "")}
+    if file.get("kind") == "terminal" and call == "read":
+        return {"kind": "stdin", "file": file}
+    if methods & {"synchronize", "item", "cpu", "tolist"} and call == "futex":
+        return {"kind": "native", "methods": sorted(methods)}
+    if facts.get("state") == "running":
+        return {"kind": "computing"}
+    return None

@@ -1,0 +1,105 @@
+"""The asyncio tasks of a process, and what each of them awaits."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .objects import Frame, Object, chain_of, is_a
+from .places import users_place
+from .source import Sources, resolve
+
+_PRIMITIVES = {
+    ("queues.py", "get"): "queue_get",
+    ("queues.py", "put"): "queue_put",
+    ("queues.py", "join"): "queue_join",
+    ("locks.py", "acquire"): "lock",
+    ("locks.py", "__aenter__"): "lock",
+    ("locks.py", "wait"): "event",
+    ("tasks.py", "sleep"): "sleep",
+    ("subprocess.py", "wait"): "child",
+    ("subprocess.py", "communicate"): "child",
+    ("streams.py", "read"): "stream",
+    ("streams.py", "readline"): "stream",
+    ("streams.py", "readexactly"): "stream",
+    ("streams.py", "readuntil"): "stream",
+}
+
+
+def tasks_in(modules: Mapping[str, Object]) -> Iterator[Object]:
+    """Tasks that wait; those that are done or about to run are left out."""
+    module = modules.get("asyncio.tasks")
+    seen: set[int] = set()
+    for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):
+        every = module.get(name) if module is not None else None
+        entries = (every.get("data") or every).elements() if every is not None else []
+        for entry in entries:
+            task = entry.referent() or entry
+            waiter = task.get("_fut_waiter")
+            if task.address not in seen and waiter is not None and waiter.kind != "NoneType":
+                seen.add(task.address)
+                yield task
+
+
+def task_facts(task: Object, sources: Sources) -> dict[str, Any]:
+    """One task as a thread would be described: frames innermost first, and its wait."""
+    frames: list[Frame] = [step.frame for step in chain_of(task.get("_coro")) if step.frame is not None][::-1]
+    name, loop = task.get("_name"), task.get("_loop")
+    return {
+        "task": (name.text() if name is not None else "") or (frames[-1].function if frames else "task"),
+        "key": f"{task.address:#x}",
+        "loop": f"{loop.address:#x}" if loop is not None else "",
+        "frames": frames,
+        "background": users_place(frames) is None,
+        "wait": _wait(task, frames, sources),
+    }
+
+
+def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]:
+    user = users_place(frames)
+    place = frames[user or 0] if frames else None
+    expression = sources.awaited(place) if place is not None else None
+    for frame in reversed(frames[: user or 0]):
+        file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
+        kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
+        if kind is not None:
+            return _primitive(kind, frame, frames, user or 0, sources)
+    waiter = task.get("_fut_waiter")
+    named = {"name": ast.unparse(expression)[:80] if expression is not None else ""}
+    if is_a(waiter, "Task") and waiter is not None:
+        return named | {"kind": "task", "keys": [f"{waiter.address:#x}"]}
+    children = waiter.get("_children") if waiter is not None else None
+    if children is not None and children.elements():
+        return named | {"kind": "task", "keys": [f"{child.address:#x}" for child in children.elements()]}
+    return named | {"kind": "future", "key": f"{waiter.address:#x}" if waiter is not None else ""}
+
+
+def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
+    value = frame.variable("self")
+    place = frames[user]
+    name = ""
+    for call in sources.calls_at(place):
+        found = resolve(call.receiver, place)
+        if value is not None and found is not None and found.address == value.address:
+            name = call.name
+    wait: dict[str, Any] = {
+        "kind": kind,
+        "name": name,
+        "type": f"asyncio.{value.kind}" if value is not None else "asyncio",
+    }
+    if value is None:
+        return wait
+    wait["key"] = f"{value.address:#x}"
+    if kind == "event" and value.kind != "Event":
+        wait["kind"] = value.kind.lower()
+    if kind == "lock" and value.kind != "Lock":
+        wait["kind"] = "semaphore"
+    items, limit = value.get("_queue"), value.get("_maxsize")
+    if kind.startswith("queue_"):
+        wait["size"] = items.length() if items is not None else None
+        wait["limit"] = limit.number() if limit is not None else None
+    if wait["kind"] == "lock":
+        wait["choices"] = [{"name": name, "key": wait["key"], "owner": None}]
+    if kind == "child":
+        process = value.get("pid")
+        wait["pid"] = process.number() if process is not None else None
+    return wait

@@ -1,0 +1,259 @@
+"""What the kernel says about threads: the system call they are in, and what is behind the file descriptors they use."""
+
+import os
+import platform
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+# Number of each call that can wait: x86_64, aarch64 (None where there is no such call).
+_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "write": (1, 64),
+    "poll": (7, None),
+    "pread64": (17, 67),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "select": (23, None),
+    "pause": (34, None),
+    "nanosleep": (35, 101),
+    "connect": (42, 203),
+    "accept": (43, 202),
+    "sendto": (44, 206),
+    "recvfrom": (45, 207),
+    "sendmsg": (46, 211),
+    "recvmsg": (47, 212),
+    "wait4": (61, 260),
+    "semop": (65, 193),
+    "fcntl": (72, 25),
+    "flock": (73, 32),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "futex": (202, 98),
+    "semtimedop": (220, 192),
+    "clock_nanosleep": (230, 115),
+    "epoll_wait": (232, None),
+    "waitid": (247, 95),
+    "openat": (257, 56),
+    "pselect6": (270, 72),
+    "ppoll": (271, 73),
+    "epoll_pwait": (281, 22),
+    "accept4": (288, 242),
+    "epoll_pwait2": (441, 441),
+}
+_COLUMN = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
+_NAMES = {} if _COLUMN is None else {numbers[_COLUMN]: name for name, numbers in _CALLS.items()}
+_WITHOUT_FILE = frozenset(
+    {"poll", "ppoll", "select", "pselect6", "pause", "nanosleep", "clock_nanosleep", "wait4", "waitid", "semop"}
+    | {"semtimedop", "futex", "openat"}
+)
+_SERVICE = re.compile(
+    r"/ray/(dashboard|_private|core|autoscaler)/|/raylet/raylet|gcs_server|ray-dashboard|ray::(DashboardAgent|RuntimeEnvAgent)"
+)
+_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "X": "dead"}
+
+
+def thread_facts(pid: int, tid: int) -> Facts:
+    """`state`, `cpu` (clock ticks used), and where the kernel tells: `call`, `arguments`, `file`, `channel`."""
+    folder = f"/proc/{pid}/task/{tid}"
+    words = _read(f"{folder}/stat").rpartition(")")[2].split()
+    if len(words) < 13:
+        return {}
+    facts: Facts = {"state": _STATES.get(words[0], words[0]), "cpu": int(words[11]) + int(words[12])}
+    if channel := _read(f"{folder}/wchan").strip("0\n"):
+        facts["channel"] = channel
+    call = _read(f"{folder}/syscall").split()
+    if len(call) > 6 and call[0].lstrip("-").isdigit():
+        facts["call"] = _NAMES.get(int(call[0]), "")
+        arguments = [int(word, 16) for word in call[1:7]]
+        facts["arguments"] = arguments
+        if facts["call"] and facts["call"] not in _WITHOUT_FILE:
+            facts["file"] = file_facts(pid, arguments[0])
+        elif facts["call"] in ("poll", "ppoll") and (polled := _polled(pid, arguments)) is not None:
+            facts["file"] = file_facts(pid, polled)
+    return facts
+
+
+def _polled(pid: int, arguments: list[int]) -> int | None:
+    """The descriptor that is polled, when it is one alone: a socket with a timeout."""
+    if arguments[1] != 1:
+        return None
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(arguments[0])
+            return int(struct.unpack("<i", memory.read(4))[0])
+    except (OSError, struct.error, OverflowError):
+        return None
+
+
+def file_facts(pid: int, descriptor: int) -> Facts:
+    """What is behind a descriptor: kind, path, and for sockets and pipes the other end."""
+    try:
+        target = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        return {"descriptor": descriptor, "kind": "unknown"}
+    facts: Facts = {"descriptor": descriptor, "path": target}
+    if target.startswith("pipe:") or "fifo" in target:
+        return facts | {"kind": "pipe", "inode": target.removeprefix("pipe:[").rstrip("]")}
+    if target.startswith("socket:["):
+        return facts | {"kind": "socket", "inode": target[8:-1]} | _socket_facts(pid, target[8:-1])
+    if target.startswith("anon_inode:"):
+        return facts | {"kind": "events"}
+    if target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
+        return facts | {"kind": "terminal"}
+    return facts | {"kind": "file"}
+
+
+def _socket_facts(pid: int, inode: str) -> Facts:
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[9] == inode:
+                listens = words[3] == "0A"
+                return {
+                    "local": _address(words[1], family),
+                    "peer": "" if listens else _address(words[2], family),
+                    "connection": _TCP.get(words[3], words[3]),
+                    "unanswered_bytes": int(words[4].split(":")[0], 16),
+                }
+    return {}
+
+
+def other_end(pid: int, file: Facts) -> str | None:
+    """The inode of the other end of a connection within this host: "" when it is gone, "0" when nobody accepted it yet.
+    None for connections to other hosts."""
+    if str(file["peer"]).rpartition(":")[0] not in ("127.0.0.1", "::1", str(file["local"]).rpartition(":")[0]):
+        return None
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if _address(words[1], family) == file["peer"] and _address(words[2], family) == file["local"]:
+                return words[9]
+    return ""
+
+
+_TCP = {"01": "established", "02": "connecting", "08": "closed by its peer", "0A": "listening", "04": "closing"}
+
+
+def _address(text: str, family: int) -> str:
+    host, _, port = text.partition(":")
+    raw = bytes.fromhex(host)
+    # Each group of four bytes is in the order of this machine.
+    swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    name = socket.inet_ntop(family, swapped)
+    return f"{name.removeprefix('::ffff:')}:{int(port, 16)}"
+
+
+def process_facts(pid: int) -> Facts:
+    """State, parent, command line and exit status of a process; empty when it is gone."""
+    words = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(words) < 2:
+        return {}
+    command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or _read(f"/proc/{pid}/comm").strip()
+    facts: Facts = {
+        "pid": pid,
+        "parent": int(words[1]),
+        "state": _STATES.get(words[0], words[0]),
+        "command": command[:300],
+    }
+    if facts["state"] == "zombie" and len(words) > 49:
+        status = int(words[49])
+        facts["exit"] = f"signal {status & 127}" if status & 127 else f"exit code {status >> 8}"
+    return facts
+
+
+def all_processes() -> dict[int, Facts]:
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return {pid: facts for pid in pids if (facts := process_facts(pid))}
+
+
+def descendants(pid: int, everyone: dict[int, Facts]) -> list[int]:
+    """Children, their children and so on; without the services of Ray and what is below them."""
+    found: list[int] = []
+    below = [pid]
+    while below:
+        below = [
+            each
+            for each, facts in everyone.items()
+            if facts["parent"] in below and each not in found and not _SERVICE.search(facts["command"])
+        ]
+        found += below
+    return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in data.decode("utf-8", "replace").split("\0"))
+    return {name: value for name, found, value in pairs if found}
+
+
+def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
+    """Who holds a pipe or socket open: process, descriptor, and whether it can read or write there."""
+    found = []
+    wanted = (f"pipe:[{inode}]", f"socket:[{inode}]")
+    for pid in everyone:
+        try:
+            descriptors = [each.name for each in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                if str(Path(f"/proc/{pid}/fd/{descriptor}").readlink()) in wanted:
+                    flags = int(_read(f"/proc/{pid}/fdinfo/{descriptor}").partition("flags:")[2].split()[0], 8)
+                    found.append({"pid": pid, "descriptor": int(descriptor), "writes": flags & 3 > 0})
+            except (OSError, ValueError, IndexError):
+                continue
+    return found
+
+
+def file_lock_holders(pid: int, path: str) -> list[int]:
+    """Processes that hold a lock on a file."""
+    try:
+        facts = Path(f"/proc/{pid}/root{path}").stat()
+    except OSError:
+        return []
+    name = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
+    rows = (line.split() for line in _read("/proc/locks").splitlines())
+    return [int(row[4]) for row in rows if len(row) > 5 and row[1] != "->" and row[5] == name]
+
+
+def tracing_note(pid: int) -> str:
+    """Why this process may not be looked at, and what gives the right to."""
+    me, owner = os.geteuid(), _owner(pid)
+    if owner is None:
+        return f"process {pid} does not exist on this host"
+    capabilities = int((_read("/proc/self/status").partition("CapEff:")[2].split() or ["0"])[0], 16)
+    if me not in (0, owner):
+        return f"process {pid} belongs to uid {owner}: run as that user, or as root (sudo rldbg stacks ...)"
+    scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    if me == 0 and not capabilities >> 19 & 1:
+        return (
+            "this container may not trace processes: start it with `docker run --cap-add SYS_PTRACE` "
+            "(Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
+        )
+    if scope not in ("", "0") and not capabilities >> 19 & 1:
+        return (
+            f"kernel.yama.ptrace_scope is {scope}: `sudo sysctl kernel.yama.ptrace_scope=0` allows it, "
+            "or run as root (sudo rldbg stacks ...)"
+        )
+    return "tracing was refused: run as root (sudo rldbg stacks ...), or give CAP_SYS_PTRACE"
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

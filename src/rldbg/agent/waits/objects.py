@@ -1,0 +1,193 @@
+"""Objects as the analysis of waits sees them: types, attributes and elements, without running any code of theirs.
+
+They live in this process (`OwnObject`) or in the memory of another one (`far_objects.FarObject`)."""
+
+import inspect
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+_PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+class Object(Protocol):
+    """`address` identifies it in its process; what cannot be read is None or empty."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    def bases(self) -> tuple[str, ...]: ...
+    def get(self, name: str) -> "Object | None": ...
+    def attributes(self) -> "dict[str, Object]": ...
+    def items(self) -> "list[tuple[str, Object]]": ...
+    def pairs(self) -> "list[tuple[Object, Object]]": ...
+    def elements(self) -> "list[Object]": ...
+    def length(self) -> int | None: ...
+    def text(self) -> str | None: ...
+    def number(self) -> int | None: ...
+    def owner(self) -> int | None: ...
+    def referent(self) -> "Object | None": ...
+    def suspended(self) -> "Suspended | None": ...
+    def raised_in(self) -> "list[Frame]": ...
+
+
+class Frame(Protocol):
+    """A place in running code and its variables."""
+
+    file: str
+    line: int
+    function: str
+
+    def locals(self) -> dict[str, Object]: ...
+    def variable(self, name: str) -> Object | None: ...
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """A coroutine or generator that waits: where (None for compiled ones), and what it awaits."""
+
+    frame: Frame | None
+    awaits: Object | None
+
+
+class OwnFrame:
+    """A frame of this process."""
+
+    def __init__(self, frame: types.FrameType, line: int | None = None) -> None:
+        self._frame = frame
+        self.file = frame.f_code.co_filename
+        self.line = line or frame.f_lineno or 0
+        self.function = frame.f_code.co_qualname
+
+    def locals(self) -> dict[str, Object]:
+        if self._frame.f_locals is self._frame.f_globals:
+            return {}
+        return {name: OwnObject(value) for name, value in list(self._frame.f_locals.items())}
+
+    def variable(self, name: str) -> Object | None:
+        for names in (self._frame.f_locals, self._frame.f_globals):
+            if name in names:
+                return OwnObject(names[name])
+        return None
+
+
+def is_a(value: Object | None, *names: str) -> bool:
+    return value is not None and any(name in names for name in value.bases())
+
+
+class OwnObject:
+    """An object of this process. Properties and other code of the user are never run."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @property
+    def address(self) -> int:
+        return id(self.value)
+
+    @property
+    def kind(self) -> str:
+        return type(self.value).__name__
+
+    def bases(self) -> tuple[str, ...]:
+        return tuple(each.__name__ for each in type(self.value).__mro__)
+
+    def get(self, name: str) -> "OwnObject | None":
+        try:
+            found = inspect.getattr_static(self.value, name)
+            if isinstance(found, _PLAIN):
+                found = found.__get__(self.value, type(self.value))
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            # Futures hide their attributes from everybody but their own lookup, which runs no code of the user.
+            if not type(self.value).__module__.startswith(("asyncio", "_asyncio")):
+                return None
+            found = self.value.get_name() if name == "_name" else getattr(self.value, name, None)
+            return OwnObject(found) if found is not None else None
+        return OwnObject(found)
+
+    def attributes(self) -> "dict[str, Object]":
+        try:
+            found = object.__getattribute__(self.value, "__dict__")
+        except AttributeError:
+            return {}
+        return {str(name): OwnObject(value) for name, value in list(found.items())} if type(found) is dict else {}
+
+    def items(self) -> "list[tuple[str, Object]]":
+        if not isinstance(self.value, dict):
+            return []
+        return [(str(k) if isinstance(k, (str, int)) else "", OwnObject(v)) for k, v in list(dict.items(self.value))]
+
+    def pairs(self) -> "list[tuple[Object, Object]]":
+        if not isinstance(self.value, dict):
+            return []
+        return [(OwnObject(key), OwnObject(value)) for key, value in list(dict.items(self.value))]
+
+    def elements(self) -> "list[Object]":
+        for plain in _SEQUENCES:
+            if isinstance(self.value, plain):
+                return [OwnObject(each) for each in list(plain.__iter__(self.value))]
+        return [value for _, value in self.items()]
+
+    def length(self) -> int | None:
+        for plain in (*_SEQUENCES, dict):
+            if isinstance(self.value, plain):
+                return int(plain.__len__(self.value))
+        return self.value.qsize() if type(self.value).__name__ == "SimpleQueue" else None
+
+    def text(self) -> str | None:
+        return str.__str__(self.value) if isinstance(self.value, str) else None
+
+    def number(self) -> int | None:
+        return int(self.value) if isinstance(self.value, int) else None
+
+    def owner(self) -> int | None:
+        """The thread that holds a reentrant lock; only its text tells."""
+        text = repr(self.value) if type(self.value).__name__ == "RLock" else ""
+        _, found, rest = text.partition("owner=")
+        return int(rest.split()[0]) if found else None
+
+    def referent(self) -> "Object | None":
+        found = self.value() if isinstance(self.value, weakref.ref) else None
+        return OwnObject(found) if found is not None else None
+
+    def suspended(self) -> Suspended | None:
+        value = self.value
+        if isinstance(value, types.CoroutineType):
+            frame, awaits = value.cr_frame, value.cr_await
+        elif isinstance(value, types.GeneratorType):
+            frame, awaits = value.gi_frame, value.gi_yieldfrom
+        elif isinstance(value, types.AsyncGeneratorType):
+            frame, awaits = value.ag_frame, value.ag_await
+        elif "coroutine" in type(value).__name__ and "cython" in type(value).__module__ + type(value).__name__:
+            return Suspended(None, OwnObject(value.cr_await) if value.cr_await is not None else None)
+        else:
+            return None
+        if frame is None:
+            return None
+        return Suspended(OwnFrame(frame), OwnObject(awaits) if awaits is not None else None)
+
+    def raised_in(self) -> "list[Frame]":
+        """The frames of an exception, innermost first."""
+        found: list[Frame] = []
+        trace = self.value.__traceback__ if isinstance(self.value, BaseException) else None
+        while trace is not None:
+            found.append(OwnFrame(trace.tb_frame, trace.tb_lineno))
+            trace = trace.tb_next
+        return found[::-1]
+
+
+def chain_of(coroutine: Object | None) -> Iterator[Suspended]:
+    """A coroutine and what it awaits, outermost first, as far as these are coroutines."""
+    for _ in range(100):
+        step = coroutine.suspended() if coroutine is not None else None
+        if step is None:
+            return
+        yield step
+        coroutine = step.awaits

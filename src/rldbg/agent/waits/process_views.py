@@ -1,0 +1,89 @@
+"""A process as the analysis needs it: its threads and modules, from inside or, by its memory, from outside."""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Protocol
+
+from .far_objects import modules_of
+from .far_threads import threads_of
+from .memory import Memory
+from .objects import Frame, Object, OwnFrame, OwnObject
+
+
+@dataclass(frozen=True)
+class ThreadView:
+    """One thread; frames are innermost first."""
+
+    name: str
+    ident: int
+    native: int
+    frames: Sequence[Frame]
+    daemon: bool = False
+
+
+class ProcessView(Protocol):
+    @property
+    def pid(self) -> int: ...
+    def threads(self) -> list[ThreadView]: ...
+    def modules(self) -> Mapping[str, Object]: ...
+
+
+class OwnProcess:
+    """The process that runs this, with the threads that are `shown`."""
+
+    def __init__(self, shown: frozenset[int]) -> None:
+        self.pid = os.getpid()
+        self._shown = shown
+
+    def threads(self) -> list[ThreadView]:
+        known: dict[int, threading.Thread] = getattr(threading, "_active", {})
+        found = []
+        for ident, innermost in sys._current_frames().items():
+            thread = known.get(ident)
+            frames: list[Frame] = []
+            frame: FrameType | None = innermost
+            while frame is not None and len(frames) < 500:
+                frames.append(OwnFrame(frame))
+                frame = frame.f_back
+            if ident in self._shown:
+                name = thread.name if thread else f"thread-{ident}"
+                native = (thread.native_id if thread else None) or 0
+                found.append(ThreadView(name, ident, native, frames, thread is None or thread.daemon))
+        return found
+
+    def modules(self) -> Mapping[str, Object]:
+        return {name: OwnObject(module) for name, module in list(sys.modules.items())}
+
+
+class FarProcess:
+    """Another process of this host."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.pid = memory.pid
+        self._memory = memory
+        self._modules = modules_of(memory)
+
+    def threads(self) -> list[ThreadView]:
+        module = self._modules.get("threading")
+        active = module.get("_active") if module is not None else None
+        names: dict[str, str] = {}
+        daemons: set[str] = set()
+        for ident, thread in active.items() if active is not None else ():
+            name, daemon = thread.get("_name"), thread.get("_daemonic")
+            names[ident] = (name.text() if name is not None else "") or ""
+            if daemon is not None and daemon.number():
+                daemons.add(ident)
+        found = []
+        for each in threads_of(self._memory):
+            default = "MainThread" if each.native == self.pid else f"thread-{each.ident}"
+            ident = str(each.ident)
+            ends = ident in daemons or ident not in names
+            found.append(ThreadView(names.get(ident) or default, each.ident, each.native, each.frames(), ends))
+        return found
+
+    def modules(self) -> Mapping[str, Object]:
+        return self._modules

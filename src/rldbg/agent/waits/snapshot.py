@@ -1,0 +1,228 @@
+"""Everything known about the waits of one process, as plain data that can be sent to whoever puts many together."""
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .blocking import LOCKS, Looking, Wait, lock_key, wait_of
+from .event_loops import task_facts, tasks_in
+from .kernel import all_processes, ends_of, file_facts, file_lock_holders, other_end, process_facts, thread_facts
+from .objects import Frame, Object, is_a
+from .places import is_users, users_place
+from .process_views import ProcessView, ThreadView
+from .raised import last_exception
+from .source import Sources, resolve
+
+Facts = dict[str, Any]
+_LIKE_A_LOCK = re.compile(r"lock|mutex|sem|cond", re.IGNORECASE)
+_FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
+_OPPOSITE = {
+    "queue_get": _FILLING,
+    "queue_put": frozenset({"get", "get_nowait"}),
+    "queue_join": frozenset({"task_done"}),
+    "event": frozenset({"set"}),
+    "condition": frozenset({"notify", "notify_all"}),
+    "semaphore": frozenset({"release"}),
+    "future": frozenset({"set_result", "set_exception", "cancel"}),
+}
+
+
+def snapshot(view: ProcessView) -> Facts:
+    """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
+    sources, modules = Sources(view.pid), view.modules()
+    threads = view.threads()
+    entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
+    tasks = [task_facts(task, sources) for task in tasks_in(modules)]
+    waiting: list[tuple[Facts, Sequence[Frame]]] = [
+        *((entry, thread.frames) for entry, thread in zip(entries, threads, strict=True)),
+        *((task, task["frames"]) for task in tasks),
+    ]
+    for entry, frames in waiting:
+        entry["holds"] = _held(frames, sources, entry["wait"])
+        entry["place"] = _place(frames)
+    _relate(waiting, sources)
+    for task in tasks:
+        task["frames"] = [frame_facts(frame) for frame in task["frames"]]
+    _name_groups([entry["wait"] for entry in entries], modules)
+    everyone = (
+        all_processes()
+        if any(entry["wait"]["kind"] in ("pipe", "queue_get", "queue_put", "socket") for entry in entries)
+        else {}
+    )
+    for entry in entries:
+        _look_behind(entry["wait"], view.pid, everyone)
+    return {
+        "threads": sorted(entries, key=lambda entry: not entry["main"]),
+        "tasks": tasks,
+        "ended": [*_ended_threads(modules, {thread.ident for thread in threads}), *_ended_processes(modules)],
+        "children": _children(view.pid),
+        "raised": last_exception(modules),
+    }
+
+
+def frame_facts(frame: Frame) -> Facts:
+    return {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
+    kernel = thread_facts(pid, thread.native) if thread.native else {}
+    looking = Looking(thread.frames, kernel, sources, ended_process)
+    return {
+        "thread": thread.name,
+        "ident": thread.ident,
+        "native": thread.native,
+        "main": thread.native == pid or thread.name == "MainThread",
+        "background": users_place(thread.frames) is None,
+        "daemon": thread.daemon,
+        "frames": [frame_facts(frame) for frame in thread.frames],
+        "kernel": {name: kernel[name] for name in ("state", "cpu", "call", "channel") if name in kernel},
+        "wait": wait_of(looking),
+    }
+
+
+def _place(frames: Sequence[Frame]) -> Facts | None:
+    user = users_place(frames)
+    return frame_facts(frames[user or 0]) if frames else None
+
+
+def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
+    """Locks that the thread or task holds, as far as the source shows."""
+    found: dict[str, Facts] = {}
+    for frame in frames:
+        if not is_users(frame.file):
+            continue
+        for expression in sources.held(frame):
+            value = resolve(expression, frame)
+            if value is None and not _LIKE_A_LOCK.search(ast.unparse(expression)):
+                continue
+            if value is not None and not is_a(value, *LOCKS):
+                continue
+            key = lock_key(value, ast.unparse(expression))
+            # Waiting for a condition gives its lock back meanwhile.
+            if wait.get("lock") != key:
+                found.setdefault(key, frame_facts(frame) | {"key": key, "name": ast.unparse(expression)})
+    return list(found.values())
+
+
+def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
+    """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
+    used = [(entry, _merged(_uses(frame, sources) for frame in frames)) for entry, frames in waiting]
+    for entry, frames in waiting:
+        wait = entry["wait"]
+        opposite = _OPPOSITE.get(wait["kind"])
+        if opposite is None:
+            continue
+        address = int(wait.get("key") or "0", 16)
+        wait["users"] = [
+            {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
+            for other, objects in used
+            if other is not entry and address in objects
+        ]
+        user = users_place(frames)
+        if user is not None and wait.get("name"):
+            wait["functions"] = sources.functions_calling(frames[user], wait["name"], opposite)
+
+
+def _uses(frame: Frame, sources: Sources) -> dict[int, set[str]]:
+    if is_users(frame.file):
+        return sources.uses(frame)
+    if frame.file.endswith("concurrent/futures/thread.py") and frame.function.endswith("_WorkItem.run"):
+        # A thread of a pool completes the future of what it runs.
+        item = frame.variable("self")
+        future = item.get("future") if item is not None else None
+        return {future.address: {"set_result"}} if future is not None else {}
+    return {}
+
+
+def _merged(each: Iterable[Mapping[int, set[str]]]) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for objects in each:
+        for address, methods in objects.items():
+            found.setdefault(address, set()).update(methods)
+    return found
+
+
+def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> None:
+    """The name and the ranks of the process group of a collective, as torch knows them."""
+    module = modules.get("torch.distributed.distributed_c10d")
+    for wait in waits:
+        if wait["kind"] != "collective" or module is None:
+            continue
+        names, ranks = module.get("_pg_names"), module.get("_pg_group_ranks")
+        groups = {f"{key.address:#x}": value.text() or "" for key, value in names.pairs()} if names is not None else {}
+        members = {f"{key.address:#x}": value for key, value in ranks.pairs()} if ranks is not None else {}
+        address = wait.pop("group")
+        wait["group"] = groups.get(address, "") if address else "default"
+        of_group = members.get(address)
+        numbers = [key.number() for key, _ in of_group.pairs()] if of_group is not None else []
+        wait["members"] = [number for number in numbers if number is not None] or None
+
+
+def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
+    """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for."""
+    if wait.get("descriptor") is not None:
+        wait["file"] = file_facts(pid, int(wait["descriptor"]))
+    file = wait.get("file") or {}
+    if file.get("kind") == "pipe":
+        wants_writer = wait["kind"] == "queue_get" or wait.get("call") in ("read", "readv", "poll", "ppoll")
+        ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
+        wait["ends"] = sorted({end["pid"] for end in ends})
+    if file.get("peer") and (other := other_end(pid, file)) is not None:
+        wait["ends"] = sorted({end["pid"] for end in ends_of(other, dict(everyone))}) if other else []
+        wait["accepted"] = other != "0"
+    if wait["kind"] == "file_lock":
+        wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
+    if wait["kind"] == "child" and wait.get("pid"):
+        wait["child"] = process_facts(int(wait["pid"]))
+    others = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
+    wait["processes"] = [facts for each in others if each != pid and (facts := process_facts(each))]
+
+
+def _ended_threads(modules: Mapping[str, Object], alive: set[int]) -> list[Facts]:
+    module = modules.get("threading")
+    every = module.get("_dangling") if module is not None else None
+    entries = (every.get("data") or every).elements() if every is not None else []
+    found = []
+    for entry in entries:
+        thread = entry.referent()
+        ident, name = (thread.get("_ident"), thread.get("_name")) if thread is not None else (None, None)
+        if ident is not None and ident.number() is not None and ident.number() not in alive:
+            text = (name.text() if name is not None else "") or ""
+            if not text.startswith(("rldbg-", "ThreadPoolExecutor")) and text != "MainThread":
+                found.append({"kind": "thread", "name": text})
+    return found
+
+
+def _ended_processes(modules: Mapping[str, Object]) -> list[Facts]:
+    module = modules.get("multiprocessing.process")
+    every = module.get("_dangling") if module is not None else None
+    entries = (every.get("data") or every).elements() if every is not None else []
+    found = []
+    for entry in entries:
+        process = entry.referent()
+        how = ended_process(process) if process is not None else ""
+        if process is not None and how:
+            name, popen = process.get("_name"), process.get("_popen")
+            pid = popen.get("pid") if popen is not None else None
+            text = (name.text() if name is not None else "") or "process"
+            found.append({"kind": "process", "name": text, "pid": pid.number() if pid else None, "exit": how})
+    return found
+
+
+def ended_process(process: Object) -> str:
+    """How a `multiprocessing.Process` or `subprocess.Popen` ended; empty while it lives or was never started."""
+    popen = process.get("_popen") if is_a(process, "BaseProcess") else process
+    pid = popen.get("pid") if popen is not None else None
+    if popen is None or pid is None or not pid.number():
+        return ""
+    code = popen.get("returncode")
+    number = code.number() if code is not None else None
+    if number is not None:
+        return f"signal {-number}" if number < 0 else f"exit code {number}"
+    facts = process_facts(pid.number() or 0)
+    return "" if facts and facts["state"] != "zombie" else str(facts.get("exit") or "unknown exit code")
+
+
+def _children(pid: int) -> list[Facts]:
+    return [facts for facts in all_processes().values() if facts["parent"] == pid]

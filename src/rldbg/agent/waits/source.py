@@ -1,0 +1,163 @@
+"""What the source says at a line: which call stands there, which `with` blocks enclose it, who else uses an object."""
+
+import ast
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .objects import Frame, Object
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WITH = (ast.With, ast.AsyncWith)
+
+
+@dataclass(frozen=True)
+class Call:
+    """`receiver.method(...)`, or `with receiver:` as method `__enter__`."""
+
+    receiver: ast.expr | None
+    method: str
+    arguments: tuple[ast.expr, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ast.unparse(self.receiver) if self.receiver is not None else ""
+
+
+class Sources:
+    """Source files as a process sees them; each is read and parsed once."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = f"/proc/{pid}/root"
+        self.tree = functools.lru_cache(maxsize=200)(self._tree)
+
+    def _tree(self, file: str) -> ast.Module | None:
+        for path in (file, f"{self._root}{file}"):
+            try:
+                return ast.parse(Path(path).read_bytes())
+            except (OSError, SyntaxError, ValueError, RecursionError):
+                continue
+        return None
+
+    def calls_at(self, frame: Frame) -> list[Call]:
+        """Calls that stand on the line, and the contexts of a `with` that begins there; inner ones first."""
+        found: list[Call] = []
+        for node in self._on_line(frame):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute):
+                    found.append(Call(node.func.value, node.func.attr, tuple(node.args)))
+                elif isinstance(node.func, ast.Name):
+                    found.append(Call(None, node.func.id, tuple(node.args)))
+            elif isinstance(node, _WITH) and frame.line <= _header_end(node):
+                found += [Call(item.context_expr, "__enter__") for item in node.items]
+        return found[::-1]
+
+    def awaited(self, frame: Frame) -> ast.expr | None:
+        """What the innermost `await` on the line awaits."""
+        found = [node.value for node in self._on_line(frame) if isinstance(node, ast.Await)]
+        return found[-1] if found else None
+
+    def uses(self, frame: Frame) -> dict[int, set[str]]:
+        """Objects that the frame's function can reach, by address, with the methods that it calls on them."""
+        found: dict[int, set[str]] = {}
+        for value in frame.locals().values():
+            found.setdefault(value.address, set())
+            for inner in value.attributes().values():
+                found.setdefault(inner.address, set())
+        function = self.function(frame)
+        for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                used = resolve(node.func.value, frame)
+                if used is not None:
+                    found.setdefault(used.address, set()).add(node.func.attr)
+        return found
+
+    def _on_line(self, frame: Frame) -> Iterator[ast.AST]:
+        tree = self.tree(frame.file)
+        for node in ast.walk(tree) if tree is not None else ():
+            begin, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+            if begin <= frame.line <= end:
+                yield node
+
+    def held(self, frame: Frame) -> list[ast.expr]:
+        """What enclosing `with` blocks hold while this line runs, and what was acquired before and not released."""
+        found = []
+        for node in self._on_line(frame):
+            if isinstance(node, _WITH) and frame.line > _header_end(node):
+                found += [item.context_expr for item in node.items]
+        return found + self._acquired(frame)
+
+    def _acquired(self, frame: Frame) -> list[ast.expr]:
+        function = self.function(frame)
+        held: dict[str, ast.expr] = {}
+        calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)] if function is not None else []
+        for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+            if node.lineno >= frame.line or not isinstance(node.func, ast.Attribute):
+                continue
+            name = ast.unparse(node.func.value)
+            if node.func.attr == "acquire":
+                held[name] = node.func.value
+            elif node.func.attr == "release":
+                held.pop(name, None)
+        return list(held.values())
+
+    def function(self, frame: Frame) -> ast.AST | None:
+        """The innermost function around the line, else the module."""
+        inside = [node for node in self._on_line(frame) if isinstance(node, _FUNCTIONS)]
+        return inside[-1] if inside else self.tree(frame.file)
+
+    def functions_calling(self, frame: Frame, name: str, methods: frozenset[str]) -> list[str]:
+        """Functions that call one of the methods on something of this name, as `name:line`: in the whole file, or
+        around the frame where the name is a local one."""
+        last, tree = name.rpartition(".")[2], self.tree(frame.file)
+        if "." not in name and name in frame.locals():
+            around = [node for node in self._on_line(frame) if isinstance(node, _FUNCTIONS)]
+            tree = ast.Module([around[0]], []) if around else None
+        found: dict[str, str] = {}
+        for function in ast.walk(tree) if tree is not None and last.isidentifier() else ():
+            if not isinstance(function, _FUNCTIONS):
+                continue
+            for node in _own_nodes(function):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                    continue
+                if node.func.attr in methods and ast.unparse(node.func.value).rpartition(".")[2] == last:
+                    found.setdefault(function.name, f"{function.name}:{node.lineno}")
+        return list(found.values())
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """What a function consists of, without the functions inside of it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            yield node
+            yield from _own_nodes(node)
+
+
+def _header_end(node: ast.With | ast.AsyncWith) -> int:
+    return max(item.context_expr.end_lineno or item.context_expr.lineno for item in node.items)
+
+
+def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
+    """The object that a name, an attribute or a constant element stands for in a frame; nothing is evaluated."""
+    if isinstance(expression, ast.Name):
+        return frame.variable(expression.id)
+    if isinstance(expression, ast.Attribute):
+        owner = resolve(expression.value, frame)
+        return owner.get(expression.attr) if owner is not None else None
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        return _element(resolve(expression.value, frame), expression.slice.value)
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name):
+        index = frame.variable(expression.slice.id)
+        key = index.text() if index is not None and index.text() is not None else index.number() if index else None
+        return _element(resolve(expression.value, frame), key)
+    return None
+
+
+def _element(owner: Object | None, key: object) -> Object | None:
+    if owner is None or key is None:
+        return None
+    if found := dict(owner.items()).get(str(key)):
+        return found
+    elements = owner.elements() if isinstance(key, int) and not owner.items() else []
+    return elements[key] if isinstance(key, int) and -len(elements) <= key < len(elements) else None
