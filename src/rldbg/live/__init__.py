@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rldbg.live.client.broker_process import is_alive, start_broker, stop_broker
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.client.target import connect_target, find_run
+    from rldbg.live.diagnosis.armed_ray import ray_view_of
+    from rldbg.live.diagnosis.explanation import explain
     from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
     from rldbg.live.diagnosis.hang import Diagnosis, diagnose
     from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
@@ -22,5 +24,8 @@ if TYPE_CHECKING:
     from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
     from rldbg.live.prompt.prompt import Prompt
     from rldbg.live.prompt.prompt_text import break_text
+    from rldbg.live.unarmed.job import UnarmedJob, UnarmedView, look_at_job
+    from rldbg.live.unarmed.ray_cluster import dashboard_url, look_at_ray
+    from rldbg.live.unarmed.ray_workers import ray_workers
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -32,6 +32,20 @@ def to_terminal(processes: Sequence[Process]) -> RenderableType:
     return table
 
 
+def workers_to_terminal(workers: Sequence[Process]) -> RenderableType:
+    """All workers of a Ray cluster that rldbg did not start."""
+    if not workers:
+        return Text("no Ray workers found")
+    table = Table(box=None, pad_edge=False)
+    for title in ("worker", "kind", "state", "task", "node", "pid"):
+        table.add_column(title, overflow="fold")
+    for worker in workers:
+        asked = f"asks for {worker['asks_for']}" if worker["asks_for"] else ""
+        cells = (worker["kind"], worker["state"], worker["task"] or asked, worker["host"], str(worker["pid"] or ""))
+        table.add_row(Text(worker["who"], "bold"), *map(Text, cells))
+    return table
+
+
 def notes(processes: Sequence[Process]) -> Iterator[str]:
     """What cannot be protected while a process is stopped, and where crashes are recorded."""
     for process in processes:

@@ -10,7 +10,8 @@ _SHOWN_FRAMES = 12
 def to_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
     for group in groups:
         yield ""
-        yield compress(group.who) + (f"  waits in {group.waiting}" if group.waiting else "")
+        thread = f"  {group.thread}" if group.thread not in ("", "MainThread") else ""
+        yield compress(group.who) + thread + (f"  waits {group.waiting}" if group.waiting else "")
         if group.unanswered:
             yield f"    no stack: {group.unanswered}"
         for frame in group.frames[:_SHOWN_FRAMES]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message, WireError
+from rldbg.agent.waits import look
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
@@ -45,7 +46,7 @@ async def keep_stacks(processes: ProcessTable, run: Path) -> None:
 async def _ask_agent(process: Process, wanted: Message) -> Message:
     if process.agent is None:
         return {"unanswered": "no agent"}
-    body = {"locals": bool(wanted.get("locals")), "flight_record": bool(wanted.get("flight_record"))}
+    body = {name: bool(wanted.get(name)) for name in ("locals", "flight_record", "waits")}
     try:
         answer: Message = await process.agent.request("stacks", body, timeout_s=_PATIENCE_S)
     except (WireError, TimeoutError) as error:
@@ -57,7 +58,8 @@ async def _spy(process: Process, everyone: ProcessTable, wanted: Message) -> lis
     pid, host = int(process.facts.get("pid") or 0), process.facts.get("host")
     options = ["--native"] * bool(wanted.get("native"))
     if host == os.uname().nodename:
-        return await py_spy_dump(pid, options)
+        seen = (await asyncio.to_thread(look, [pid], children=False))[0] if wanted.get("waits") else {}
+        return seen.get("threads") or await py_spy_dump(pid, options)
     agents = (each.agent for each in everyone if each is not process and each.facts.get("host") == host)
     neighbour = next((agent for agent in agents if agent is not None), None)
     if neighbour is None:

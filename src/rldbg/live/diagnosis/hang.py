@@ -132,6 +132,9 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
     view = views.get(rank)
     if view is None:
         return f"rank {rank} was not found"
+    if view.raised:
+        held = ", and is held for inspection" if view.state == "stopped" else ""
+        return f"rank {rank} raised {view.raised}" + (f" at {view.place}" if view.place else "") + held
     if view.state == "stopped":
         return f"rank {rank} is stopped by the debugger at {view.place}"
     if view.state in ("exited", "crashed", "lost"):

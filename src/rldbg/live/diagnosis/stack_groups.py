@@ -8,6 +8,8 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
 from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+from rldbg.live.diagnosis.wait_graph import RESTING
+from rldbg.live.diagnosis.wait_words import thing
 from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
@@ -27,25 +29,37 @@ class StackGroup:
         return {
             "who": list(self.who),
             "thread": self.thread,
-            "waiting_in": self.waiting or None,
+            "waiting_in": self.waiting.removeprefix("in ") or None,
             "unanswered": self.unanswered or None,
             "frames": list(self.frames),
         }
 
 
 def group_stacks(stacks: Sequence[Message]) -> list[StackGroup]:
-    """Smallest group first; within a size, by name."""
-    groups: dict[tuple[Any, ...], list[Message]] = {}
+    """Smallest group first; within a size, by name. Other threads and tasks with code of the user are groups too."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    firsts: dict[tuple[Any, ...], Message] = {}
     for stack in stacks:
-        thread = interesting_thread(stack)
-        frames = tuple((f["file"], f["line"], f["function"]) for f in thread.get("frames", []))
-        groups.setdefault((frames, _waiting(stack), stack.get("unanswered", "")), []).append(stack)
+        for thread in _shown_threads(stack):
+            frames = tuple((f["file"], f["line"], f["function"]) for f in thread.get("frames", []))
+            name = "" if thread.get("main", True) else str(thread["thread"])
+            key = (frames, _waiting(stack, thread), str(stack.get("unanswered") or ""), name)
+            groups.setdefault(key, []).append(stack["who"])
+            firsts.setdefault(key, thread)
     found = []
-    for (_frames, waiting, unanswered), members in groups.items():
-        thread = interesting_thread(members[0])
-        names = tuple(member["who"] for member in members)
-        found.append(StackGroup(names, thread.get("thread", ""), tuple(thread.get("frames", [])), waiting, unanswered))
+    for key, names in groups.items():
+        first, (_, waiting, unanswered, _) = firsts[key], key
+        shown: tuple[Message, ...] = tuple(first.get("frames", []))
+        found.append(StackGroup(tuple(names), first.get("thread", ""), shown, waiting, unanswered))
     return sorted(found, key=lambda group: (len(group.who), group.who))
+
+
+def _shown_threads(stack: Message) -> list[Message]:
+    """The interesting thread first; then those that run code of the user, and tasks of asyncio in the same form."""
+    first = interesting_thread(stack)
+    others = [t for t in stack.get("threads") or [] if t is not first and not t.get("background", True)]
+    tasks = [task | {"thread": f"task {task['task']}", "main": False} for task in stack.get("tasks") or []]
+    return [first, *others, *tasks]
 
 
 def interesting_thread(stack: Message) -> Message:
@@ -66,9 +80,11 @@ def users_frame(frames: Sequence[Message]) -> Message | None:
     return frames[0] if frames else None
 
 
-def _waiting(stack: Message) -> str:
-    call = interesting_thread(stack).get("collective")
-    return str(_pending(stack, call)) if call else ""
+def _waiting(stack: Message, thread: Message) -> str:
+    call, wait = thread.get("collective"), thread.get("wait") or {}
+    if call:
+        return f"in {_pending(stack, call)}"
+    return f"for {thing(wait)}" if wait and wait["kind"] not in RESTING else ""
 
 
 def _pending(stack: Message, call: Message) -> Pending:
@@ -113,12 +129,17 @@ def _counters(stack: Message) -> dict[str, Any]:
 
 def _view(stack: Message) -> RankView:
     thread = interesting_thread(stack)
-    frame = users_frame(thread.get("frames") or [])
+    raised = str(stack.get("message") or "").partition("\n")[0] if _has_raised(stack) else ""
+    frame = stack.get("raised_at") if raised else users_frame(thread.get("frames") or [])
     place = f"{frame['file'].rpartition('/')[2]}:{frame['line']} ({frame['function']})" if frame else ""
     if not place and stack.get("file"):
         place = f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}"
     state = "lost" if stack.get("lost") else str(stack["state"])
-    call = thread.get("collective")
+    call = thread.get("collective") if not raised else None
     pending = (_pending(stack, call),) if call else ()
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
-    return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered)
+    return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised)
+
+
+def _has_raised(stack: Message) -> bool:
+    return bool(stack.get("message")) and (stack["state"] != "running" or stack.get("reason") == "exception")

@@ -34,7 +34,7 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class RankView:
     """What is known about one rank: its unfinished operations (oldest first), how far it got in each group, and where
-    its code is."""
+    its code is. `raised` is the exception that ended it or holds it."""
 
     rank: int
     who: str
@@ -43,6 +43,7 @@ class RankView:
     pending: tuple[Pending, ...] = ()
     entered: Mapping[str, int] = field(default_factory=dict)
     completed: Mapping[str, int] = field(default_factory=dict)
+    raised: str = ""
 
     @property
     def oldest(self) -> Pending | None:

@@ -56,12 +56,12 @@ class Dashboard:
 
     def paused(self) -> list[PausedWorker]:
         """Workers and drivers that are paused and have no debugger attached."""
-        rows = self._state("workers", ("num_paused_threads", "!=", "0"), ("is_alive", "=", "True"))
+        rows = self.rows("workers", ("num_paused_threads", "!=", "0"), ("is_alive", "=", "True"))
         waiting = [row for row in rows if (row.get("num_paused_threads") or 0) > 0 and row.get("debugger_port")]
         if not waiting:
             return []
-        tasks = {row.get("worker_id"): row for row in self._state("tasks", ("state", "=", "RUNNING"))}
-        actors = {row.get("actor_id"): row for row in self._state("actors", ("state", "=", "ALIVE"))}
+        tasks = {row.get("worker_id"): row for row in self.rows("tasks", ("state", "=", "RUNNING"))}
+        actors = {row.get("actor_id"): row for row in self.rows("actors", ("state", "=", "ALIVE"))}
         return [self._worker(row, tasks.get(row["worker_id"]) or {}, actors) for row in waiting]
 
     def _worker(self, row: dict[str, Any], task: dict[str, Any], actors: dict[Any, dict[str, Any]]) -> PausedWorker:
@@ -82,7 +82,7 @@ class Dashboard:
 
     def process_ids(self) -> dict[str, int]:
         """The process behind each worker id."""
-        rows = self._state("workers", ("is_alive", "=", "True"))
+        rows = self.rows("workers", ("is_alive", "=", "True"))
         return {str(row.get("worker_id")): int(row.get("pid") or 0) for row in rows}
 
     def gcs_address(self) -> str:
@@ -96,7 +96,8 @@ class Dashboard:
     def token(self) -> str:
         return ray_token(self._environment)
 
-    def _state(self, kind: str, *filters: tuple[str, str, str]) -> list[dict[str, Any]]:
+    def rows(self, kind: str, *filters: tuple[str, str, str]) -> list[dict[str, Any]]:
+        """What the state API lists: workers, tasks, actors, nodes."""
         query = [("limit", "10000"), ("timeout", "10"), ("detail", "1"), ("exclude_driver", "false")]
         for key, predicate, value in filters:
             query += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]

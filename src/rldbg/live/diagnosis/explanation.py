@@ -1,0 +1,89 @@
+"""Why a job does not go on: its collectives where ranks wait in them, else the wait graph; one sentence per cause."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.agent.waits import mark_moved
+from rldbg.live.diagnosis.hang import Diagnosis
+from rldbg.live.diagnosis.rank_nodes import join_ranks
+from rldbg.live.diagnosis.stack_groups import diagnose_stacks, users_frame
+from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
+from rldbg.live.diagnosis.wait_nodes import nodes_of
+from rldbg.live.diagnosis.wait_words import clause, sentence
+
+_SENTENCES = 20
+_LOOKS_APART_S = 1.0
+_FIXES = {
+    "lock": "take the locks in the same order everywhere, or one lock for both",
+    "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
+}
+
+
+def explain(
+    stacks: Sequence[Message], *, before: Sequence[Message] = (), ray: Mapping[str, Any] | None = None
+) -> list[Diagnosis]:
+    """The causes, most telling first; never empty. `before` is an earlier look at the same processes."""
+    for first, after in zip(before, stacks, strict=False):
+        if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
+            mark_moved(first, after, _LOOKS_APART_S)
+    known = [_with_crash(stack) for stack in stacks]
+    collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
+    nodes = nodes_of(known)
+    if ray:
+        from rldbg.live.diagnosis.ray_nodes import join_ray
+
+        nodes = join_ray(nodes, known, ray)
+    graph = WaitGraph(join_ranks(nodes, known, judged=collectives is not None))
+    ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
+    found = [_diagnosis(way) for way in ways]
+    if collectives is not None and collectives.kind != "unknown":
+        told = _with_reasons(collectives, graph)
+        return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
+    return found[:_SENTENCES] or [_nobody_waits(graph, known)]
+
+
+def _with_crash(stack: Message) -> Message:
+    """With the line of the user's code that raised, from the crash file where it can be read here."""
+    try:
+        record = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
+        return stack | {"raised_at": users_frame(record["exceptions"][0]["frames"])}
+    except (KeyError, IndexError, OSError, ValueError):
+        return stack
+
+
+def _diagnosis(way: Sequence[Node]) -> Diagnosis:
+    last = way[-1]
+    ring = len(way) > 1 and last is way[0]
+    ranks = tuple(sorted({node.rank for node in (way if ring else way[-1:]) if node.rank is not None}))
+    kind = "deadlock" if ring else "gone" if last.gone or last.wait.get("lost") else last.kind or "busy"
+    fix = next((_FIXES[node.kind] for node in way if ring and node.kind in _FIXES), "")
+    return Diagnosis(sentence(way), kind, ranks, (), (fix,) if fix else ())
+
+
+def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
+    """What keeps the ranks to blame from coming, where the wait graph knows it."""
+    reasons = []
+    for node in graph.nodes.values():
+        if node.rank in found.ranks and node.waits and node.kind != "collective" and not node.background:
+            path = [node, *graph.onward(node)]
+            reasons.append(sentence(path))
+    return Diagnosis(found.verdict, found.kind, found.ranks, (*reasons[:3], *found.evidence), found.fix)
+
+
+def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> Diagnosis:
+    shown = [node for node in graph.nodes.values() if not node.background and (node.place or node.gone)]
+    unanswered = [f"{stack['who']}: {stack['unanswered']}" for stack in stacks if stack.get("unanswered")]
+    if not shown:
+        words = "nothing can be said about the job" if unanswered else "no thread runs code of the user: all are idle"
+        return Diagnosis(words, "unknown", (), tuple(unanswered))
+    gone = [node for node in shown if node.gone]
+    words = "; ".join(clause(node) for node in (gone or shown)[:3])
+    return Diagnosis(
+        words if gone else f"nobody waits for anybody else: {words}",
+        "gone" if gone else "unknown",
+        tuple(sorted({node.rank for node in gone if node.rank is not None})),
+        tuple(unanswered),
+    )

@@ -1,0 +1,64 @@
+"""Ranks in the wait graph: who is missing in the collective or the process group that others wait in."""
+
+from collections.abc import Sequence
+
+from rldbg.agent import Message
+from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
+from rldbg.live.diagnosis.wait_nodes import process_id
+from rldbg.live.diagnosis.wait_words import exit_text
+
+_JOINING = "has not joined it"
+
+
+def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) -> list[Node]:
+    """Adds edges from ranks in collectives to those who are not in the same one; `judged` ones are known better."""
+    ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
+    waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
+    if not waiting:
+        return nodes
+    world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
+    missing = [rank for rank in range(world) if rank not in ranked]
+    ended = [_ended(child) for stack in stacks for child in stack.get("children") or [] if child["state"] == "zombie"]
+    nodes = [*nodes, *(_missing(rank, world, ended) for rank in missing)]
+    fronts = {rank: _front(nodes, stack, waiting.get(rank)) for rank, stack in ranked.items()}
+    fronts |= {node.rank: node for node in nodes if node.id[0] == "rank" and node.rank is not None}
+    for rank, node in waiting.items():
+        for other, front in sorted(fronts.items()):
+            if other != rank and front is not None and not judged and _is_missing(node, waiting.get(other), other):
+                node.edges.append(Edge(front.id, _JOINING if node.kind == "rendezvous" else "never entered it"))
+        if not node.edges and not node.wait.get("lost"):
+            node.wait = {**node.wait, "lost": "all ranks are in it: it is in progress, or its transport is stuck"}
+    return nodes
+
+
+def _missing(rank: int, world: int, ended: Sequence[str]) -> Node:
+    activity = "; ".join([f"was not found (the job has {world} ranks)", *ended[:3]])
+    return Node(("rank", rank), f"rank {rank}", activity=activity, rank=rank, gone=True)
+
+
+def _ended(child: Facts) -> str:
+    return f"process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown exit code'))})"
+
+
+def _waiting(nodes: Sequence[Node], stack: Facts) -> Node | None:
+    own = [node for node in nodes if node.id[:2] == process_id(stack)]
+    return next((node for node in own if node.kind in ("collective", "rendezvous") and node.waits), None)
+
+
+def _front(nodes: Sequence[Node], stack: Facts, waiting: Node | None) -> Node | None:
+    """The thread that counts for a rank: the one in a collective, else its main thread, else the process."""
+    own = {node.id[2:]: node for node in nodes if node.id[:2] == process_id(stack)}
+    return waiting or own.get(("main",)) or own.get(("process",))
+
+
+def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
+    if node.wait.get("members") and rank not in node.wait["members"]:
+        return False
+    peer = node.wait.get("peer") if node.wait.get("op") in ("send", "recv", "isend", "irecv") else None
+    if peer is not None:
+        return rank == peer and (other is None or other.wait.get("op") == node.wait.get("op"))
+    return other is None or _call(other) != _call(node)
+
+
+def _call(node: Node) -> tuple[object, ...]:
+    return node.kind, node.wait.get("op"), node.wait.get("group")

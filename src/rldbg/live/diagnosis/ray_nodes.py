@@ -1,0 +1,249 @@
+"""Ray in the wait graph: whoever is in `ray.get` waits for tasks, and these wait for workers or resources."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rldbg.agent import Message, snake_case
+from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
+from rldbg.live.diagnosis.wait_nodes import process_id
+
+_DONE = frozenset({"FINISHED", "FAILED"})
+_QUEUE = "_QueueActor"
+# What can be the wait for a Ray task: in async actors it is a future of asyncio.
+_MAY_WAIT_FOR_RAY = frozenset({"ray_get", "future", "task", "condition", "event"})
+
+
+def name_workers(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Message]:
+    """Stacks of workers under the names of their actors, tasks or drivers; helper processes under their worker's."""
+    names: dict[tuple[Any, Any], str] = {}
+    for actor in ray["actors"]:
+        if actor["state"] == "ALIVE":
+            names[actor["node_id"], actor["pid"]] = actor["name"] or snake_case(
+                str(actor["class_name"]).rpartition(".")[2]
+            )
+    for task in ray["tasks"]:
+        if task["state"] == "RUNNING" and not task["actor_id"]:
+            names.setdefault((task["node_id"], task["worker_pid"]), str(task["name"]))
+    for worker in ray["workers"]:
+        if worker["worker_type"] == "DRIVER":
+            names[worker["node_id"], worker["pid"]] = "driver"
+    twice = [name for name in names.values() if list(names.values()).count(name) > 1]
+    found = []
+    for stack in stacks:
+        name = names.get((stack["node_id"], stack["pid"]))
+        parent = names.get((stack["node_id"], stack.get("parent")))
+        role = name or (f"{parent}.child" if parent else str(stack["role"]))
+        who = f"{role}@{stack['pid']}" if name is None or name in twice else role
+        found.append(stack | {"who": who, "role": role})
+    return found
+
+
+def join_ray(nodes: list[Node], stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Node]:
+    return _Joining(nodes, stacks, ray).joined()
+
+
+class _Joining:
+    def __init__(self, nodes: list[Node], stacks: Sequence[Message], ray: Mapping[str, Any]) -> None:
+        self._nodes = nodes
+        self._ray = ray
+        self._hosts = {node["node_id"]: node["host"] for node in ray["nodes"]}
+        self._actors = {actor["actor_id"]: actor for actor in ray["actors"]}
+        self._tasks = {task["task_id"]: task for task in ray["tasks"]}
+        self._drivers = {
+            self._place(row["node_id"], row["pid"]) for row in ray["workers"] if row["worker_type"] == "DRIVER"
+        }
+        self._by_process: dict[Any, list[Node]] = {}
+        for node in nodes:
+            self._by_process.setdefault(node.id[:2], []).append(node)
+        self._processes = {process_id(stack) for stack in stacks}
+        self._added: dict[Any, Node] = {}
+
+    def joined(self) -> list[Node]:
+        for node in self._nodes:
+            if node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
+                self._connect(node)
+        return [*self._nodes, *self._added.values(), *self._unwaited()]
+
+    def _place(self, node_id: Any, pid: Any) -> tuple[Any, Any]:
+        return self._hosts.get(node_id), pid
+
+    def _connect(self, node: Node) -> None:
+        awaited = list(self._awaited(node))
+        if not awaited and node.kind != "ray_get":
+            return
+        pending = [task for task in awaited if task["state"] not in _DONE]
+        if not pending:
+            lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
+            node.wait = {**node.wait, "lost": lost}
+            return
+        more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+        text = f"the result of {self._title(pending[0])}{more}"
+        node.wait = {**node.wait, "kind": "ray_get", "text": text, "lost": ""}
+        if self._is_queue(pending[0]):
+            self._queue(node, pending[0])
+            return
+        for task in pending:
+            node.edges += self._edges(task)
+
+    def _awaited(self, node: Node) -> Iterator[Facts]:
+        if node.wait.get("tasks"):
+            yield from (self._tasks[task] for task in node.wait["tasks"] if task in self._tasks)
+            return
+        parents = {task["task_id"] for task in self._running(node)}
+        for task in self._tasks.values():
+            is_drivers = node.id[:2] in self._drivers and self._is_from_driver(task)
+            made = task["type"] != "ACTOR_CREATION_TASK"
+            if made and (task["parent_task_id"] in parents or is_drivers) and task["state"] not in _DONE:
+                yield task
+
+    def _is_from_driver(self, task: Facts) -> bool:
+        parent = self._tasks.get(task["parent_task_id"])
+        return task["type"] != "DRIVER_TASK" and (parent is None or parent["type"] == "DRIVER_TASK")
+
+    def _running(self, node: Node) -> list[Facts]:
+        """The tasks that a worker runs; of several, those whose function is on the stack."""
+        here = [
+            task
+            for task in self._tasks.values()
+            if task["state"] == "RUNNING" and self._place(task["node_id"], task["worker_pid"]) == node.id[:2]
+        ]
+        named = [task for task in here if str(task["name"]).rpartition(".")[2] in node.functions]
+        return named or here
+
+    def _title(self, task: Facts) -> str:
+        name = str(task["name"])
+        actor = self._actors.get(task["actor_id"])
+        if actor is not None and actor["name"]:
+            return f"{name} (actor {actor['name']})"
+        return name
+
+    def _is_queue(self, task: Facts) -> bool:
+        actor = self._actors.get(task["actor_id"])
+        return actor is not None and str(actor["class_name"]).endswith(_QUEUE) and actor["state"] == "ALIVE"
+
+    def _queue(self, node: Node, task: Facts) -> None:
+        """ray.util.queue: the queue's own actor only passes items on; who fills it is not recorded anywhere."""
+        method, pid = str(task["name"]).rpartition(".")[2], task["worker_pid"]
+        taking = "get" in method
+        what = "an item of a Ray queue" if taking else "room in a Ray queue"
+        dead = [self._epitaph(actor) for actor in self._ray["actors"] if actor["state"] == "DEAD" and _died(actor)]
+        nobody = f"no running task {'puts one in' if taking else 'takes one out'}"
+        others = [
+            self._title(other)
+            for other in self._tasks.values()
+            if other["state"] not in _DONE
+            and other["actor_id"] == task["actor_id"]
+            and other is not task
+            and ("put" if taking else "get") in str(other["name"])
+        ]
+        if others:
+            nobody = f"{others[0]} is about to"
+        wait = {"text": f"{what} (ray.util.queue.Queue, pid {pid})", "lost": ": ".join([nobody, *dead[:2]])}
+        node.wait = {**node.wait, **wait}
+
+    def _edges(self, task: Facts) -> list[Edge]:
+        actor = self._actors.get(task["actor_id"])
+        method = str(task["name"]).rpartition(".")[2]
+        if actor is not None and actor["state"] != "ALIVE":
+            return [Edge(self._actor_node(actor).id, f"should run {method}")]
+        if task["state"] in ("RUNNING", "RUNNING_IN_RAY_GET", "RUNNING_IN_RAY_WAIT") or actor is not None:
+            pid = actor["pid"] if actor is not None else task["worker_pid"]
+            node_id = actor["node_id"] if actor is not None else task["node_id"]
+            runs = task["state"].startswith("RUNNING")
+            target = self._worker(self._place(node_id, pid), method if runs else "")
+            return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")] if target else []
+        return [Edge(self._task_node(task).id, "is that task")]
+
+    def _worker(self, process: tuple[Any, Any], method: str) -> Node | None:
+        """The asyncio task or thread that runs a method, else what waits there, else the main thread."""
+        own = self._by_process.get(process, [])
+        running = [node for node in own if method and method in node.functions]
+        order = (lambda n: "task" in n.id, lambda n: n.waits, lambda n: True)
+        for choice in (running, [node for node in own if node.waits and not node.background], own[1:2] or own):
+            for test in order:
+                if found := next(filter(test, choice), None):
+                    return found
+        return None
+
+    def _actor_node(self, actor: Facts) -> Node:
+        label = f"actor {actor['name'] or str(actor['class_name'])}"
+        state = actor["state"]
+        if state == "DEAD":
+            activity = f"has died: {_cause(actor)}"
+        elif state == "DEPENDENCIES_UNREADY":
+            activity = "cannot start: an argument of its constructor is not ready"
+        elif state == "RESTARTING":
+            activity = f"is restarting{self._lack(actor['required_resources'])}"
+        else:
+            activity = f"cannot be scheduled{self._lack(actor['required_resources'], actor['placement_group_id'])}"
+        node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
+        return self._added.setdefault(node.id, node)
+
+    def _task_node(self, task: Facts) -> Node:
+        state = str(task["state"])
+        if state == "PENDING_NODE_ASSIGNMENT":
+            activity = f"cannot be scheduled{self._lack(task['required_resources'], task['placement_group_id'])}"
+        elif state == "PENDING_ARGS_AVAIL":
+            activity = "waits for its arguments, which are not ready"
+        else:
+            activity = f"has not begun ({state})"
+        node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
+        return self._added.setdefault(node.id, node)
+
+    def _lack(self, wanted: Any, group: Any = None) -> str:
+        """What is asked for and what is free."""
+        groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
+        if groups and groups[0]["state"] != "CREATED":
+            return f": its placement group is {groups[0]['state'].lower()}{self._lack(_bundles(groups[0]))}"
+        plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
+        if not plain:
+            return ""
+        alive = [node for node in self._ray["nodes"] if node["alive"]]
+        asked = ", ".join(f"{amount:g} {name}" for name, amount in plain.items())
+        free = ", ".join(
+            f"{max((node['free'].get(name, 0) for node in alive), default=0):g} of "
+            f"{max((node['total'].get(name, 0) for node in alive), default=0):g} {name}"
+            for name in plain
+        )
+        return f": it asks for {asked}; the node with the most has {free} free"
+
+    def _epitaph(self, actor: Facts) -> str:
+        return f"actor {actor['name'] or actor['class_name']} has died: {_cause(actor)}"
+
+    def _unwaited(self) -> Iterator[Node]:
+        """Actors and placement groups that cannot start and that nobody is seen waiting for yet."""
+        for actor in self._ray["actors"]:
+            if actor["state"] in ("PENDING_CREATION", "DEPENDENCIES_UNREADY") and (
+                ("ray_actor", actor["actor_id"]) not in self._added
+            ):
+                node = self._actor_node(actor)
+                node.wait = {"kind": "ray_task", "text": "resources", "lost": node.activity}
+                self._added.pop(node.id)
+                yield node
+        for group in self._ray["placement_groups"]:
+            if group["state"] == "PENDING":
+                label = f"placement group {group['name'] or group['placement_group_id'][:8]}"
+                lack = f"{group['state'].lower()}{self._lack(_bundles(group))}"
+                yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
+
+
+def _bundles(group: Facts) -> dict[str, float]:
+    """What the largest bundle of a placement group asks for."""
+    bundles = group.get("bundles") or []
+    wanted = [each.get("unit_resources") or each for each in bundles if isinstance(each, dict)]
+    return max(wanted, key=lambda each: sum(v for v in each.values() if isinstance(v, int | float)), default={})
+
+
+def _died(actor: Facts) -> bool:
+    """Not those whose last handle was dropped, nor those that were told to end."""
+    return "out of scope" not in _cause(actor) and "ray.kill" not in _cause(actor)
+
+
+def _cause(actor: Facts) -> str:
+    causes = actor.get("death_cause")
+    if not isinstance(causes, dict):
+        return "no reason is recorded"
+    for value in causes.values():
+        if isinstance(value, dict) and value.get("error_message"):
+            return str(value["error_message"]).strip().partition("\n")[0][:200]
+    return "no reason is recorded"

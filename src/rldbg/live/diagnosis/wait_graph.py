@@ -1,0 +1,120 @@
+"""Who waits for whom in a job: threads, asyncio tasks, processes and Ray tasks as nodes, waits as edges.
+
+Following the edges from anything that waits leads to a ring (a deadlock) or to somebody who does not wait: what that
+one does instead is the reason. Everything here is plain data made by `rldbg.agent.waits` and by Ray's state API.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Facts = Mapping[str, Any]
+Id = tuple[Any, ...]
+_DEPTH = 12
+# Nobody is expected to end these; they matter only where somebody waits for the one who is in them.
+RESTING = frozenset({"sleep", "computing", "unknown", "event_loop", "signal", "debugger"})
+
+
+@dataclass
+class Node:
+    """Something that can wait: `label` names it, `place` is its line, `wait` what it waits for, if anything.
+
+    `activity` is what it does where it does not wait. `background` threads run no code of the user."""
+
+    id: Id
+    label: str
+    place: str = ""
+    wait: Facts = field(default_factory=dict)
+    activity: str = ""
+    background: bool = False
+    rank: int | None = None
+    gone: bool = False
+    functions: frozenset[str] = frozenset()
+    edges: "list[Edge]" = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return str(self.wait.get("kind") or "")
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.wait) and self.kind not in RESTING
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`relation` says what the target has to do with the wait: "holds it", "should put an item in"."""
+
+    target: Id
+    relation: str
+
+
+class WaitGraph:
+    """All nodes of a job by id; `ways` are the paths that explain waits, most telling first."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = {node.id: node for node in nodes}
+
+    def _rings(self) -> Iterator[tuple[Node, ...]]:
+        """Nodes that wait for each other, in the order of waiting; each ring once."""
+        met: set[Id] = set()
+        for start in self.nodes.values():
+            path = [start]
+            while (following := self._next(path[-1], path)) is not None:
+                if following in path:
+                    ring = tuple(path[path.index(following) :])
+                    # Rings that share somebody have one cause.
+                    if not met & (members := {node.id for node in ring}):
+                        met |= members
+                        yield ring
+                    break
+                path.append(following)
+
+    def _next(self, node: Node, path: Sequence[Node]) -> Node | None:
+        """Whom to follow: back into the path (a ring), else somebody gone, else somebody who waits, else anybody."""
+        if len(path) > _DEPTH or not node.waits:
+            return None
+        targets = [self.nodes[edge.target] for edge in node.edges if edge.target in self.nodes]
+        order = (lambda each: each in path, lambda each: each.gone, lambda each: each.waits, lambda _: True)
+        return next((each for test in order for each in targets if test(each)), None)
+
+    def onward(self, start: Node) -> list[Node]:
+        """Those whom a node waits for, one after the other."""
+        path = [start]
+        while (following := self._next(path[-1], path)) is not None and following not in path:
+            path.append(following)
+        return path[1:]
+
+    def ways(self) -> list[tuple[Node, ...]]:
+        """One path per cause: rings first (closed by their first node), then causes by how much hangs on them."""
+        rings = list(self._rings())
+        explained = {node.id for ring in rings for node in ring}
+        by_end: dict[Any, list[tuple[Node, ...]]] = {}
+        for start in self.nodes.values():
+            if not start.waits or start.background or start.id in explained:
+                continue
+            path = [start, *self.onward(start)]
+            if any(node.id in explained for node in path):
+                continue
+            by_end.setdefault(path[-1].id, []).append(tuple(path))
+        longest = [max(paths, key=lambda path: (len(path), path[0].rank is not None)) for paths in by_end.values()]
+        longest = [_without_overview(path) for path in longest]
+        longest.sort(key=lambda path: _weight(path, by_end[path[-1].id]))
+        return [*((*ring, ring[0]) for ring in rings), *longest]
+
+
+def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Without those at the beginning who wait for many at once, or only started the others."""
+    while len(path) > 2 and (path[0].kind == "child" or len({edge.target for edge in path[0].edges}) > 1):
+        if path[0].kind == "collective":
+            break
+        path = path[1:]
+    return path
+
+
+def _weight(path: Sequence[Node], all_paths: Sequence[Sequence[Node]]) -> tuple[Any, ...]:
+    """What hangs on a cause; somebody gone explains more than somebody who merely waits for input."""
+    last = path[-1]
+    idle = last.waits and last.kind in ("queue_get", "event", "socket", "pipe") and not last.wait.get("lost")
+    main = any(node.label == "the main thread" or node.id[-1] == "main" for each in all_paths for node in each)
+    return (not last.gone and not last.wait.get("lost"), idle and len(all_paths) == 1 and not main, -len(all_paths))

@@ -1,0 +1,261 @@
+"""From snapshots of processes to the nodes and edges of the wait graph."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
+from rldbg.live.diagnosis.wait_words import exit_text, place_text
+
+_ACTIVITIES = {
+    "sleep": "sleeps (time.sleep)",
+    "computing": "is computing",
+    "event_loop": "runs an event loop in which no task can go on",
+    "signal": "waits for a signal",
+    "unknown": "is",
+    "debugger": "is paused by a debugger (at a breakpoint or an exception)",
+}
+_DUTIES = {
+    "queue_get": ("should put an item in", "put an item in"),
+    "queue_put": ("should take an item out", "take an item out"),
+    "queue_join": ("should mark the items as done", "mark items as done"),
+    "event": ("should set it", "set it"),
+    "condition": ("should notify it", "notify it"),
+    "semaphore": ("should release it", "release it"),
+    "future": ("should complete it", "complete it"),
+}
+
+
+def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
+    """A node per thread and task, and one per process that has none."""
+    alone = len([stack for stack in stacks if stack.get("threads")]) == 1
+    found: list[Node] = []
+    ranks = {stack.get("role") for stack in stacks if stack.get("rank") is not None}
+    for stack in stacks:
+        by_rank = stack.get("rank") is not None and len(ranks) == 1
+        found += _process_nodes(stack, f"rank {stack['rank']}" if by_rank else str(stack["who"]), alone)
+    seen = {node.id[:2] for node in found}
+    for stack in stacks:
+        for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
+            for facts in (entry.get("wait") or {}).get("processes") or []:
+                if (stack.get("host"), facts["pid"]) not in seen:
+                    seen.add((stack.get("host"), facts["pid"]))
+                    found.append(_stranger(stack.get("host"), facts))
+    known = {node.id: node for node in found}
+    for stack in stacks:
+        for entry, node in _entries(stack, known):
+            node.edges += _edges(entry["wait"], stack, node, known)
+            if not node.edges and not node.wait.get("lost"):
+                node.wait = {**node.wait, "lost": _lost(node.wait, stack)}
+                # Others of the process go on: a helper that waits for its next order is idle, not stuck.
+                node.background |= node.kind in _DUTIES and not entry.get("main") and _goes_on(stack)
+    return found
+
+
+def _goes_on(stack: Facts) -> bool:
+    threads = [thread for thread in stack.get("threads") or [] if not thread.get("background", True)]
+    return any(thread.get("moved") or thread["wait"]["kind"] == "computing" for thread in threads)
+
+
+def process_id(stack: Facts) -> Id:
+    return stack.get("host"), stack.get("pid")
+
+
+def _process_nodes(stack: Facts, who: str, alone: bool) -> Iterator[Node]:
+    base = process_id(stack)
+    threads = [thread for thread in stack.get("threads") or [] if "wait" in thread]
+    shown = [thread for thread in threads if not thread["background"]]
+    if not threads:
+        yield Node((*base, "process"), who, rank=stack.get("rank"), **_fate(stack))
+    for thread in threads:
+        label = _label(thread, who, alone=alone, single=len(shown) <= 1)
+        key = "main" if thread["main"] else thread["ident"]
+        yield _node((*base, key), label, thread, stack)
+    for task in stack.get("tasks") or []:
+        label = f"task {task['task']}" if alone else f"task {task['task']} of {who}"
+        yield _node((*base, "task", task["key"]), label, task, stack)
+
+
+def _stranger(host: Any, facts: Facts) -> Node:
+    """A process of which only the kernel's word is known."""
+    ended = facts["state"] in ("zombie", "dead")
+    state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
+    activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
+    label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
+    return Node((host, facts["pid"], "process"), label, activity=activity, gone=ended)
+
+
+def _label(thread: Facts, who: str, *, alone: bool, single: bool) -> str:
+    """The process, where one thread of it matters; else the thread, with its process where there are several."""
+    if single and thread["main"]:
+        return who
+    name = "the main thread" if thread["main"] else f"thread {thread['thread']}"
+    return name if alone else f"{name} of {who}"
+
+
+def _fate(stack: Facts) -> dict[str, Any]:
+    """What became of a process that has ended, crashed or is stopped."""
+    state, message = str(stack.get("state") or ""), str(stack.get("message") or "").partition("\n")[0]
+    if raised := stack.get("raised"):
+        where = place_text(raised.get("place"))
+        kept = [t["thread"] for t in stack.get("threads") or [] if not t["main"] and not t.get("daemon", True)]
+        alive = f"; its process is kept alive by thread {', '.join(kept[:3])}" if kept else ""
+        return {"activity": f"raised {raised['message']}" + (f" at {where}" if where else "") + alive, "gone": True}
+    where = place_text(stack.get("raised_at")) or _stopped_place(stack)
+    if message and (state in ("crashed", "exited") or stack.get("reason") == "exception"):
+        held = ", and is held for inspection" if state == "stopped" else ""
+        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": True}
+    if stack.get("lost") or state in ("exited", "gone"):
+        how = f" ({exit_text(str(stack['exit']))})" if stack.get("exit") else ""
+        return {"activity": f"has ended{how}", "gone": True}
+    if stack.get("suspended"):
+        return {"activity": "is suspended by a signal (SIGSTOP)", "gone": True}
+    if state == "stopped":
+        return {"activity": f"is stopped by the debugger at {where}", "gone": True}
+    return {}
+
+
+def _stopped_place(stack: Facts) -> str:
+    return f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}" if stack.get("file") else ""
+
+
+def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
+    wait = dict(entry["wait"])
+    speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
+    fate = _fate(stack) if speaks else {}
+    activity = _ACTIVITIES.get(str(wait.get("kind")), "")
+    if entry.get("moved"):
+        wait, activity = {}, "is running"
+    place = place_text(entry.get("place"))
+    background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
+    facts: dict[str, Any] = {"activity": activity, "gone": wait.get("kind") == "debugger"} | fate
+    facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
+    return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
+
+
+def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, Node]]:
+    base = process_id(stack)
+    for thread in stack.get("threads") or []:
+        if "wait" in thread and (node := known[(*base, "main" if thread["main"] else thread["ident"])]).waits:
+            yield thread, node
+    for task in stack.get("tasks") or []:
+        if (node := known[(*base, "task", task["key"])]).waits:
+            yield task, node
+
+
+def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+    base, kind = process_id(stack), wait["kind"]
+    if kind == "lock":
+        return _lock_edges(wait, stack, node)
+    if kind in _DUTIES:
+        found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
+        others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
+        return found + [Edge((base[0], pid, _front(pid, base[0], known)), _DUTIES[kind][0]) for pid in others]
+    if kind in ("thread", "import"):
+        ident = wait.get("ident") or wait.get("owner")
+        return [Edge(_thread_id(stack, ident), "is that thread" if kind == "thread" else "imports it")] if ident else []
+    if kind == "exit":
+        others = [each for each in stack["threads"] if not each["main"] and not each.get("daemon", True)]
+        return [Edge((*base, each["ident"]), "has not ended") for each in others]
+    if kind == "task":
+        awaited = [(*base, "task", key) for key in wait.get("keys") or []]
+        return [Edge(identity, "is awaited") for identity in awaited if identity in known]
+    if kind == "child":
+        pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
+    elif kind == "data_loader":
+        pids = [worker["pid"] for worker in wait.get("workers") or [] if worker["pid"] and not worker["ended"]]
+        pids = [] if any(worker["ended"] for worker in wait.get("workers") or []) else pids
+    else:
+        pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
+    relation = {"file_lock": "holds it", "pipe": "is at the other end", "socket": "is at the other end"}.get(
+        str(kind), "is that process" if kind == "child" else "should do it"
+    )
+    ids = [(base[0], pid, _front(pid, base[0], known)) for pid in pids if pid != stack.get("pid")]
+    return [Edge(identity, relation) for identity in ids if identity in known]
+
+
+def _front(pid: int, host: Any, known: Mapping[Id, Node]) -> str:
+    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
+    return "main" if (host, pid, "main") in known else "process"
+
+
+def _thread_id(stack: Facts, ident: Any) -> Id:
+    main = any(each["main"] and each["ident"] == ident for each in stack.get("threads") or [])
+    return (*process_id(stack), "main" if main else ident)
+
+
+def _lock_edges(wait: Facts, stack: Facts, node: Node) -> list[Edge]:
+    for choice in wait.get("choices") or []:
+        found = [Edge(_thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
+        for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
+            for held in entry.get("holds") or []:
+                if choice["key"] and held["key"] == choice["key"]:
+                    identity = _entry_id(entry, stack)
+                    where = place_text(held)
+                    taken = f"holds it (as `{held['name']}`, in {where})"
+                    found = [Edge(identity, taken)] if choice.get("owner") else [*found, Edge(identity, taken)]
+        if found:
+            node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
+            return found
+    return []
+
+
+def _entry_id(entry: Facts, stack: Facts) -> Id:
+    if "task" in entry:
+        return (*process_id(stack), "task", entry["key"])
+    return (*process_id(stack), "main" if entry["main"] else entry["ident"])
+
+
+def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
+    if not user["acts"]:
+        return None
+    for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
+        if user["who"] in (entry.get("thread"), entry.get("key")):
+            return Edge(_entry_id(entry, stack), _DUTIES[wait["kind"]][0])
+    return None
+
+
+def _lost(wait: Facts, stack: Facts) -> str:
+    """Why nobody ends a wait that leads to nobody."""
+    kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
+    gone = _gone(ended, stack)
+    if kind == "lock":
+        holders = "nobody is seen holding it: it was taken and never released"
+        return f"{holders}, perhaps by {gone}" if gone else holders
+    if kind == "data_loader":
+        dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
+        return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
+    if kind in _DUTIES:
+        functions = wait.get("functions") or []
+        listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
+        if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
+            nobody = "no other process has its writing end open"
+        elif functions:
+            nobody = (
+                f"only {listed} would {_DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"
+            )
+        else:
+            nobody = f"nothing that runs would {_DUTIES[kind][1]}"
+        return f"{nobody}: {gone}" if gone else nobody
+    if kind in ("child", "thread") and gone:
+        return gone
+    if kind == "barrier" and gone:
+        return f"some never came: {gone}"
+    if kind in ("pipe", "socket") and wait.get("ends") is not None:
+        if not wait.get("accepted", True):
+            return "the program that listens there has not accepted the connection"
+        itself = stack.get("pid") in wait["ends"]
+        nobody = "no other process has the other end open" if itself else "nobody is at the other end"
+        return nobody + (f": {gone}" if gone else "")
+    return gone if kind in ("pipe", "future", "stream") else ""
+
+
+def _gone(ended: Sequence[Facts], stack: Facts) -> str:
+    words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
+    for each in ended:
+        if each["kind"] == "process":
+            words.append(f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})")
+    known = {each.get("pid") for each in ended}
+    for child in stack.get("children") or []:
+        if child["state"] == "zombie" and child["pid"] not in known:
+            words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
+    return ", ".join(words[:4])

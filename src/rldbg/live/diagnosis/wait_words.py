@@ -1,0 +1,151 @@
+"""Waits in words: what is waited for, what should end it, and one sentence per path of the wait graph."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from rldbg.live.diagnosis.wait_graph import Node
+
+_SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 11: "SIGSEGV", 6: "SIGABRT", 2: "SIGINT", 7: "SIGBUS"}
+
+
+def place_text(place: Any) -> str:
+    if not place:
+        return ""
+    return f"{str(place['file']).rpartition('/')[2]}:{place['line']} ({str(place['function']).rpartition('.')[2]})"
+
+
+def named(kind: str, name: str) -> str:
+    return f"{kind} `{name}`" if name else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def exit_text(how: str) -> str:
+    """`signal 9` as people know it."""
+    word, _, number = how.partition(" ")
+    if word == "signal" and number.isdigit():
+        return f"killed by {_SIGNALS.get(int(number), how)}"
+    return how
+
+
+def thing(wait: Any) -> str:
+    """What is waited for."""
+    kind, name = str(wait.get("kind")), str(wait.get("name") or "")
+    words = _THINGS.get(kind)
+    return words(wait, name) if words is not None else "something that is not recognised"
+
+
+def _queue(wait: Any, name: str) -> str:
+    size, limit = wait.get("size"), wait.get("limit")
+    sort = {"Queue": "queue.Queue", "": "queue"}.get(str(wait.get("type") or ""), str(wait.get("type")))
+    if wait.get("between") == "processes":
+        sort = "multiprocessing queue"
+    if wait["kind"] == "queue_get":
+        state = ", empty" if size == 0 else f", {size} items" if size else ""
+        return f"an item of {named('queue', name)} ({sort}{state})"
+    if wait["kind"] == "queue_join":
+        return f"all items of {named('queue', name)} to be marked as done ({sort})"
+    return f"room in {named('queue', name)} ({sort}, full{f': {size} of {limit} items' if size else ''})"
+
+
+def _socket(wait: Any, _name: str) -> str:
+    file = wait.get("file") or {}
+    peer, local, call = file.get("peer"), file.get("local"), wait.get("call")
+    if call == "connect" or file.get("connection") == "connecting":
+        return f"a connection to {peer}, which does not answer"
+    if call in ("accept", "accept4") or (file and not peer and local):
+        return f"somebody to connect to {local}"
+    if call in ("sendto", "sendmsg", "write"):
+        return f"{peer or 'its peer'} to read what it sends"
+    closed = f" (the connection is {file['connection']})" if "closed" in str(file.get("connection")) else ""
+    return f"data from {peer or 'a local socket'}{closed}"
+
+
+def _child(wait: Any, name: str) -> str:
+    child, pid = wait.get("child") or {}, wait.get("pid")
+    what = f"process {pid}" if pid else "a child process"
+    title = wait.get("process") or name
+    command = str(child.get("command") or "")[:80]
+    return f"{what}{f' ({title})' if title else ''} to end" + (f": {command}" if command and not title else "")
+
+
+def _barrier(wait: Any, name: str) -> str:
+    count, parties = wait.get("count"), wait.get("parties")
+    return f"{named('barrier', name)}" + (f": {count} of {parties} have come" if parties else "")
+
+
+def _data_loader(wait: Any, _name: str) -> str:
+    return f"a batch of its data loader ({len(wait.get('workers') or [])} worker processes)"
+
+
+def _collective(wait: Any, _name: str) -> str:
+    peer = wait.get("peer")
+    if peer is not None and wait.get("op") in ("send", "recv", "isend", "irecv"):
+        return f"{wait.get('op')} with rank {peer}"
+    group = wait.get("group")
+    return f"{wait.get('op')}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
+
+
+def _ray(wait: Any, _name: str) -> str:
+    return str(wait.get("text") or f"the results of {wait.get('count') or 'some'} Ray tasks")
+
+
+_THINGS = {
+    "lock": lambda wait, name: named("lock", name),
+    "queue_get": _queue,
+    "queue_put": _queue,
+    "queue_join": _queue,
+    "event": lambda wait, name: f"{named('event', name)} to be set",
+    "condition": lambda wait, name: f"{named('condition', name)} to be notified",
+    "semaphore": lambda wait, name: named("semaphore", name),
+    "barrier": _barrier,
+    "thread": lambda wait, name: f"thread {wait.get('thread') or name} to end",
+    "exit": lambda wait, name: "its other threads to end; its main program is over",
+    "future": lambda wait, name: f"future `{name}` to be completed" if name else "a future to be completed",
+    "task": lambda wait, name: f"task `{name}`" if name else "another task",
+    "child": _child,
+    "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
+    "stream": lambda wait, name: "data from a stream",
+    "socket": _socket,
+    "file_lock": lambda wait, name: f"the lock on file {wait.get('path')}",
+    "stdin": lambda wait, name: f"input on its standard input ({(wait.get('file') or {}).get('path', '')})",
+    "disk": lambda wait, name: f"the disk or network file system ({_disk(wait)})",
+    "import": lambda wait, name: f"the import of module `{name}`",
+    "data_loader": _data_loader,
+    "collective": _collective,
+    "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
+    "cuda": lambda wait, name: "the GPU to finish its work (torch.cuda synchronize)",
+    "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
+    "ray_get": _ray,
+    "ray_task": _ray,
+}
+
+
+def _disk(wait: Any) -> str:
+    return str((wait.get("file") or {}).get("path") or wait.get("channel") or "uninterruptible")
+
+
+def clause(node: Node) -> str:
+    where = f" at {node.place}" if node.place else ""
+    if node.waits:
+        return f"{node.label} waits{where} for {thing(node.wait)}"
+    return f"{node.label} {node.activity or 'is running'}{where if node.place and ' at ' not in node.activity else ''}"
+
+
+def sentence(path: Sequence[Node]) -> str:
+    """One path of the wait graph; a ring ends with the node that it began with."""
+    parts = [clause(path[0])]
+    for before, node in pairwise(path):
+        relation = next((edge.relation for edge in before.edges if edge.target == node.id), "is waited for")
+        if node is before:
+            parts.append(
+                "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
+            )
+        elif node is path[0]:
+            parts.append(f"{node.label} {relation}, so they wait for each other (deadlock)")
+        elif node.waits:
+            parts.append(f"{node.label} {relation}, and waits at {node.place} for {thing(node.wait)}")
+        else:
+            where = f" at {node.place}" if node.place and " at " not in node.activity else ""
+            parts.append(f"{node.label} {relation}, but {node.activity or 'is running'}{where}")
+    lost = str(path[-1].wait.get("lost") or "") if path[-1] is not path[0] or len(path) == 1 else ""
+    return "; ".join([*parts, *([lost] if lost else [])])

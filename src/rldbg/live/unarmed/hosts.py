@@ -1,0 +1,70 @@
+"""Processes of other hosts: by ssh, or inside a SLURM job by `srun --overlap`. Nothing needs to be installed there."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError
+from rldbg.live.unarmed.travelling import program
+
+_LOOK_S = 120.0
+
+
+def look_by_ssh(host: str, request: Mapping[str, Any], *, python: str = "python3") -> list[dict[str, Any]]:
+    """Raises UnreachableError when the host cannot be reached or has no Python."""
+    if shutil.which("ssh") is None:
+        raise PrerequisiteError("ssh is not installed", "install an ssh client, or run rldbg on that host")
+    # The shell of the other host splits the words once more.
+    command = shlex.join([python, "-", json.dumps(dict(request))])
+    done = _run(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host, command], f"ssh {host}")
+    return _answers(done.stdout)
+
+
+def look_by_srun(job: str, request: Mapping[str, Any], *, python: str = "python3") -> list[dict[str, Any]]:
+    """One look per node of a SLURM job, beside what runs there."""
+    if shutil.which("srun") is None:
+        raise PrerequisiteError("srun is not installed", "run rldbg on a login node of the cluster")
+    nodes = _nodes_of(job)
+    command = ["srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    asked = json.dumps(dict(request) | {"slurm_job": job})
+    # Standard input goes to every task.
+    done = _run([*command, "--input=all", python, "-", asked], f"srun --jobid={job}")
+    found = _answers(done.stdout)
+    if not found:
+        raise IncompleteDataError(f"no Python process of SLURM job {job} was found on its nodes", f"squeue --job {job}")
+    return found
+
+
+def _nodes_of(job: str) -> int:
+    done = _run(["squeue", "--noheader", "--job", job, "--format=%D"], f"squeue --job {job}")
+    words = done.stdout.split()
+    if not words or not words[0].isdigit():
+        raise UnreachableError(f"SLURM job {job} is not running", "squeue lists the jobs that run")
+    return int(words[0])
+
+
+def _run(command: list[str], what: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        done = subprocess.run(command, input=program(), capture_output=True, text=True, timeout=_LOOK_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{what} did not answer within {_LOOK_S:g} s", "try the command by hand") from None
+    if done.returncode and not done.stdout.strip():
+        words = done.stderr.strip().splitlines()
+        raise UnreachableError(f"{what} failed: {words[-1] if words else done.returncode}", "try the command by hand")
+    return done
+
+
+def _answers(text: str) -> list[dict[str, Any]]:
+    """One JSON list per host, each on a line of its own or right after the other."""
+    decoder, found, rest = json.JSONDecoder(), [], text.strip()
+    while rest:
+        begin = rest.find("[")
+        if begin < 0:
+            break
+        rows, end = decoder.raw_decode(rest, begin)
+        found += rows
+        rest = rest[end:].strip()
+    return found

@@ -1,0 +1,59 @@
+"""A job without agents, as the user names it: process ids, ranks of torchrun, a SLURM job, a host, a Ray cluster."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.agent.waits import look
+from rldbg.core import IncompleteDataError, UsageError
+from rldbg.live.diagnosis.ray_nodes import name_workers
+from rldbg.live.unarmed.hosts import look_by_srun, look_by_ssh
+from rldbg.live.unarmed.ray_cluster import look_at_ray
+
+
+@dataclass(frozen=True, slots=True)
+class UnarmedJob:
+    """Where to look. Empty when the user named nothing that is not armed."""
+
+    ray: str = ""
+    pids: tuple[int, ...] = ()
+    torchrun: bool = False
+    slurm_job: str = ""
+    host: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.ray or self.pids or self.torchrun or self.slurm_job or self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class UnarmedView:
+    """What was seen: one stack entry per process, Ray's own view where there is one, and what could not be seen."""
+
+    stacks: list[Message]
+    ray: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def look_at_job(job: UnarmedJob, *, native: bool = False, apart_s: float = 0.0) -> UnarmedView:
+    """Raises UsageError when sources contradict each other, IncompleteDataError when nothing is found."""
+    if sum(map(bool, (job.ray, job.slurm_job, job.host))) > 1 or (job.ray and (job.pids or job.torchrun)):
+        raise UsageError("--ray, --slurm and --host are mutually exclusive, and --ray finds its processes itself")
+    if job.ray:
+        view = look_at_ray(job.ray, native=native, apart_s=apart_s)
+        return UnarmedView(name_workers(view.pop("stacks"), view), view, list(view["notes"]))
+    request: dict[str, Any] = {"pids": list(job.pids), "torchrun": job.torchrun, "native": native, "apart_s": apart_s}
+    if job.slurm_job:
+        return UnarmedView(look_by_srun(job.slurm_job, request))
+    if job.host:
+        found = look_by_ssh(job.host, request | {"everything": not job.pids and not job.torchrun})
+    else:
+        found = look(**request)
+    if not found:
+        where = f" on {job.host}" if job.host else ""
+        raise IncompleteDataError(
+            f"no process of torchrun was found{where}", "give process ids: rldbg stacks --pid PID"
+        )
+    gone = [stack for stack in found if stack["state"] == "exited" and stack["pid"] in job.pids]
+    if gone and len(gone) == len(found):
+        raise IncompleteDataError(f"process {gone[0]['pid']} does not exist", "ps aux lists the processes of this host")
+    return UnarmedView(found)

@@ -1,0 +1,211 @@
+"""A Ray cluster that nobody armed: what Ray knows of its actors and tasks, and the stacks of its workers on every node.
+
+Ray is joined by a child process (`python -m rldbg.live.unarmed.ray_cluster REQUEST`), so that it leaves nothing behind
+here. Stacks are taken by one short task per node, which needs no free CPU and nothing installed but Python.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
+
+_WITHOUT = "look at single processes: rldbg stacks --pid PID"
+_CHILD_S = 240.0
+_NODE_S = 90
+_LIMIT = 10_000
+_KEPT = {
+    "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
+    "required_resources error_type error_message placement_group_id",
+    "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id",
+    "workers": "worker_id worker_type pid node_id ip is_alive exit_detail",
+    "placement_groups": "placement_group_id name state bundles stats",
+}
+
+
+def look_at_ray(address: str, *, stacks: bool = True, native: bool = False, apart_s: float = 0.0) -> dict[str, Any]:
+    """`stacks` of all workers that do something, and Ray's own view: `actors`, `tasks`, `workers`, `nodes`, `notes`."""
+    request = {"address": _cluster_address(address), "stacks": stacks, "native": native, "apart_s": apart_s}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "rldbg.live.unarmed.ray_cluster", json.dumps(request)],
+            capture_output=True,
+            text=True,
+            timeout=_CHILD_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"the Ray cluster at {address} did not answer within {_CHILD_S:g} s", _WITHOUT) from None
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        words = done.stderr.strip().splitlines()
+        raise IncompleteDataError(
+            f"looking at the Ray cluster failed: {words[-1] if words else done.returncode}"
+        ) from None
+    if "error" in answer:
+        kind = PrerequisiteError if answer["kind"] == "PrerequisiteError" else UnreachableError
+        raise kind(str(answer["error"]), str(answer["hint"] or _WITHOUT))
+    return answer
+
+
+def _cluster_address(address: str) -> str:
+    """The cluster's own port: Ray finds it for "auto"; a dashboard is asked for it."""
+    if address == "auto" or address.startswith("ray://"):
+        return address
+    # Not loaded where nobody gives an address.
+    from rldbg.live.external_ray.dashboard import Dashboard
+
+    try:
+        return Dashboard(address).gcs_address() or address
+    except UnreachableError:
+        if "://" in address:
+            raise
+        return address
+
+
+def dashboard_url(address: str) -> str:
+    """The dashboard of this machine's cluster for "auto"; any other address is taken for that of a dashboard."""
+    if address != "auto":
+        return address
+    found = str(look_at_ray(address, stacks=False)["dashboard"])
+    if not found:
+        raise UnreachableError("this machine's Ray cluster has no dashboard", "pip install 'ray[default]'")
+    return found
+
+
+def main() -> None:
+    """Prints one line of JSON: the view, or the error."""
+    request = json.loads(sys.argv[1])
+    try:
+        ray = join_ray(
+            request["address"], otherwise=_WITHOUT, logging_level="error", log_to_driver=False, namespace="rldbg"
+        )
+        view = _view(ray)
+        if request["stacks"]:
+            view["stacks"] = _stacks(ray, view, request)
+    except (PrerequisiteError, UnreachableError) as error:
+        view = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
+    sys.stdout.write(f"\n{json.dumps(view, default=str)}\n")
+
+
+def _view(ray: Any) -> dict[str, Any]:
+    from ray.util import state
+
+    context = ray.get_runtime_context()
+    own = context.get_job_id()
+    view: dict[str, Any] = {"notes": [], "nodes": _nodes(ray), "dashboard": _dashboard()}
+    options = {
+        "address": context.gcs_address,
+        "limit": _LIMIT,
+        "detail": True,
+        "raise_on_missing_output": False,
+        "timeout": 20,
+    }
+    for kind, names in _KEPT.items():
+        try:
+            rows = getattr(state, f"list_{kind}")(**options)
+        except Exception as error:  # noqa: BLE001 - the state API raises whatever its server or HTTP client raises
+            view["notes"].append(f"Ray does not list its {kind}: {str(error).splitlines()[0][:200]}")
+            view[kind] = []
+            continue
+        found = [{name: _plain(getattr(row, name, None)) for name in names.split()} for row in rows]
+        mine = {("job_id", own), ("pid", os.getpid())}
+        view[kind] = [row for row in found if not mine & {(name, row.get(name)) for name in ("job_id", "pid")}]
+    return view
+
+
+def _dashboard() -> str:
+    node = importlib.import_module("ray._private.worker")._global_node
+    url = str(getattr(node, "webui_url", "") or "")
+    return url if "://" in url or not url else f"http://{url}"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None | dict | list) else str(value)
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    free = importlib.import_module("ray._private.state").available_resources_per_node()
+    return [
+        {
+            "node_id": node["NodeID"],
+            "host": node["NodeManagerHostname"],
+            "ip": node["NodeManagerAddress"],
+            "alive": node["Alive"],
+            "total": _resources(node["Resources"]),
+            "free": _resources(free.get(node["NodeID"]) or {}),
+        }
+        for node in ray.nodes()
+    ]
+
+
+def _resources(given: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in given.items() if not name.startswith("node:") and "_group_" not in name}
+
+
+def _stacks(ray: Any, view: dict[str, Any], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from rldbg.live.unarmed.travelling import packed
+
+    busy = _busy(view)
+    asked = {"native": request["native"], "apart_s": request["apart_s"], "children": True}
+    remote = ray.remote(num_cpus=0, max_retries=0)(_look_on_node)
+    pending = {}
+    for node in view["nodes"]:
+        pids = sorted(pid for node_id, pid in busy if node_id == node["node_id"])
+        if node["alive"] and pids:
+            place = NodeAffinitySchedulingStrategy(node["node_id"], soft=False)
+            text = json.dumps(asked | {"pids": pids})
+            pending[node["node_id"]] = remote.options(scheduling_strategy=place).remote(packed(), text)
+    found = []
+    for node in view["nodes"]:
+        if node["node_id"] not in pending:
+            continue
+        try:
+            rows = json.loads(ray.get(pending[node["node_id"]], timeout=_NODE_S))
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            reason = str(error).strip().splitlines()
+            view["notes"].append(f"no stacks from node {node['host']}: {reason[-1][:200] if reason else type(error)}")
+            continue
+        found += [row | {"node_id": node["node_id"]} for row in rows]
+    return found
+
+
+def _busy(view: Mapping[str, Any]) -> set[tuple[str, int]]:
+    """Workers with an actor or a running task, and drivers."""
+    found = {(row["node_id"], row["pid"]) for row in view["actors"] if row["state"] == "ALIVE" and row["pid"]}
+    found |= {(row["node_id"], row["worker_pid"]) for row in view["tasks"] if row["state"] == "RUNNING"}
+    own = os.getpid()
+    for row in view["workers"]:
+        if row["worker_type"] == "DRIVER" and row["is_alive"] and row["pid"] != own:
+            found.add((row["node_id"], row["pid"]))
+    return {(node, int(pid)) for node, pid in found if node and pid}
+
+
+def _look_on_node(data: bytes, request: str) -> str:
+    """Runs on another node, where rldbg need not be installed: it uses nothing but the standard library."""
+    import os
+    import subprocess
+    import sys
+    import tempfile
+
+    handle, path = tempfile.mkstemp(suffix=".pyz")
+    os.write(handle, data)
+    os.close(handle)
+    try:
+        done = subprocess.run([sys.executable, path, request], capture_output=True, text=True, timeout=80, check=False)
+    finally:
+        os.remove(path)  # noqa: PTH107 - only what every node has
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
