@@ -24,17 +24,17 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ray = click.option(
         "--ray",
         "ray_url",
-        metavar="URL",
-        help="Dashboard of a Ray cluster that rldbg did not start, for example http://127.0.0.1:8265.",
+        metavar="URL|auto",
+        help="Ray cluster that rldbg did not start: its dashboard (http://127.0.0.1:8265), or auto for this machine's.",
     )
     return run(ray(function))
 
 
 def open_target(run_dir: Path | None, ray_url: str | None) -> "BrokerClient":
     """A client of the broker that holds the selected processes."""
-    from rldbg.live import connect_target
+    from rldbg.live import connect_target, dashboard_url
 
-    return connect_target(run_dir, ray_url)
+    return connect_target(run_dir, dashboard_url(ray_url) if ray_url else None)
 
 
 def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool) -> int:

@@ -21,10 +21,17 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
     \b
     Processes are named ROLE/RANK. All live verbs select them by the same grammar:
       all   0   1,3   0:8:2   policy/0   *policy*   dp=0,tp=1:3   @PID
+
+    With --ray, list all workers of a Ray cluster: drivers, actors, tasks and idle workers, with node, pid and state.
     """
-    with open_target(run_dir, ray_url) as client:
+    from rldbg.live import dashboard_url, ray_workers
+
+    url = dashboard_url(ray_url) if ray_url else None
+    with open_target(run_dir, url) as client:
         while True:
             answer = client.request("ps", all=everything)
+            if url:
+                answer["workers"] = ray_workers(url)
             if watch and not as_json:
                 # On a terminal the table stays in its place; elsewhere this does nothing.
                 console().clear()
@@ -37,10 +44,13 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
 def _show(answer: dict[str, Any], as_json: bool) -> None:
     from rldbg.reports import processes as report
 
-    processes, advice = answer["processes"], answer.get("advice", [])
+    processes, advice, workers = answer["processes"], answer.get("advice", []), answer.get("workers")
     if as_json:
-        print_json({"processes": processes, "advice": advice})
+        print_json({"processes": processes, "advice": advice} | ({"workers": workers} if workers is not None else {}))
         return
-    print_result(report.to_terminal(processes))
+    if processes or workers is None:
+        print_result(report.to_terminal(processes))
+    if workers is not None:
+        print_result(report.workers_to_terminal(workers))
     for line in (*report.notes(processes), *advice):
         print_note(line)

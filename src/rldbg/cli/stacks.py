@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,7 @@ from rldbg.cli.output import show
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
-    from rldbg.live import Diagnosis, StackGroup
+    from rldbg.live import Diagnosis, StackGroup, UnarmedJob
 
 _BETWEEN_LOOKS_S = 1.0
 
@@ -20,9 +20,15 @@ _BETWEEN_LOOKS_S = 1.0
 @verb("stacks", short_help="Group identical stacks of all ranks; explain hangs (--diagnose).")
 @click.argument("who", default="all")
 @target_options
+@click.option("--pid", "pids", type=int, multiple=True, help="Look at this process and its children. Repeatable.")
+@click.option("--torchrun", is_flag=True, help="Look at all torchrun workers of this host (or of --host).")
+@click.option("--slurm", "slurm_job", metavar="JOB", default="", help="Look at a SLURM job, on all of its nodes.")
+@click.option("--host", default="", help="Look at processes of another host, by ssh.")
 @click.option("--native", is_flag=True, help="Include C and C++ frames (needs py-spy).")
 @click.option("--locals", "with_locals", is_flag=True, help="Show the local variables of every frame.")
-@click.option("--diagnose", "diagnosing", is_flag=True, help="Explain a hang: name the rank that the others wait for.")
+@click.option(
+    "--diagnose", "diagnosing", is_flag=True, help="Explain a hang: who waits for what, and why it never comes."
+)
 @click.option(
     "--dumps",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -32,6 +38,10 @@ def command(
     who: str,
     run_dir: Path | None,
     ray_url: str | None,
+    pids: tuple[int, ...],
+    torchrun: bool,
+    slurm_job: str,
+    host: str,
     native: bool,
     with_locals: bool,
     diagnosing: bool,
@@ -40,31 +50,66 @@ def command(
 ) -> int:
     """Show the stacks of all ranks: identical stacks once, the smallest group first.
 
-    With --diagnose, explain a hang in one sentence: which rank never entered which collective, and where it is instead.
+    With --diagnose, explain a hang in one sentence per cause: who waits for what, who should have done it, and what it
+    does instead.
+
+    \b
+    Jobs that rldbg did not start need no preparation:
+      rldbg stacks --ray auto     all workers of this machine's Ray cluster, on all nodes
+      rldbg stacks --ray URL      of the cluster with this dashboard, or HOST:PORT
+      rldbg stacks --pid 1234     a process and its children
+      rldbg stacks --torchrun     all torchrun workers of this host
+      rldbg stacks --slurm 42     all processes of a SLURM job
+      rldbg stacks --host node7   processes of another host
     """
-    from rldbg.live import diagnose_dumps, diagnose_stacks, group_stacks
-    from rldbg.reports.stacks import to_lines
+    from rldbg.live import UnarmedJob, diagnose_dumps
 
     if dumps is not None:
-        return _show_diagnosis(diagnose_dumps(dumps), [], as_json)
-    with open_target(run_dir, ray_url) as client:
-        wanted = {"native": native, "locals": with_locals, "flight_record": diagnosing}
+        return _show([diagnose_dumps(dumps)], [], [], as_json)
+    job = UnarmedJob(ray=ray_url or "", pids=pids, torchrun=torchrun, slurm_job=slurm_job, host=host)
+    if job:
+        return _show_unarmed(job, native, diagnosing, as_json)
+    return _show_run(run_dir, who, {"native": native, "locals": with_locals}, diagnosing, as_json)
+
+
+def _show_run(run_dir: Path | None, who: str, wanted: dict[str, Any], diagnosing: bool, as_json: bool) -> int:
+    from rldbg.live import explain, group_stacks, ray_view_of
+    from rldbg.reports.stacks import to_lines
+
+    wanted |= {"flight_record": diagnosing, "waits": diagnosing}
+    with open_target(run_dir, None) as client:
         before = stacks = client.request("stacks", who=who, **wanted)["stacks"]
         if diagnosing:
             time.sleep(_BETWEEN_LOOKS_S)
             stacks = client.request("stacks", who=who, **wanted)["stacks"]
     groups = group_stacks(stacks)
     if diagnosing:
-        return _show_diagnosis(diagnose_stacks(before, stacks), groups, as_json)
+        return _show(explain(stacks, before=before, ray=ray_view_of(stacks)), groups, [], as_json)
     show({"groups": [group.to_dict() for group in groups], "stacks": stacks}, as_json, lambda: to_lines(groups))
     return ExitCode.OK
 
 
-def _show_diagnosis(diagnosis: "Diagnosis", groups: list["StackGroup"], as_json: bool) -> int:
+def _show_unarmed(job: "UnarmedJob", native: bool, diagnosing: bool, as_json: bool) -> int:
+    from rldbg.live import explain, group_stacks, look_at_job
+    from rldbg.reports.stacks import to_lines
+
+    view = look_at_job(job, native=native, apart_s=_BETWEEN_LOOKS_S if diagnosing else 0.0)
+    groups = group_stacks(view.stacks)
+    causes = explain(view.stacks, ray=view.ray)
+    if diagnosing:
+        return _show(causes, groups, view.notes, as_json)
+    waits = [cause.to_dict() for cause in causes]
+    document = {"groups": [g.to_dict() for g in groups], "stacks": view.stacks, "waits": waits, "notes": view.notes}
+    show(document, as_json, lambda: [*to_lines(groups), "", *(cause.verdict for cause in causes), *view.notes])
+    return ExitCode.OK if all(stack.get("threads") for stack in view.stacks) else ExitCode.INCOMPLETE
+
+
+def _show(causes: list["Diagnosis"], groups: list["StackGroup"], notes: list[str], as_json: bool) -> int:
     from rldbg.reports.findings import to_terminal
     from rldbg.reports.stacks import to_lines
 
-    finding = diagnosis.to_finding()
-    document = {"diagnosis": diagnosis.to_dict(), "groups": [group.to_dict() for group in groups]}
-    show(document, as_json, lambda: [to_terminal([finding]), *to_lines(groups)])
-    return ExitCode.FINDING if finding.severity == "error" else ExitCode.OK
+    findings = [cause.to_finding() for cause in causes]
+    told = [cause.to_dict() for cause in causes]
+    document = {"diagnosis": told[0], "waits": told, "groups": [group.to_dict() for group in groups], "notes": notes}
+    show(document, as_json, lambda: [to_terminal(findings), *to_lines(groups), *notes])
+    return ExitCode.FINDING if any(finding.severity == "error" for finding in findings) else ExitCode.OK

@@ -1,0 +1,147 @@
+"""A Ray job in which many things wait for ever, each in actors of its own. Prints READY when all of them do."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+
+import ray
+from ray.util.queue import Queue
+
+
+@ray.remote(num_cpus=0)
+class Partner:
+    """One of two actors that call each other and wait for the answer."""
+
+    def meet(self, other):
+        self.other = other
+
+    def call(self):
+        # Both are in here before one of them is asked.
+        time.sleep(1)
+        return ray.get(self.other.answer.remote())
+
+    def answer(self):
+        return 1
+
+
+@ray.remote(num_cpus=0)
+class Consumer:
+    def consume(self, queue):
+        return queue.get()
+
+
+@ray.remote(num_cpus=0)
+class Producer:
+    """Fills a queue, if it lives."""
+
+    def produce(self, queue):
+        os._exit(3)
+
+    def pid(self):
+        return os.getpid()
+
+
+@ray.remote(num_cpus=0, num_gpus=8)
+class Huge:
+    def ping(self):
+        return 1
+
+
+@ray.remote(num_cpus=0)
+class Caller:
+    """Waits for a method of another actor."""
+
+    def wait_for(self, other, method):
+        return ray.get(getattr(other, method).remote())
+
+    def wait_for_ready(self, group):
+        return ray.get(group[0].ready())
+
+
+def serve(requests, results):
+    while True:
+        results.put(requests.get())
+
+
+@ray.remote(num_cpus=0)
+class Generator:
+    """An inference engine in a process of its own, behind queues; the engine dies."""
+
+    def __init__(self):
+        context = multiprocessing.get_context("fork")
+        self.requests, self.results = context.Queue(), context.Queue()
+        self.engine = context.Process(target=serve, args=(self.requests, self.results), name="engine")
+        self.engine.start()
+
+    def kill_engine(self):
+        self.engine.kill()
+        return self.engine.pid
+
+    def generate(self):
+        self.requests.put("prompt")
+        return self.results.get()
+
+
+@ray.remote(num_cpus=0)
+class RewardModel:
+    async def score(self):
+        self.verdict = asyncio.get_running_loop().create_future()
+        return await self.verdict
+
+
+@ray.remote(num_cpus=0)
+class Locks:
+    def __init__(self):
+        self.weights, self.cache = threading.Lock(), threading.Lock()
+
+    def sync(self):
+        met = threading.Barrier(2)
+        other = threading.Thread(target=self.flush, args=(met,), name="flusher")
+        other.start()
+        with self.weights:
+            met.wait()
+            with self.cache:
+                pass
+
+    def flush(self, met):
+        with self.cache:
+            met.wait()
+            with self.weights:
+                pass
+
+
+def main():
+    ray.init(**json.loads(os.environ["SCENE_RAY"]))
+    first, second = Partner.options(name="first").remote(), Partner.options(name="second").remote()
+    ray.get([first.meet.remote(second), second.meet.remote(first)])
+    waiting = [first.call.remote(), second.call.remote()]
+
+    queue, abandoned = Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0})
+    waiting.append(Consumer.options(name="consumer").remote().consume.remote(queue))
+    producer = Producer.options(name="producer").remote()
+    ray.get(producer.pid.remote())
+    producer.produce.remote(abandoned)
+    waiting.append(Consumer.options(name="abandoned").remote().consume.remote(abandoned))
+
+    waiting.append(Caller.options(name="waits_for_huge").remote().wait_for.remote(Huge.remote(), "ping"))
+    group = ray.util.placement_group([{"CPU": 500}])
+    waiting.append(Caller.options(name="waits_for_group").remote().wait_for_ready.remote([group]))
+
+    generator = Generator.options(name="generator").remote()
+    ray.get(generator.kill_engine.remote())
+    waiting.append(Caller.options(name="trainer").remote().wait_for.remote(generator, "generate"))
+    waiting.append(Caller.options(name="rollout").remote().wait_for.remote(RewardModel.remote(), "score"))
+    waiting.append(Locks.options(name="locks").remote().sync.remote())
+    # Ray reports the state of tasks once per second.
+    time.sleep(3)
+    print("READY", ray.get_runtime_context().gcs_address, flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    ray.get(waiting)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Every kind of wait, in real processes, armed and not: one sentence says who waits for what and why it never comes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from live_job import LiveJob, close_pipes, rldbg, until
+from ray_stage import plain_environment
+
+from rldbg.live import UnarmedJob, explain, look_at_job
+
+SCENES = Path(__file__).with_name("wait_scenes.py")
+# What the sentence about each scene must say.
+WORDS = {
+    "lock_deadlock": [
+        "pusher",
+        "puller",
+        "`self.tensors`",
+        "`self.version`",
+        "holds it",
+        "deadlock",
+        "wait_scenes.py:",
+    ],
+    "closure_locks": ["thread one", "`first`", "`second`", "wait for each other (deadlock)"],
+    "own_lock": ["lock `lock`", "holds that itself (deadlock)"],
+    "empty_queue": [
+        "`self.finished`",
+        "queue.Queue, empty",
+        "fill (line",
+        "nothing runs it",
+        "rollout-producer has ended",
+    ],
+    "busy_producer": ["`items`", "slow-producer should put an item in, but sleeps", "(produce)"],
+    "full_queue": ["room in queue `items`", "2 of 2 items", "take an item out"],
+    "dead_engine": ["multiprocessing queue", "process engine (pid", "has ended (killed by SIGKILL)"],
+    "lost_future": ["task ask-reward", "future `self.reply`", "only answer (line", "nothing runs it"],
+    "async_queue": ["task consume", "queue `items` (asyncio.Queue, empty)", "put an item in"],
+    "async_locks": ["task left", "task right", "wait for each other (deadlock)"],
+    "child_process": ["to end", "is that process, but sleeps"],
+    "file_lock": ["the lock on file", "weights.lock", "holds it, but sleeps"],
+    "silent_peer": ["data from 127.0.0.1:", "has not accepted the connection"],
+    "unset_event": ["event `loaded` to be set", "would set it"],
+    "lost_join": ["for thread evaluator to end", "event", "would set it"],
+    "executor": ["future `scored`", "thread scorer_0 should complete it, but sleeps", "(work)"],
+    "broken_barrier": ["barrier `together`: 1 of 2 have come", "second-party has ended"],
+    "standard_input": ["input on its standard input"],
+    "sleeps": ["nobody waits for anybody else", "sleeps (time.sleep) at wait_scenes.py:"],
+    "computes": ["nobody waits for anybody else", "is computing at wait_scenes.py:"],
+    "raised_with_thread": ["raised ValueError: reward is not a number at wait_scenes.py:", "(raised_with_thread)"],
+    "import_deadlock": ["the import of module `left_half`", "first-import imports it"],
+    "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
+}
+# Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.
+ARMED = [scene for scene in WORDS if scene not in ("raised_with_thread", "import_deadlock", "standard_input")]
+
+
+class Programs:
+    """All scenes at once, each in a process of its own."""
+
+    def __init__(self, folder, environment, scenes):
+        self.folder = folder
+        self.processes = {
+            scene: subprocess.Popen(
+                [sys.executable, str(SCENES), scene, str(folder)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for scene in scenes
+        }
+
+    def pid(self, scene):
+        until(lambda: (self.folder / scene).exists() and (self.folder / scene).read_text(), f"scene {scene}")
+        return self.processes[scene].pid
+
+    def end(self):
+        for process in self.processes.values():
+            # With the children that some of them wait for.
+            os.killpg(process.pid, 9)
+            process.wait()
+            close_pipes(process)
+
+
+@pytest.fixture(scope="module")
+def unarmed(tmp_path_factory):
+    programs = Programs(tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS)
+    yield programs
+    programs.end()
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory):
+    with LiveJob(tmp_path_factory.mktemp("armed")) as job:
+        folder = job.folder / "ready"
+        folder.mkdir()
+        programs = Programs(folder, job.environment, ARMED)
+        programs.job = job
+        yield programs
+        programs.end()
+
+
+def _family(pid):
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def _verdict(causes):
+    return " | ".join(cause.verdict for cause in causes)
+
+
+def _until_said(look, words):
+    """A scene is ready a moment before it waits."""
+    seen = []
+
+    def said():
+        seen[:] = [_verdict(look())]
+        return all(word in seen[0] for word in words)
+
+    try:
+        until(said, words, 10)
+    except AssertionError:
+        raise AssertionError(f"{words} not in {seen}") from None
+    return seen[0]
+
+
+@pytest.mark.parametrize("scene", WORDS)
+def test_a_wait_is_explained_from_outside(unarmed, scene):
+    job = UnarmedJob(pids=(unarmed.pid(scene),))
+    _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), WORDS[scene])
+
+
+@pytest.mark.parametrize("scene", ARMED)
+def test_a_wait_is_explained_by_the_agent(armed, scene):
+    who = ",".join(f"@{process}" for process in _family(armed.pid(scene)))
+    until(lambda: any(p["pid"] == armed.pid(scene) for p in armed.job.ps()), f"the agent of {scene}")
+
+    def look():
+        before, after = (armed.job.client.request("stacks", who=who, waits=True)["stacks"] for _ in range(2))
+        return explain(after, before=before)
+
+    words = [word for word in WORDS[scene] if scene != "computes" or "computing" not in word]
+    _until_said(look, words)
+
+
+def test_the_command_line_explains_a_process_that_nobody_armed(unarmed):
+    pid = unarmed.pid("lock_deadlock")
+    done = rldbg("stacks", "--pid", str(pid), "--diagnose", "--json", check=False)
+    body = json.loads(done.stdout)
+    assert done.returncode == 1 and body["diagnosis"]["kind"] == "deadlock"
+    assert {"pusher", "puller"} <= {group["thread"] for group in body["groups"]}
+    text = rldbg("stacks", "--pid", str(pid)).stdout
+    assert "pusher  waits for lock `self.version`" in text and "wait for each other (deadlock)" in text
+    gone = rldbg("stacks", "--pid", "4194303", check=False)
+    assert gone.returncode == 4 and "does not exist" in gone.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_without_the_right_to_trace_the_command_that_gives_it_is_named(unarmed):
+    program = (
+        "import os, sys\nfrom rldbg.agent.waits import look\nos.setuid(65534)\n"
+        "print(look([int(sys.argv[1])], children=False)[0]['unanswered'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(unarmed.pid("sleeps"))], capture_output=True, text=True, check=False
+    )
+    assert "belongs to uid 0" in done.stdout and "sudo rldbg stacks" in done.stdout, done

@@ -1,0 +1,322 @@
+"""Programs that wait for ever: `python wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
+
+import asyncio
+import fcntl
+import multiprocessing
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+FOLDER = Path(sys.argv[2])
+
+
+def ready():
+    (FOLDER / sys.argv[1]).write_text(str(os.getpid()))
+
+
+class Weights:
+    """Two locks that two threads take in different orders."""
+
+    def __init__(self):
+        self.tensors, self.version = threading.Lock(), threading.RLock()
+        self.met = threading.Barrier(2)
+
+    def push(self):
+        with self.tensors:
+            self.met.wait()
+            with self.version:
+                pass
+
+    def pull(self):
+        with self.version:
+            self.met.wait()
+            ready()
+            self.tensors.acquire()
+
+
+def lock_deadlock():
+    weights = Weights()
+    threading.Thread(target=weights.push, name="pusher").start()
+    threading.Thread(target=weights.pull, name="puller").start()
+
+
+def closure_locks():
+    first, second, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def one():
+        with first:
+            met.wait()
+            with second:
+                pass
+
+    def two():
+        with second:
+            met.wait()
+            ready()
+            with first:
+                pass
+
+    thread = threading.Thread(target=one, name="one")
+    thread.start()
+    two()
+
+
+def own_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    ready()
+    lock.acquire()
+
+
+class Rollouts:
+    def __init__(self):
+        self.finished = queue.Queue()
+
+    def produce(self):
+        raise SystemExit
+
+    def fill(self):
+        self.finished.put(1)
+
+    def collect(self):
+        return self.finished.get()
+
+
+def empty_queue():
+    """The thread that should have filled it has ended."""
+    rollouts = Rollouts()
+    producer = threading.Thread(target=rollouts.produce, name="rollout-producer")
+    producer.start()
+    producer.join()
+    ready()
+    rollouts.collect()
+
+
+def busy_producer():
+    """The thread that should fill the queue sleeps."""
+    items = queue.Queue()
+
+    def produce():
+        while True:
+            time.sleep(3600)
+            items.put(1)
+
+    threading.Thread(target=produce, name="slow-producer", daemon=True).start()
+    ready()
+    items.get()
+
+
+def full_queue():
+    items = queue.Queue(maxsize=2)
+    for number in range(2):
+        items.put(number)
+    ready()
+    items.put(3)
+
+
+def serve(requests, results):
+    while True:
+        results.put(requests.get())
+
+
+def dead_engine():
+    context = multiprocessing.get_context("fork")
+    requests, results = context.Queue(), context.Queue()
+    engine = context.Process(target=serve, args=(requests, results), name="engine")
+    engine.start()
+    engine.kill()
+    requests.put("prompt")
+    ready()
+    results.get()
+
+
+def lost_future():
+    class Pending:
+        def __init__(self):
+            self.answers = {}
+
+        def answer(self, number):
+            self.reply.set_result(number)
+
+        async def ask(self):
+            self.reply = asyncio.get_running_loop().create_future()
+            return await self.reply
+
+    async def main():
+        asking = asyncio.create_task(Pending().ask(), name="ask-reward")
+        await asyncio.sleep(0)
+        ready()
+        await asking
+
+    asyncio.run(main())
+
+
+def async_queue():
+    async def consume(items):
+        return await items.get()
+
+    async def main():
+        items = asyncio.Queue()
+        consuming = asyncio.create_task(consume(items), name="consume")
+        await asyncio.sleep(0)
+        ready()
+        await asyncio.gather(consuming)
+
+    asyncio.run(main())
+
+
+def async_locks():
+    async def take(mine, other):
+        async with mine:
+            await asyncio.sleep(0.01)
+            async with other:
+                pass
+
+    async def main():
+        first, second = asyncio.Lock(), asyncio.Lock()
+        both = [
+            asyncio.create_task(take(first, second), name="left"),
+            asyncio.create_task(take(second, first), name="right"),
+        ]
+        await asyncio.sleep(0.1)
+        ready()
+        await asyncio.gather(*both)
+
+    asyncio.run(main())
+
+
+def child_process():
+    child = subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(3600)"])
+    ready()
+    child.wait()
+
+
+def file_lock():
+    """Another process holds the lock."""
+    path = FOLDER / "weights.lock"
+    code = (
+        f"import fcntl, time\nf = open({str(path)!r}, 'w')\nfcntl.flock(f, 2)\nprint(1, flush=True)\ntime.sleep(3600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    file = path.open("w")
+    ready()
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def silent_peer():
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    ready()
+    client.recv(1)
+
+
+def unset_event():
+    loaded = threading.Event()
+    ready()
+    loaded.wait()
+
+
+def lost_join():
+    never = threading.Event()
+    worker = threading.Thread(target=never.wait, name="evaluator")
+    worker.start()
+    ready()
+    worker.join()
+
+
+def executor():
+    def work():
+        time.sleep(3600)
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="scorer")
+    scored = pool.submit(work)
+    ready()
+    scored.result()
+
+
+def broken_barrier():
+    """One of two parties has ended."""
+    together = threading.Barrier(2)
+    gone = threading.Thread(target=int, name="second-party")
+    gone.start()
+    gone.join()
+    ready()
+    together.wait()
+
+
+def standard_input():
+    ready()
+    input()
+
+
+def sleeps():
+    ready()
+    while True:
+        time.sleep(1)
+
+
+def computes():
+    ready()
+    while True:
+        sum(range(1000))
+
+
+def raised_with_thread():
+    """The main program has raised; another thread keeps the process alive."""
+    threading.Thread(target=threading.Event().wait, name="heartbeat").start()
+    ready()
+    raise ValueError("reward is not a number")
+
+
+def import_deadlock():
+    """Two modules that import each other in two threads."""
+    for name, other in (("left_half", "right_half"), ("right_half", "left_half")):
+        (FOLDER / f"{name}.py").write_text(
+            f"import time\ntime.sleep(0.5)\nimport threading\nthreading.Event().wait()\nimport {other}"
+        )
+    sys.path.insert(0, str(FOLDER))
+    first = threading.Thread(target=__import__, args=("left_half",), name="first-import")
+    first.start()
+    time.sleep(0.2)
+    ready()
+    import left_half  # noqa: F401
+
+
+class Slow:
+    """A dataset whose workers never answer."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        (FOLDER / f"worker{os.getpid()}").write_text("")
+        time.sleep(3600)
+
+
+def data_loader():
+    """A worker of a data loader is killed while it loads, and nobody notices."""
+    import signal
+
+    from torch.utils.data import DataLoader, dataloader
+
+    # torch itself looks for dead workers every few seconds.
+    dataloader._MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (3600.0,)
+    loader = iter(DataLoader(Slow(), num_workers=1))
+    while not (workers := list(FOLDER.glob("worker*"))):
+        time.sleep(0.01)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.kill(int(workers[0].name.removeprefix("worker")), signal.SIGKILL)
+    ready()
+    while True:
+        next(loader)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
