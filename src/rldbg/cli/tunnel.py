@@ -12,7 +12,7 @@ from rldbg.cli.output import print_note, show
 from rldbg.core import Environment, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from rldbg.launch.tunnel import Job, Route, Slurm
+    from rldbg.launch.tunnel import Route, Slurm, SlurmJob
 
 
 @verb("tunnel")
@@ -56,7 +56,7 @@ def command(
     return _forward(route, as_json)
 
 
-def _choose(slurm: "Slurm") -> "Job":
+def _choose(slurm: "Slurm") -> "SlurmJob":
     """The one running job, or the one that the user picks."""
     jobs = slurm.jobs()
     running = [job for job in jobs if job.is_running]

@@ -18,12 +18,13 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 _SHIPPED = Path(__file__).parents[1] / "recipes"
 # Examples of recipes write `...` on a line of its own for what they leave out.
@@ -61,8 +62,6 @@ def find_recipe(path: Path | str) -> Path:
 
 def resolve(config: DictConfig, *, source: str) -> dict[str, Any]:
     """Plain data with every interpolation resolved; an unset variable without a default is an error."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         resolved = OmegaConf.to_container(config, resolve=True)
@@ -74,8 +73,6 @@ def resolve(config: DictConfig, *, source: str) -> dict[str, Any]:
 
 def resolve_block(config: DictConfig, block: str, *, source: str, lenient: bool = False) -> Any:
     """One top-level block resolved. `lenient` leaves what cannot be resolved as it is written."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     node = config._get_node(block)
     if not OmegaConf.is_config(node):
@@ -96,9 +93,6 @@ def resolve_block(config: DictConfig, block: str, *, source: str, lenient: bool 
 
 
 def _read(file: Path) -> DictConfig:
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -119,8 +113,6 @@ def _read(file: Path) -> DictConfig:
 
 def _compose_file(file: Path, trail: tuple[Path, ...]) -> DictConfig:
     """One file merged with what its `defaults` name, in their order."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     where = file.resolve()
     if where in trail:
@@ -192,8 +184,6 @@ def _compose_with_hydra(file: Path, overrides: Sequence[str]) -> DictConfig:
         raise PrerequisiteError(
             f"{file} is composed from Hydra groups, and Hydra is not installed", "pip install 'rldbg[hydra]'"
         ) from error
-    from omegaconf import OmegaConf, open_dict
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         with initialize_config_dir(config_dir=str(file.parent.resolve()), version_base="1.3"):
@@ -208,8 +198,6 @@ def _compose_with_hydra(file: Path, overrides: Sequence[str]) -> DictConfig:
 
 def _apply(config: DictConfig, override: str) -> None:
     """One override, in Hydra's grammar."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     match = re.fullmatch(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=+~\s][^=]*?)(?:=(?P<value>.*))?", override, re.DOTALL)
     if match is None or (match["value"] is None and match["sign"] != "~"):
@@ -234,8 +222,6 @@ def _apply(config: DictConfig, override: str) -> None:
 
 
 def _has(config: DictConfig, key: str) -> bool:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     parent, _, last = key.rpartition(".")
     try:
@@ -252,7 +238,6 @@ def _unknown_key(config: DictConfig, key: str, message: str) -> UsageError:
 
 
 def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    from omegaconf import OmegaConf
 
     for key in config:
         name = f"{prefix}{key}"

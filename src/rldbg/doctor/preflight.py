@@ -32,7 +32,7 @@ def _options(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobSettings:
     """The settings of a job: sizes under our names, and everything else as it was written."""
 
     name: str
@@ -67,9 +67,9 @@ def check_needs(path: Path, machine: Machine | None = None, *, gpus_available: i
     return [probe for job in jobs for probe in _checks(job, machine, gpus_available)]
 
 
-def _jobs(path: Path) -> Iterator[Job]:
+def _jobs(path: Path) -> Iterator[JobSettings]:
     if path.suffix in (".yaml", ".yml"):
-        yield Job(path.name, dict(_flat(_loaded(path))))
+        yield JobSettings(path.name, dict(_flat(_loaded(path))))
         return
     from rldbg.core import Environment
     from rldbg.launch import Request, explain, resolve_command
@@ -77,7 +77,7 @@ def _jobs(path: Path) -> Iterator[Job]:
     argv, script = resolve_command([str(path.resolve())])
     request = Request(argv, script, Path.cwd(), Environment().everything())
     for training in explain(request, Path.cwd() / ".rldbg").trainings:
-        yield Job(shlex.join(training.command.call.argv[:3]), dict(settings_of(training.command.call.argv)))
+        yield JobSettings(shlex.join(training.command.call.argv[:3]), dict(settings_of(training.command.call.argv)))
 
 
 def _loaded(path: Path) -> Any:
@@ -112,7 +112,7 @@ def settings_of(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def _checks(job: Job, machine: Machine, gpus_available: int | None) -> Iterator[ProbeResult]:
+def _checks(job: JobSettings, machine: Machine, gpus_available: int | None) -> Iterator[ProbeResult]:
     yield from _gpus(job, machine, gpus_available)
     yield from _sizes(job)
     yield from _lengths(job)
@@ -120,7 +120,7 @@ def _checks(job: Job, machine: Machine, gpus_available: int | None) -> Iterator[
     yield from _memory(job, machine)
 
 
-def _gpus(job: Job, machine: Machine, available: int | None) -> Iterator[ProbeResult]:
+def _gpus(job: JobSettings, machine: Machine, available: int | None) -> Iterator[ProbeResult]:
     needed = job.gpus
     if needed is None:
         return
@@ -138,7 +138,7 @@ def _gpus(job: Job, machine: Machine, available: int | None) -> Iterator[ProbeRe
         yield result("preflight-engines", "GPUs per engine", "fail", f"{needed} GPUs, engines of {tensor}", fix)
 
 
-def _sizes(job: Job) -> Iterator[ProbeResult]:
+def _sizes(job: JobSettings) -> Iterator[ProbeResult]:
     prompts, samples, mini = job.size("prompts"), job.size("samples") or 1, job.size("mini_batch")
     ranks = _data_parallel(job)
     title = "batch sizes"
@@ -159,17 +159,17 @@ def _sizes(job: Job) -> Iterator[ProbeResult]:
         )
 
 
-def _whole(job: Job, prompts: int, samples: int) -> int:
+def _whole(job: JobSettings, prompts: int, samples: int) -> int:
     """What the mini batch is a part of: some frameworks count prompts in it, most count samples."""
     of_prompts = [key for profile in profiles().values() for key in profile.prompts_per_mini_batch]
     return prompts if any(key in job.settings for key in of_prompts) else prompts * samples
 
 
-def _stated(job: Job) -> set[str]:
+def _stated(job: JobSettings) -> set[str]:
     return {name for name in SIZES if job.size(name) is not None}
 
 
-def _data_parallel(job: Job) -> int | None:
+def _data_parallel(job: JobSettings) -> int | None:
     per_node = job.size("gpus_per_node")
     if per_node is None:
         return None
@@ -179,7 +179,7 @@ def _data_parallel(job: Job) -> int | None:
     return max(1, (job.size("nodes") or 1) * per_node // model)
 
 
-def _lengths(job: Job) -> Iterator[ProbeResult]:
+def _lengths(job: JobSettings) -> Iterator[ProbeResult]:
     prompt, response = job.size("prompt_length"), job.size("response_length")
     if prompt is None or response is None:
         return
@@ -198,7 +198,7 @@ def _lengths(job: Job) -> Iterator[ProbeResult]:
     yield result("preflight-lengths", "lengths", "pass", f"{prompt} + {response} tokens")
 
 
-def _files(job: Job, machine: Machine) -> Iterator[ProbeResult]:
+def _files(job: JobSettings, machine: Machine) -> Iterator[ProbeResult]:
     for key in (key for profile in profiles().values() for key in profile.paths):
         for word in job.settings.get(key, "").strip("[]'\"").split(","):
             path = word.strip(" '\"")
@@ -207,7 +207,7 @@ def _files(job: Job, machine: Machine) -> Iterator[ProbeResult]:
                 yield result("preflight-files", "files of the job", "fail", f"{key}: {path} does not exist here", fix)
 
 
-def _memory(job: Job, machine: Machine) -> Iterator[ProbeResult]:
+def _memory(job: JobSettings, machine: Machine) -> Iterator[ProbeResult]:
     """Offload keeps parameters and optimizer state of every rank in host memory."""
     offload = any("offload" in key and value.lower() == "true" for key, value in job.settings.items())
     per_node = job.size("gpus_per_node")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         make_optimizer,
         train_micro_batch,
     )
-    from rldbg.trainer.tiny_files import tiny_folder
+    from rldbg.trainer.tiny_files import tiny_folder, write_tiny_tokenizer
     from rldbg.trainer.tokenizer import CharacterTokenizer, Tokenizer, load_tokenizer
     from rldbg.trainer.training import Reporting, TrainResult, train
 

@@ -34,18 +34,23 @@ def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
 
 
 def _write(folder: Path, seed: int) -> None:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    tokenizer = CharacterTokenizer()
-    model = build_model(ModelSettings(), vocabulary_size=tokenizer.vocabulary_size, seed=seed)
+    model = build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=seed)
     model = model.to_transformers()
     model.config.max_position_embeddings = _MAX_LENGTH
     model.save_pretrained(str(folder))
+    write_tiny_tokenizer(folder)
+
+
+def write_tiny_tokenizer(folder: Path) -> None:
+    """The built-in tokenizer as a folder that transformers' AutoTokenizer loads."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
     PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(tokenizer.to_json()),
+        tokenizer_object=Tokenizer.from_str(CharacterTokenizer().to_json()),
         pad_token="<pad>",
         eos_token="<eos>",
         chat_template=_CHAT,

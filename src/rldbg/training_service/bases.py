@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rldbg.trainer import ModelSettings, Tokenizer, build_model, check_model, choose_device, load_tokenizer
+from rldbg.trainer import (
+    ModelSettings,
+    Tokenizer,
+    build_model,
+    check_model,
+    choose_device,
+    load_tokenizer,
+    write_tiny_tokenizer,
+)
 from rldbg.training_service.errors import NotFoundError
 
 TINY = "tiny"
@@ -64,7 +72,7 @@ class BaseModels:
         if path == TINY:
             tokenizer = load_tokenizer(TINY)
             place = self._folder / "tiny-tokenizer"
-            write_tokenizer(tokenizer, place)
+            write_tiny_tokenizer(place)
             module = build_model(ModelSettings(), vocabulary_size=tokenizer.vocabulary_size, seed=0)
             limit = int(module.config.max_position_embeddings)
             return BaseModel(path, tokenizer, str(place), tokenizer.vocabulary_size, limit)
@@ -81,20 +89,3 @@ class BaseModels:
             vocabulary_size=int(config.vocab_size),
             max_length=int(getattr(config, "max_position_embeddings", 1 << 20)),
         )
-
-
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """The built-in character tokenizer as a folder that transformers' AutoTokenizer loads, for clients that decode."""
-    if (folder / "tokenizer.json").is_file():
-        return
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    names = {tokenizer.pad_id: "<pad>", tokenizer.eos_id: "<eos>"}
-    vocabulary = {
-        names.get(number) or tokenizer.decode([number]): number for number in range(tokenizer.vocabulary_size)
-    }
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    inner.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>").save_pretrained(str(folder))

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from rldbg.training_service.datums import Datum
-
-if TYPE_CHECKING:
-    import torch
 
 # Without a micro_batch_size a request is one micro-batch, unless that would have more padded positions than this.
 MICRO_BATCH_POSITIONS = 1 << 16
@@ -57,8 +55,6 @@ def cut(datums: Sequence[Datum], micro_batch_size: int | None) -> list[Sequence[
 
 
 def pad(datums: Sequence[Datum], device: Any) -> Batch:
-    import torch
-
     prompts = tuple(datum.leading for datum in datums)
     prompt_width = max(prompts)
     response_width = max(len(datum.tokens) + 1 - prompt for datum, prompt in zip(datums, prompts, strict=True))

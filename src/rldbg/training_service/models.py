@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rldbg.core import setting
 from rldbg.training_service.batches import cut, pad
@@ -17,9 +19,6 @@ from rldbg.training_service.errors import RequestError, read_settings
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.passes import PassResult, PassTerms, forward, pass_result
 from rldbg.training_service.step_recorder import StepRecorder
-
-if TYPE_CHECKING:
-    import torch
 
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -57,8 +56,6 @@ class TrainedModel:
 
     def run_pass(self, datums: Sequence[Datum], settings: LossSettings, *, backward: bool) -> PassResult:
         """Forward, and backward if asked; a pass that fails leaves the accumulated gradients as they were."""
-        import torch
-
         earlier = [(parameter, parameter.grad) for parameter in self.module.parameters()]
         for parameter, _ in earlier:
             parameter.grad = None
@@ -91,8 +88,6 @@ class TrainedModel:
 
     def optimizer_step(self, adam: AdamSettings) -> dict[str, float]:
         """AdamW on the accumulated gradients, clipped by their global norm; without gradients nothing moves."""
-        import torch
-
         if self._recorder is not None:
             self._recorder.gradients(self.step, self.module)
         limit = adam.grad_clip_norm if adam.grad_clip_norm > 0 else float("inf")
@@ -142,8 +137,6 @@ class TrainedModel:
 
 def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     """Copies weights into a module; a name or shape that does not fit is an error that names it, before any copy."""
-    import torch
-
     # A parameter that two places share may be given under the name of each.
     named = dict(module.named_parameters(remove_duplicate=False))
     missing = sorted(dict(module.named_parameters()).keys() - weights.keys())
@@ -159,6 +152,4 @@ def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def _new_optimizer(module: Any) -> Any:
-    import torch
-
     return torch.optim.AdamW(module.parameters(), foreach=False)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from rldbg.algorithms import (
     TokenLoss,
@@ -24,9 +25,6 @@ from rldbg.algorithms import (
 )
 from rldbg.training_service.batches import Batch
 from rldbg.training_service.losses import LOSSES, LossSettings
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,6 @@ class PassResult:
 
 def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
     """Log probs, entropy and the loss with its parts; gradients flow where they are enabled."""
-    import torch
-
     logits = module(
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
@@ -89,8 +85,6 @@ def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
 
 
 def pass_result(terms: Sequence[PassTerms]) -> PassResult:
-    import torch
-
     with torch.no_grad():
         masks = torch.cat([term.batch.trained.flatten() for term in terms])
         log_probs = torch.cat([term.log_probs.flatten() for term in terms])
@@ -111,8 +105,6 @@ def pass_result(terms: Sequence[PassTerms]) -> PassResult:
 
 def _log_prob_rows(term: PassTerms) -> list[np.ndarray]:
     """One log prob per position of each datum, prompt and response."""
-    import torch
-
     rows = torch.cat([term.prompt_log_probs, term.log_probs.detach()], dim=1).cpu().numpy()
     width = term.batch.prompt_width
     return [

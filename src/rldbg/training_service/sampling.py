@@ -6,17 +6,15 @@ A sample's random numbers follow from (seed, prompt, which sample it is, positio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from rldbg.algorithms import LogprobMode, log_softmax, sample_tokens, token_log_probs
 from rldbg.core import setting
 from rldbg.inference import uniform
 from rldbg.training_service.errors import RequestError, read_settings
-
-if TYPE_CHECKING:
-    import torch
 
 _PLAIN = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 StopReason = Literal["stop", "length"]
@@ -88,8 +86,6 @@ class Samples:
 
 def prompt_logprobs(model: Any, prompt: np.ndarray, top_k: int = 0) -> tuple[np.ndarray, TopLogprobs | None]:
     """The model's own log prob of each prompt token after the first, and the k likeliest in its place."""
-    import torch
-
     tokens = torch.from_numpy(prompt).to(_device(model))[None]
     with torch.no_grad():
         log_probs_tv = log_softmax(model(input_ids=tokens, use_cache=False).logits[:, :-1].float())[0]
@@ -124,8 +120,6 @@ class Continuation:
 
     def run(self, limit: int, stop_tokens: frozenset[int], decode: Decode) -> tuple[SampledSequence, ...]:
         """Samples up to `limit` tokens per sample; `decode` turns tokens into text, for stop texts."""
-        import torch
-
         count = len(self._keys)
         inputs = torch.from_numpy(self._prompt).to(_device(self._model))[None].repeat(count, 1)
         cache = None

@@ -13,14 +13,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from rldbg.core import Environment, Identity, SampleId, prompt_hash
 from rldbg.recording import Ragged, Recorder, RecorderSettings, debug_block_from_environment, recorder_settings
 from rldbg.training_service.datums import Datum
 
 if TYPE_CHECKING:
-    import torch
-
     from rldbg.training_service.batches import Batch
     from rldbg.training_service.losses import LossSettings
     from rldbg.training_service.passes import PassTerms
@@ -168,8 +167,6 @@ class _ResponseCut:
     """
 
     def __init__(self, batch: Batch) -> None:
-        import torch
-
         device, columns = batch.mask.device, batch.mask.shape[1]
         self._datums = batch.datums
         self._prompts = [datum.prompt_length for datum in batch.datums]

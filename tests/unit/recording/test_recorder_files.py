@@ -236,7 +236,7 @@ def test_a_record_that_is_not_as_declared_is_kept_and_said_once(
         for micro in range(3):
             recorder.record("forward_data", step=0, micro=micro, samples=SAMPLES, log_probs=np.zeros((3, 2)))
     assert len(list(rldbg.open(tmp_path).records())) == 3
-    assert caplog.text.count("entropy is missing") == 1
+    assert caplog.text.count("response_mask is missing") == 1
     assert caplog.text.count("has 3 rows, the record has 2 samples") == 1
 
 

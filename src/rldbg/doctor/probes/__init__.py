@@ -24,6 +24,3 @@ def _probe(check: Check, machine: Machine) -> ProbeResult:
         return check(machine)
     except (OSError, ValueError) as error:
         return result(check.id, check.title, "skip", f"{type(error).__name__}: {error}")
-
-
-__all__ = ["CHECKS", "Machine", "RaySession", "probe_machine", "running_sessions"]

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from rldbg.launch.tunnel.kubernetes import RayCluster
     from rldbg.launch.tunnel.remote import Host
     from rldbg.launch.tunnel.route import Route, Wish, alias_folder, kubernetes_route, slurm_route
-    from rldbg.launch.tunnel.slurm import Job, Slurm
+    from rldbg.launch.tunnel.slurm import Slurm, SlurmJob
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rldbg.core import PrerequisiteError, UnreachableError
 from rldbg.launch.tunnel.remote import CommandFailed, Host
-from rldbg.launch.tunnel.slurm import Job
+from rldbg.launch.tunnel.slurm import SlurmJob
 
 _TAIL_BYTES = "400000"
 _AT_ONCE = 16
@@ -57,7 +57,7 @@ def hints_in(log: str) -> tuple[list[str], int]:
 class HeadFinder:
     """Looks for one job's head; `login` is where Slurm's commands are."""
 
-    def __init__(self, job: Job, login: Host, *, jump: str = "", port: int = 0) -> None:
+    def __init__(self, job: SlurmJob, login: Host, *, jump: str = "", port: int = 0) -> None:
         self.job = job
         self.login = login
         self._jump = jump

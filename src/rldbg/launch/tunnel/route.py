@@ -11,7 +11,7 @@ from rldbg.launch.tunnel.forwarding import Forward, free_port, ssh_command
 from rldbg.launch.tunnel.head import Head, HeadFinder
 from rldbg.launch.tunnel.kubernetes import RayCluster
 from rldbg.launch.tunnel.remote import Host
-from rldbg.launch.tunnel.slurm import Job, Slurm
+from rldbg.launch.tunnel.slurm import Slurm, SlurmJob
 
 _DASHBOARD_PORT = 8265
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -54,7 +54,7 @@ class Route:
         }
 
 
-def slurm_route(job: Job, slurm: Slurm, wish: Wish) -> Route:
+def slurm_route(job: SlurmJob, slurm: Slurm, wish: Wish) -> Route:
     """Through ssh to the job's head node; through the login node alone where the nodes let nobody in."""
     finder = HeadFinder(job, slurm.host, jump=wish.jump, port=wish.dashboard_port)
     head = finder.find()

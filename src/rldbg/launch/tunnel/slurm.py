@@ -13,7 +13,7 @@ _RUNNING = ("RUNNING", "SUSPENDED")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """A job as Slurm tells of it. A pending one has no nodes."""
 
     id: str
@@ -34,7 +34,7 @@ class Job:
         return f"{self.id} {self.name} ({self.state}, {where})"
 
 
-def parse_jobs(text: str) -> list[Job]:
+def parse_jobs(text: str) -> list[SlurmJob]:
     jobs = []
     for line in text.splitlines():
         if not line.strip():
@@ -43,7 +43,7 @@ def parse_jobs(text: str) -> list[Job]:
         if len(parts) != len(_FIELDS):
             raise UnreachableError(f"unexpected output of squeue: {line!r}", "is it Slurm's own squeue?")
         number, state, nodes, batch_host, name, reason = (part.strip() for part in parts)
-        jobs.append(Job(number, state, tuple(expand(nodes)), batch_host, name, reason.strip("()")))
+        jobs.append(SlurmJob(number, state, tuple(expand(nodes)), batch_host, name, reason.strip("()")))
     return jobs
 
 
@@ -62,11 +62,11 @@ class Slurm:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         """All of the user's jobs that are queued or running."""
         return parse_jobs(self._squeue("--me"))
 
-    def find(self, wanted: str) -> Job:
+    def find(self, wanted: str) -> SlurmJob:
         """The job with this id or name; an error tells what is there instead."""
         jobs = self.jobs()
         matches = [job for job in jobs if wanted in (job.id, job.name)]
@@ -82,7 +82,7 @@ class Slurm:
             raise UnreachableError(f"no such job: {wanted!r}", there)
         return self.check(matches[0])
 
-    def check(self, job: Job) -> Job:
+    def check(self, job: SlurmJob) -> SlurmJob:
         """The job with what else is known of it; an error when it has no nodes to go to."""
         if job.is_running:
             facts = parse_facts(self._try(["scontrol", "show", "job", "-o", job.id]))
@@ -105,7 +105,7 @@ class Slurm:
         except UnreachableError:
             return True
 
-    def _by_id(self, job_id: str) -> list[Job]:
+    def _by_id(self, job_id: str) -> list[SlurmJob]:
         try:
             queued = parse_jobs(self._squeue("-j", job_id))
         except CommandFailed:
@@ -117,7 +117,7 @@ class Slurm:
             return []
         nodes = facts.get("NodeList", "")
         return [
-            Job(
+            SlurmJob(
                 job_id,
                 facts.get("JobState", "UNKNOWN").split(" ")[0],
                 tuple(expand(nodes)) if nodes not in ("", "(null)") else (),

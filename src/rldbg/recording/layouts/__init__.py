@@ -12,20 +12,6 @@ from rldbg.frameworks import frameworks, lineage
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
 from rldbg.recording.tree import LocalTree, Tree
 
-__all__ = [
-    "IDS_FROM",
-    "UNCOUNTED",
-    "VALIDATION",
-    "Entry",
-    "Layout",
-    "Listing",
-    "layouts",
-    "named",
-    "only_recording_below",
-    "recognised",
-    "refuse_unrecognised",
-]
-
 _PART = "layout"
 
 

@@ -2,5 +2,3 @@
 
 from rldbg.recording.recorder.recorder import Recorder
 from rldbg.recording.recorder.settings import RecorderSettings
-
-__all__ = ["Recorder", "RecorderSettings"]

@@ -56,7 +56,7 @@ class _Close(NamedTuple):
 _Message = QueuedRecord | _EndStep | _Flush | _Finished | _WriteGathered | _Close
 
 
-class _Job(NamedTuple):
+class _WriterTask(NamedTuple):
     """Work for a writer thread."""
 
     run: Callable[[], None]
@@ -87,7 +87,7 @@ class Pipeline:
         self._deadlines_s: SimpleQueue[float] = SimpleQueue()  # the seconds that there still are
         self._bytes_handed = 0  # counted by those who hand over, one at a time
         self._bytes_seen = 0
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_WriterTask | None] = SimpleQueue()
         self._backlog: deque[_Message] = deque()
         self._small: list[Batch] = []
         self._unfinished: set[Batch] = set()
@@ -232,11 +232,11 @@ class Pipeline:
     def _pass_on(self, batches: list[Batch]) -> None:
         self._unfinished.update(batches)
         nbytes = sum(record.snapshot.memory.size for batch in batches for record in batch.records)
-        self._jobs.put(_Job(partial(self._file_and_report, batches), nbytes))
+        self._jobs.put(_WriterTask(partial(self._file_and_report, batches), nbytes))
 
     def _sort_jobs(self) -> None:
         """Puts the jobs that no writer has begun into the order of their size."""
-        waiting: list[_Job] = []
+        waiting: list[_WriterTask] = []
         with contextlib.suppress(Empty):
             while (job := self._jobs.get_nowait()) is not None:
                 waiting.append(job)
@@ -287,7 +287,7 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on
             self._drop(batch.records, f"{type(error).__name__}: {error}")
             return
-        self._file_writer.file(batch, buffers, lambda help: self._jobs.put(_Job(help)))
+        self._file_writer.file(batch, buffers, lambda help: self._jobs.put(_WriterTask(help)))
 
     def _drop(self, records: list[QueuedRecord], reason: str) -> None:
         key = records[0].header.key

@@ -3,14 +3,3 @@
 from rldbg.trainer.remote_api.client import RemoteSampler, ServiceConnection, ServiceError, TrainingClient
 from rldbg.trainer.remote_api.datums import Datum, datums_of
 from rldbg.trainer.remote_api.learner import RemoteLearner, check_remote
-
-__all__ = [
-    "Datum",
-    "RemoteLearner",
-    "RemoteSampler",
-    "ServiceConnection",
-    "ServiceError",
-    "TrainingClient",
-    "check_remote",
-    "datums_of",
-]

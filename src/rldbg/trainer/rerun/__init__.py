@@ -17,8 +17,6 @@ from rldbg.trainer.rerun.partial import PartialExecution
 from rldbg.trainer.rerun.stages import Measured, RerunReport, Stage, Tolerance, Verdict
 from rldbg.trainer.settings import Recipe
 
-__all__ = ["Measured", "RerunReport", "Stage", "Tolerance", "Verdict", "rerun"]
-
 
 def rerun(
     path: Path | str,

@@ -7,24 +7,3 @@ from rldbg.trainer.zoo.matrix import Cell, CellScore, matrix_cells, score_matrix
 from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 from rldbg.trainer.zoo.scoring import BugScore, Totals, ZooScore, score
-
-__all__ = [
-    "BUGS",
-    "PAIRS",
-    "Bug",
-    "BugScore",
-    "Cell",
-    "CellScore",
-    "CleanPair",
-    "PairScore",
-    "Totals",
-    "ZooRun",
-    "ZooRunner",
-    "ZooScore",
-    "failed_checks",
-    "find_bug",
-    "injected",
-    "matrix_cells",
-    "score",
-    "score_matrix",
-]
