@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -114,19 +114,14 @@ def _reasons(result: Comparison) -> str:
         body = '<div class="card">Cause unknown: no hypothesis accounts for it.'
         body += (" The closest ones below are not the cause: what they leave is more than rounding.") if near else ""
         body += f"</div>{near}"
-    mismatch = "".join(
-        f"<tr><td><code>{escape(name)}</code></td>"
-        + "".join(f'<td class="n">{number(value)}</td>' for value in numbers.values())
-        + "</tr>"
+    rows = [
+        f"<td><code>{escape(name)}</code></td>{_numbers(map(number, numbers.values()))}"
         for name, numbers in result.mismatch.items()
-    )
-    if mismatch:
+    ]
+    mismatch = ""
+    if rows:
         names = next(iter(result.mismatch.values()))
-        head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
-        mismatch = (
-            '<h2>Log probs, B against A</h2><div class="card scroll"><table class="list">'
-            f"<tr><th></th>{head}</tr>{mismatch}</table></div>"
-        )
+        mismatch = f"<h2>Log probs, B against A</h2>{_table('<th></th>', map(escape, names), rows)}"
     return f'<h2>Why</h2><div class="why">{body}</div>{mismatch}'
 
 
@@ -185,41 +180,40 @@ def _stage_tables(result: Comparison, place: int) -> str:
         for position, field in enumerate(row["fields"]):
             anchor = f' id="c{place}-{row["stage"]}"' if position == 0 else ""
             mark = _MARKS[field["verdict"]]
-            numbers = "".join(
-                f'<td class="n">{number(field[name])}</td>' for name in ("max_abs", "mean_abs", "max_rel", "cosine")
-            )
             odd = f"{field['nan'][0]}/{field['nan'][1]}" if any(field["nan"]) else ""
+            counts = [f"{field[name]:,}" for name in ("compared", "beyond", "allowed")]
+            numbers = [number(field[name]) for name in ("max_abs", "mean_abs", "max_rel", "cosine")]
             rows.append(
                 f'<tr class="{field["verdict"]}"{anchor}><td>{row["stage"]}</td>'
                 f"<td><code>{escape(field['kind'])}.{escape(field['field'])}</code></td><td>{mark}</td>"
-                f'<td class="n">{field["compared"]:,}</td><td class="n">{field["beyond"]:,}</td>'
-                f'<td class="n">{field["allowed"]:,}</td>{numbers}'
-                f'<td class="n">{odd}</td></tr>'
+                f"{_numbers([*counts, *numbers, odd])}</tr>"
             )
-    names = ("compared", "beyond", "allowed", "max abs", "mean abs", "max rel")
-    head = "".join(f'<th class="n">{name}</th>' for name in names)
-    return (
-        '<h2>All fields</h2><div class="card scroll"><table class="list"><tr><th>stage</th><th>field</th><th></th>'
-        f'{head}<th class="n">cosine</th><th class="n">NaN A/B</th></tr>{"".join(rows)}</table></div>'
-    )
+    names = ("compared", "beyond", "allowed", "max abs", "mean abs", "max rel", "cosine", "NaN A/B")
+    return f"<h2>All fields</h2>{_table('<th>stage</th><th>field</th><th></th>', names, rows)}"
 
 
 def _noise(result: Comparison) -> str:
     """How large rounding had become after each optimizer step, and what the next one was allowed for it."""
     if not result.noise:
         return ""
-    rows = "".join(
-        f"<tr><td>step {level.update[0]} epoch {level.update[1]} mini-batch {level.update[2]}</td>"
-        + "".join(f'<td class="n">{number(value)}</td>' for value in (level.gradient, level.parameter))
-        + f'<td class="n">{level.allowed:,}</td><td class="n">{number(level.log_prob)}</td></tr>'
-        for level in result.noise
-    )
+    rows = []
+    for level in result.noise:
+        step, epoch, mini_batch = level.update
+        numbers = (number(level.gradient), number(level.parameter), f"{level.allowed:,}", number(level.log_prob))
+        rows.append(f"<td>step {step} epoch {epoch} mini-batch {mini_batch}</td>{_numbers(numbers)}")
     names = ("gradient difference", "parameter difference", "allowed by the optimizer", "next log probs allowed")
-    head = "".join(f'<th class="n">{name}</th>' for name in names)
-    return (
-        '<h2>Noise after each optimizer step</h2><div class="card scroll"><table class="list">'
-        f"<tr><th>after</th>{head}</tr>{rows}</table></div>"
-    )
+    return f"<h2>Noise after each optimizer step</h2>{_table('<th>after</th>', names, rows)}"
+
+
+def _numbers(texts: Iterable[str]) -> str:
+    return "".join(f'<td class="n">{text}</td>' for text in texts)
+
+
+def _table(first: str, names: Iterable[str], rows: Iterable[str]) -> str:
+    """Rows of cells under the titles given: those of texts as they are, then those of numbers."""
+    head = first + "".join(f'<th class="n">{name}</th>' for name in names)
+    body = "".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="card scroll"><table class="list"><tr>{head}</tr>{body}</table></div>'
 
 
 def _configuration(result: Comparison, place: int) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.replay.loss import choose_device
     from rldbg.trainer.cluster import Cluster
     from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
-    from rldbg.trainer.model import build_model, check_model, choose_device
+    from rldbg.trainer.model import build_model, check_model
     from rldbg.trainer.recipe import LoadedRecipe, parse_recipe, read_recipe
     from rldbg.trainer.settings import AlgorithmSettings, ClusterSettings, ModelSettings, OptimizerSettings, Recipe
     from rldbg.trainer.steps import (

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rldbg.inference import Generation, GenerationRequest, Sampler
+from rldbg.replay.loss import choose_device
 from rldbg.trainer.determinism import fix_threads
-from rldbg.trainer.model import build_model, choose_device
+from rldbg.trainer.model import build_model
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tokenizer import load_tokenizer
 

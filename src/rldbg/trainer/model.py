@@ -2,22 +2,10 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.trainer.settings import ModelSettings
-
-
-def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> Any:
-    """The configured torch device; `auto` takes a GPU if there is one."""
-    import torch
-
-    available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise PrerequisiteError("the recipe needs a GPU, and torch finds none", "set device=auto or device=cpu")
-    if wanted == "cpu" or not available:
-        return torch.device("cpu")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
 def check_model(settings: ModelSettings) -> None:

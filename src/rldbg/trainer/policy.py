@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Identity
+from rldbg.replay.loss import choose_device
 from rldbg.trainer import distributed
 from rldbg.trainer.capsule import CapsuleWriter
 from rldbg.trainer.checkpoint import load_checkpoint, save_checkpoint
 from rldbg.trainer.determinism import fix_threads
-from rldbg.trainer.model import build_model, choose_device
+from rldbg.trainer.model import build_model
 from rldbg.trainer.observer import Observer, Place, RecordingPlan
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, micro_batches

@@ -11,19 +11,6 @@ import numpy as np
 
 from rldbg.training_service.errors import RequestError
 
-# Names an input of a built-in loss may have. `mask` is Tinker's name for `loss_mask`.
-INPUT_NAMES = frozenset(
-    {
-        "target_tokens",
-        "weights",
-        "logprobs",
-        "advantages",
-        "loss_mask",
-        "mask",
-        "ref_logprobs",
-        "surrogate_weights",
-    }
-)
 _DTYPES = {"int64": np.int64, "int32": np.int64, "float32": np.float32, "float64": np.float32}
 _TOKEN_LIMIT = 1 << 31
 

@@ -19,7 +19,7 @@ from rldbg.algorithms import (
     ppo_loss,
 )
 from rldbg.core import setting
-from rldbg.training_service.datums import INPUT_NAMES, Datum
+from rldbg.training_service.datums import Datum
 from rldbg.training_service.errors import RequestError, read_settings
 
 Inputs = Mapping[str, Array]
@@ -76,14 +76,6 @@ def check_inputs(where: str, datum: Datum, settings: LossSettings) -> None:
         raise RequestError(f"{where}: no loss uses {unknown[0]!r}; inputs are {', '.join(sorted(INPUT_NAMES))}")
 
 
-def _cross_entropy(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
-    return cross_entropy_loss(log_probs, inputs["weights"])
-
-
-def _importance_sampling(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
-    return importance_sampling_loss(log_probs, inputs["logprobs"], inputs["advantages"])
-
-
 def _ppo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
     return ppo_loss(
         log_probs,
@@ -108,25 +100,30 @@ def _dro(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
     return TokenLoss(values, log_ratio.exp(), log_ratio != log_ratio)
 
 
-def _linear(log_probs: Array, inputs: Inputs, _settings: LossSettings) -> TokenLoss:
-    """The client's own loss, given by its gradient with respect to each log prob."""
-    return cross_entropy_loss(log_probs, -inputs["surrogate_weights"])
-
-
-def _nothing(log_probs: Array, _inputs: Inputs, _settings: LossSettings) -> TokenLoss:
-    """Only the log probs are wanted."""
-    return cross_entropy_loss(log_probs, log_probs.detach() * 0)
-
-
 LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": Loss(("weights",), _cross_entropy),
-    "importance_sampling": Loss(("logprobs", "advantages"), _importance_sampling),
+    "cross_entropy": Loss(("weights",), lambda log_probs, inputs, _: cross_entropy_loss(log_probs, inputs["weights"])),
+    "importance_sampling": Loss(
+        ("logprobs", "advantages"),
+        lambda log_probs, inputs, _: importance_sampling_loss(log_probs, inputs["logprobs"], inputs["advantages"]),
+    ),
     "ppo": Loss(("logprobs", "advantages"), _ppo),
     "cispo": Loss(("logprobs", "advantages"), _cispo),
     "dro": Loss(("logprobs", "advantages"), _dro),
-    "forward_logprob": Loss((), _nothing, any_inputs=True),
-    "surrogate": Loss(("surrogate_weights",), _linear, any_inputs=True),
+    # Only the log probs are wanted.
+    "forward_logprob": Loss(
+        (), lambda log_probs, *_: cross_entropy_loss(log_probs, log_probs.detach() * 0), any_inputs=True
+    ),
+    # The client's own loss, given by its gradient with respect to each log prob.
+    "surrogate": Loss(
+        ("surrogate_weights",),
+        lambda log_probs, inputs, _: cross_entropy_loss(log_probs, -inputs["surrogate_weights"]),
+        any_inputs=True,
+    ),
 }
 
+# Every input that some loss uses. `mask` is Tinker's name for `loss_mask`.
+INPUT_NAMES = frozenset({"target_tokens", "loss_mask", "mask", "ref_logprobs"}).union(
+    *(loss.needs for loss in LOSSES.values())
+)
 # What the NexRL trainer adds for a service that dumps; ours is told by WEAVER_DEBUG_DUMP_* instead.
 _IGNORED_KEYS = frozenset({"enable_debug_dump"})

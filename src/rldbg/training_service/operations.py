@@ -53,7 +53,7 @@ class Operation:
 
     def forget(self) -> None:
         """Lets go of the result and of what its presentation holds; whoever still asks is told so."""
-        self.result, self.present = None, _forgotten
+        self.result, self.present = None, lambda _result: None
         self.error = NotFoundError(f"the result of {self.id} was forgotten; many newer ones exist")
 
     async def wait(self, timeout_s: float) -> bool:
@@ -71,10 +71,6 @@ class Operation:
         if self.error is not None:
             raise self.error
         return self.result
-
-
-def _forgotten(_result: Any) -> Any:
-    return None
 
 
 class Operations:

@@ -79,7 +79,11 @@ class StepRecorder:
             "policy_version": step,
         }
         self._micro += 1
-        wants = {kind for kind in ("forward_data", "loss", "is_loss_debug", "batch_inputs") if self._wants(kind, step)}
+        wants = {
+            kind
+            for kind in ("forward_data", "loss", "is_loss_debug", "batch_inputs")
+            if self._recorder.wants(kind, step)
+        }
         if "batch_inputs" in wants:
             batch = terms.batch
             self._recorder.record(
@@ -110,9 +114,6 @@ class StepRecorder:
 
     def close(self) -> None:
         self._recorder.close()
-
-    def _wants(self, kind: str, step: int) -> bool:
-        return self._recorder.wants(kind, step)
 
     def _record_loss(self, place: Mapping[str, Any], terms: PassTerms) -> None:
         self._recorder.record(

@@ -26,9 +26,6 @@ _COLUMNS = {
 NUMBER_OPCODES = frozenset({*_COLUMNS, _TRUE, _FALSE})
 
 
-_NOT_DECODED = np.empty(0)
-
-
 class Run(NamedTuple):
     """Numbers (int64, float64 or bool) up to, not including, the APPENDS or APPEND at `end`."""
 

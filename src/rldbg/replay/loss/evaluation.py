@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.core import Finding, IncompleteDataError, PrerequisiteError, UsageError
 from rldbg.replay.loss.findings import against_reference, findings_of
@@ -38,7 +38,7 @@ class LossRequest:
     loss: str
     step: int | None = None
     model: str | None = None
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     reference: str | None = None
     clip_low: float | None = None
     clip_high: float | None = None

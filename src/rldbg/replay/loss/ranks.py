@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rldbg.core import Environment, PrerequisiteError, UsageError
 
@@ -62,14 +62,14 @@ class Ranks:
 
 
 @contextmanager
-def ranks_of_this_job(device: str) -> Iterator[Ranks]:
+def ranks_of_this_job(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     """Joins the process group that torchrun describes in the environment; alone without it."""
     import torch
 
     environment = Environment()
     count = environment.integer("WORLD_SIZE", 1)
     rank = environment.integer("RANK", 0)
-    chosen = _device(device, environment.integer("LOCAL_RANK", 0))
+    chosen = choose_device(device, local_rank=environment.integer("LOCAL_RANK", 0))
     if count == 1:
         yield Ranks(0, 1, chosen)
         return
@@ -86,12 +86,13 @@ def ranks_of_this_job(device: str) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def _device(wanted: str, local_rank: int) -> torch.device:
+def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> torch.device:
+    """The torch device that is asked for; `auto` takes a GPU if there is one."""
     import torch
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise PrerequisiteError("torch sees no GPU", "omit --device, or give --device cpu")
+        raise PrerequisiteError("a GPU is asked for, and torch finds none", "set the device to auto or cpu")
     if wanted == "cpu" or not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
