@@ -12,18 +12,7 @@ import numpy as np
 from rldbg.recording.formats.malformed import Malformed
 
 _DEEPEST = 32
-_NUMBERS = {
-    0xCA: ">f",
-    0xCB: ">d",
-    0xCC: ">B",
-    0xCD: ">H",
-    0xCE: ">I",
-    0xCF: ">Q",
-    0xD0: ">b",
-    0xD1: ">h",
-    0xD2: ">i",
-    0xD3: ">q",
-}
+_NUMBERS = {tag: f">{code}" for tag, code in enumerate("fdBHIQbhiq", start=0xCA)}
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _SIZES = {1: ">B", 2: ">H", 4: ">I"}
 _TEXTS, _BYTES, _LISTS, _MAPS = (

@@ -11,36 +11,13 @@ from typing import Any
 import numpy as np
 
 from rldbg.recording.formats.number_opcodes import AsList, as_lists
+from rldbg.recording.formats.torch_rebuild import BITS, STORAGE_CLASSES, contiguous_strides
 from rldbg.recording.records import EncodedArray, Ragged
 
 Buffer = bytes | bytearray | memoryview
 
-_STORAGE_OF = {
-    "float32": "FloatStorage",
-    "float64": "DoubleStorage",
-    "float16": "HalfStorage",
-    "bfloat16": "BFloat16Storage",
-    "int64": "LongStorage",
-    "int32": "IntStorage",
-    "int16": "ShortStorage",
-    "int8": "CharStorage",
-    "uint8": "ByteStorage",
-    "bool": "BoolStorage",
-    "complex64": "ComplexFloatStorage",
-    "complex128": "ComplexDoubleStorage",
-}
-_UNTYPED = frozenset(
-    {
-        "uint16",
-        "uint32",
-        "uint64",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    }
-)
+_STORAGE_OF = {dtype: name for name, dtype in STORAGE_CLASSES.items() if dtype}
+_UNTYPED = frozenset(BITS) - frozenset(_STORAGE_OF)
 _SEPARATE_FROM_BYTES = 1 << 12
 _MAX_DEPTH = 100
 _SHORT_TEXT = 64
@@ -189,16 +166,8 @@ class PickleWriter:
         self._text("cpu")
         self._tail += _integer(raw.nbytes if is_untyped else bits.size) + b"tQK\x00("
         self._tail += b"".join(map(_integer, bits.shape)) + b"t("
-        self._tail += b"".join(map(_integer, _contiguous_strides(bits.shape))) + b"t\x89ccollections\nOrderedDict\n)R"
+        self._tail += b"".join(map(_integer, contiguous_strides(bits.shape))) + b"t\x89ccollections\nOrderedDict\n)R"
         self._tail += (b"ctorch\n%b\n" % dtype.encode() if is_untyped else b"") + b"tR"
-
-
-def _contiguous_strides(shape: tuple[int, ...]) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return strides[::-1]
 
 
 def _integer(value: int) -> bytes:

@@ -19,7 +19,6 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.opaque import Opaque, nested_class, opaque_class
 from rldbg.recording.formats.pickle_scan import PickleScan
 from rldbg.recording.formats.settle import settled
-from rldbg.recording.formats.tensordict_rebuild import rebuild_consolidated
 
 _PYTHON2_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _PYTHON2_BUILTINS = {"xrange": "range", "unicode": "str", "long": "int"}
@@ -231,7 +230,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "pathlib.PosixPath": _path,
     "pathlib.PurePosixPath": _path,
     "pathlib._local.PosixPath": _path,
-    "tensordict._reductions._rebuild_tensordict_files_consolidated": rebuild_consolidated,
+    "tensordict._reductions._rebuild_tensordict_files_consolidated": torch_rebuild.rebuild_consolidated,
     "torch.Size": tuple,
     "torch.device": torch_rebuild.device_text,
     "torch._tensor._rebuild_from_type_v2": torch_rebuild.rebuild_wrapped,

@@ -1,4 +1,5 @@
-"""What torch.save puts into pickles, rebuilt as numpy views of the file: storages, tensors, parameters, DTensors."""
+"""What torch.save puts into pickles, rebuilt as numpy views of the file: storages, tensors, parameters, DTensors,
+TensorDicts."""
 
 import math
 from collections.abc import Callable
@@ -10,37 +11,6 @@ from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.numpy_rebuild import checked_shape, refuse_odd_bools
 from rldbg.recording.records import ENCODED_DTYPES, EncodedArray
 
-_NUMPY_NAMES = [
-    "bool",
-    "uint8",
-    "int8",
-    "uint16",
-    "int16",
-    "uint32",
-    "int32",
-    "uint64",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
-# torch dtype name: the numpy dtype that holds its bits
-BITS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_NAMES} | {
-    name: np.dtype(bits) for name, bits in ENCODED_DTYPES.items()
-}
-ALIASES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "short": "int16",
-    "int": "int32",
-    "long": "int64",
-    "cfloat": "complex64",
-    "cdouble": "complex128",
-    "chalf": "complex32",
-}
 STORAGE_CLASSES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
@@ -55,6 +25,22 @@ STORAGE_CLASSES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "",
+}
+# torch dtype name: the numpy dtype that holds its bits
+BITS: dict[str, np.dtype[Any]] = {
+    name: np.dtype(ENCODED_DTYPES.get(name, name))
+    for name in (*filter(None, STORAGE_CLASSES.values()), "uint16", "uint32", "uint64", *ENCODED_DTYPES)
+}
+ALIASES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "chalf": "complex32",
 }
 UNSUPPORTED = frozenset(
     [
@@ -79,6 +65,9 @@ KNOWN = frozenset({*BITS, *UNSUPPORTED, _HALF_COMPLEX})
 
 _MAX_EXPANDED_BYTES = 1 << 30
 _MAX_EXPANSION = 64
+# Of a consolidated TensorDict: one block of bytes and a description of where each tensor lies in it.
+_OWN_KEYS = frozenset({"cls", "cls_metadata", "leaves", "non_tensors"})
+_MAX_NESTED = 32
 
 
 class StorageClass:
@@ -219,3 +208,43 @@ def _strided(flat: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...])
             return np.lib.stride_tricks.as_strided(flat, shape, byte_strides, writeable=False)
         expected *= length
     return flat[:expected].reshape(shape)
+
+
+def rebuild_consolidated(metadata: Any, block: Any) -> dict[str, Any]:
+    """Name to array, nested where TensorDicts were nested."""
+    if isinstance(block, EncodedArray) or not isinstance(block, np.ndarray) or block.dtype.itemsize != 1:
+        raise Malformed("a consolidated TensorDict has no block of bytes")
+    return _node(metadata, block.reshape(-1).view(np.uint8), 0)
+
+
+def _node(metadata: Any, block: np.ndarray, depth: int) -> dict[str, Any]:
+    if not isinstance(metadata, dict) or depth > _MAX_NESTED or not isinstance(metadata.get("leaves"), dict):
+        raise Malformed("a consolidated TensorDict has an unknown description")
+    result: dict[str, Any] = {}
+    non_tensors = metadata.get("non_tensors")
+    if isinstance(non_tensors, dict):
+        result.update(non_tensors)
+    for name, leaf in metadata["leaves"].items():
+        result[name] = _leaf(leaf, block)
+    for name, child in metadata.items():
+        if name not in _OWN_KEYS and isinstance(child, dict):
+            result[name] = _node(child, block, depth + 1)
+    return result
+
+
+def _leaf(leaf: Any, block: np.ndarray) -> Any:
+    if not isinstance(leaf, tuple | list) or len(leaf) < 4:
+        raise Malformed("a tensor of a consolidated TensorDict has an unknown description")
+    dtype, shape, start, stop = leaf[:4]
+    if type(start) is not int or type(stop) is not int or not 0 <= start <= stop <= len(block):
+        raise Malformed(f"a tensor lies at bytes {start!r:.20} to {stop!r:.20} of a block of {len(block)}")
+    storage = Storage(block[start:stop], dtype_name(dtype))
+    return rebuild_tensor(storage, 0, shape, contiguous_strides(checked_shape(shape)))
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
