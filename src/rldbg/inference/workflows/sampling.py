@@ -128,7 +128,8 @@ def parse_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
             raise UsageError(f"{word!r} is not an override", "write key=value, as rollout.enable_rollout_tracing=True")
         value = _yaml(text)
         data.setdefault(block, {})[name] = [value] if name in _LISTS and not isinstance(value, list) else value
-    made = validated(ArealOverrides, data, source="overrides", page="rollout.md")
+    # Without overrides nothing needs to be installed that checks them.
+    made = validated(ArealOverrides, data, source="overrides", page="rollout.md") if data else ArealOverrides()
     options = {_OPTIONS[name]: getattr(made.rollout, name) for name in data.get("rollout", ())}
     generation = {name: getattr(made.gconfig, name) for name in data.get("gconfig", ())}
     if "n_samples" in generation:
