@@ -1,14 +1,12 @@
 """TRL from its registry, its trainers unchanged, recorded by `rldbg run --record` alone."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from client_environments import TRL, environment_with
+from real_runs import rldbg
 
 from rldbg.recording import open as open_recording
 from rldbg.trainer import tiny_folder
@@ -16,11 +14,6 @@ from rldbg.trainer import tiny_folder
 JOB = Path(__file__).with_name("trl_job.py")
 KINDS = {"trajectory", "forward_data", "is_loss_debug", "loss", "gradient", "param", "training_metrics"}
 pytestmark = pytest.mark.timeout(600)
-
-
-def rldbg(*arguments, **environment):
-    command = [sys.executable, "-m", "rldbg", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -25,22 +27,28 @@ def begin() -> None:
     except (ValueError, KeyError, TypeError) as error:
         say(f"this process is not recorded: {VARIABLE} cannot be read: {error}")
         return
+    offer_rldbg()
     AfterImports(dict.fromkeys(modules, _hook)).install()
 
 
+def offer_rldbg() -> None:
+    """Lets the process import the rldbg that this agent is part of, where its environment has none."""
+    sys.meta_path.append(_OwnRldbg())  # type: ignore[arg-type]
+
+
 def _hook(module: ModuleType) -> None:
-    load_rldbg()
     importlib.import_module("rldbg.frameworks.recorded").hook_module(module)
 
 
-def load_rldbg() -> None:
-    """The rldbg that this agent is part of, where the program's environment has none."""
-    if "rldbg" in sys.modules:
-        return
-    folder = Path(__file__).resolve().parent.parent
-    spec = importlib.util.spec_from_file_location(
-        "rldbg", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    sys.modules["rldbg"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["rldbg"])
+class _OwnRldbg:
+    """Finds one package, and only after every other finder has found none of that name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "rldbg":
+            return None
+        folder = Path(__file__).resolve().parent.parent
+        return importlib.util.spec_from_file_location(
+            fullname, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )

@@ -30,6 +30,11 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
     return found
 
 
+def read_hooks(run: Path) -> list[Mapping[str, Any]]:
+    """What each process of a run hooked and called."""
+    return read_proofs(run / HOOKS_FOLDER)
+
+
 def recorded_config(run: Path) -> dict[str, Any]:
     """The framework's own configuration, as the first process that had one noted it."""
     return next((dict(proof["config"]) for proof in read_proofs(run / HOOKS_FOLDER) if proof.get("config")), {})

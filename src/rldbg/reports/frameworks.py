@@ -1,12 +1,15 @@
 """Frameworks: one row each, or one with its hooks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rldbg.core import Finding
 from rldbg.frameworks import CAPABILITIES, HookState, Support
+from rldbg.reports.findings import to_terminal as findings_to_terminal
 
 _STYLES = {"found": "green", "missing": "bold red"}
 
@@ -36,6 +39,18 @@ def framework_details(support: Support) -> RenderableType:
     facts.add_row("known failures", str(support.knowledge))
     facts.add_row("hooks", _summary(support))
     return Group(facts, *(line for state in support.hooks for line in _hook_lines(state)))
+
+
+def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> RenderableType:
+    """What each process hooked for a recording, how often it was called, and what is missing."""
+    table = Table("process", "rank", "function", "records", "calls", box=None, header_style="bold")
+    for process in processes:
+        for name, hook in process["hooks"].items():
+            failed = f", {hook['errors']} failed" if hook["errors"] else ""
+            calls = Text(hook["problem"] or f"{hook['calls']}{failed}", "" if hook["calls"] and not failed else "red")
+            who = f"{process['host']} {process['pid']}"
+            table.add_row(who, process["rank"] or "-", name, ", ".join(hook["records"]), calls)
+    return Group(table, findings_to_terminal(findings))
 
 
 def _hook_lines(state: HookState) -> list[Text]:

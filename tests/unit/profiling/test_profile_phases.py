@@ -116,3 +116,27 @@ def test_hooks_of_our_own_trainer_exist():
             for name in hook.function.split("."):
                 owner = getattr(owner, name)
             assert callable(owner)
+
+
+def test_micro_batches_of_one_step_and_a_module_that_counts_itself(tmp_path, monkeypatch):
+    class Framework:
+        def __init__(self, done):
+            self.done, self.args, self.iterations = done, types.SimpleNamespace(per_generation=2), 2
+
+        def train(self):
+            return self.done
+
+    hook = Hook(
+        "framework", "Framework.train", step="self.done", per=("args.per_generation", "iterations"), offset=1,
+        unless=("counts.itself",),
+    )  # fmt: skip
+    module, seen = types.ModuleType("framework"), []
+    module.Framework = Framework
+    assert wrapped(hook, seen, None).install(module) == ""
+
+    for done in range(6):
+        Framework(done).train()
+    assert seen == [1, 1, 1, 1, 2, 2]
+    monkeypatch.setitem(sys.modules, "counts.itself", module)
+    Framework(0).train()
+    assert len(seen) == 6

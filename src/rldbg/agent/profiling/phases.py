@@ -12,11 +12,12 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -194,7 +195,7 @@ class HookedFunction:
 
     def _step_of(self, original: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], int]:
         """Where in a call the step's number is found; 0 means that the call says nothing about steps."""
-        text, offset = self._hook.step, self._hook.offset
+        text, offset, per, unless = self._hook.step, self._hook.offset, self._hook.per, self._hook.unless
         if not text:
             return lambda _args, _kwargs: 0
         if text.isdigit():
@@ -204,9 +205,17 @@ class HookedFunction:
         place = names.index(name) if name in names else -1
 
         def number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-            value: Any = kwargs.get(name, args[place] if 0 <= place < len(args) else None)
-            for attribute in attributes:
-                value = getattr(value, attribute, None)
-            return int(value) + offset if value is not None else 0
+            argument: Any = kwargs.get(name, args[place] if 0 <= place < len(args) else None)
+            value = _attribute(argument, attributes)
+            if value is None or any(module in sys.modules for module in unless):
+                return 0
+            divisors = [_attribute(argument, path.split(".")) or 1 for path in per]
+            return int(value) // math.prod(divisors) + offset
 
         return number
+
+
+def _attribute(value: Any, path: Iterable[str]) -> Any:
+    for name in path:
+        value = getattr(value, name, None)
+    return value

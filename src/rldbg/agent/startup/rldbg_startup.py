@@ -35,6 +35,8 @@ def begin() -> None:
     agent = load_agent()
     if os.environ.get("RLDBG_RECORD_HOOKS"):
         importlib.import_module(f"{_PACKAGE}.recording").begin()
+    elif os.environ.get("RLDBG_LAPTOP_SERVER"):
+        importlib.import_module(f"{_PACKAGE}.recording").offer_rldbg()
     if not os.environ.get("RLDBG_PROFILING"):
         agent.start()
         return

@@ -4,11 +4,21 @@ from collections.abc import Iterator
 
 from rldbg.agent.profiling import Hook
 
+_GRPO, _RLOO = "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"
 _HANDLER, _TRAINER = "transformers.trainer_callback", "transformers.trainer"
 
 
 def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
-    """GRPOTrainer and RLOOTrainer have the same methods."""
+    """GRPOTrainer and RLOOTrainer have the same methods. A step is a generation, not an optimizer step."""
+    yield Hook(
+        module,
+        f"{trainer}.training_step",
+        step="self._step",
+        per=("args.steps_per_generation", "num_iterations"),
+        offset=1,
+        since="0.19.0",
+        seen="1.16.0",
+    )
     yield Hook(
         module, f"{trainer}._generate", since="0.20.0", seen="1.16.0", records=("trajectory",), handler="generate"
     )
@@ -51,7 +61,14 @@ def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
 
 
 HOOKS = (
-    Hook(_HANDLER, "CallbackHandler.on_step_begin", step="state.global_step", offset=1, seen="5.22.2"),
+    Hook(
+        _HANDLER,
+        "CallbackHandler.on_step_begin",
+        step="state.global_step",
+        offset=1,
+        unless=(_GRPO, _RLOO),
+        seen="5.22.2",
+    ),
     Hook(_HANDLER, "CallbackHandler.on_step_end", seen="5.22.2", records=("param",), handler="step_end"),
     Hook(_TRAINER, "Trainer.training_step", phase="training_step", seen="5.22.2"),
     Hook(
@@ -71,6 +88,6 @@ HOOKS = (
         records=("gradient", "training_metrics"),
         handler="gradient_norm",
     ),
-    *_online_trainer("trl.trainer.grpo_trainer", "GRPOTrainer"),
-    *_online_trainer("trl.trainer.rloo_trainer", "RLOOTrainer"),
+    *_online_trainer(_GRPO, "GRPOTrainer"),
+    *_online_trainer(_RLOO, "RLOOTrainer"),
 )

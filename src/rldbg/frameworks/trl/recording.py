@@ -30,6 +30,8 @@ class _Generation:
 
     samples: tuple[SampleId, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
+    old_log_probs: Any = None
+    """Where the loss gets only their sum (RLOO)."""
 
 
 class TrlRecording(FrameworkRecording):
@@ -41,8 +43,7 @@ class TrlRecording(FrameworkRecording):
         self._generated: Sequence[Any] | None = None
         self._rewards: Any = None
         self._generation = _Generation()
-        self._forward: Sequence[Any] | None = None
-        self._is_in_loss = False
+        self._passes: list[Sequence[Any]] = []
         self._micro = 0
         self._has_gradients = False
 
@@ -57,6 +58,7 @@ class TrlRecording(FrameworkRecording):
     def batch(self, trainer: Any, inputs: Any) -> Call:
         """One generation: trajectories with their rewards and advantages, and the log probs computed with them."""
         self._generated = self._rewards = None
+        self._passes = []
         batch = yield
         if trainer.model.training:
             self._own(trainer)
@@ -75,11 +77,14 @@ class TrlRecording(FrameworkRecording):
             SampleId(f"{hashed}#{place.generation}.{row // trainer.num_generations}", row % trainer.num_generations)
             for row, hashed in enumerate(hashes, start=first)
         ]
-        self._generation = _Generation(tuple(samples), tuple(hashes))
+        old = self._passes[0][0].detach() if "old_logps" in batch and self._passes else None
+        self._generation = _Generation(tuple(samples), tuple(hashes), old)
         batch[_ROW] = _rows(batch, count)
         mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
         response_mask = mask.cpu().numpy()
         rewards, by_function = self._own_rewards(trainer, first, count)
+        if "old_logps" in batch:
+            rewards = self._with_kl(trainer, rewards, response_mask)
         lengths = list(zip(prompt_lengths, map(len, tokens), strict=True))
         loss_mask = _on_sequences(response_mask, lengths, before=0, dtype=np.int64)
         recorder = self.recorded.recorder(trainer.model)
@@ -100,9 +105,9 @@ class TrlRecording(FrameworkRecording):
             fields["logprobs"] = _on_sequences(rollout.cpu().numpy(), lengths, before=0, dtype=np.float32)
         where: dict[str, Any] = {"step": place.step, "samples": samples, "policy_version": place.step}
         recorder.record("trajectory", **where, **fields)
-        if batch.get("old_per_token_logps") is not None:
-            old = batch["old_per_token_logps"].detach()
-            recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old)
+        old = batch.get("old_per_token_logps", old)
+        if old is not None:
+            recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old.detach())
 
     def _sequences(self, batch: Mapping[str, Any]) -> tuple[list[np.ndarray], list[int]]:
         """Prompt and response of each row as they were generated, and the prompts' lengths."""
@@ -136,22 +141,27 @@ class TrlRecording(FrameworkRecording):
             for row in own
         ]
 
+    def _with_kl(self, trainer: Any, rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """RLOO's rewards as its advantages see them: clipped, and less the KL divergence to the reference."""
+        if trainer.reward_clip_range:
+            rewards = np.clip(rewards, *trainer.reward_clip_range)
+        if trainer.beta and len(self._passes) > 1:
+            old, reference = (found[0].detach().float().cpu().numpy() for found in self._passes[:2])
+            rewards = rewards - trainer.beta * ((old - reference) * mask).sum(-1)
+        return rewards.astype(np.float32)
+
     # The update.
 
     def log_probs(self, trainer: Any, *_: Any, **__: Any) -> Call:
         result = yield
-        if self._is_in_loss:
-            self._forward = result
+        self._passes.append(result)
 
     def loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any]) -> Call:
         """One micro-batch: what went into the loss, and what came out."""
         metrics = trainer._metrics["train"]
         had = {name: len(values) for name, values in metrics.items()}
-        self._forward, self._is_in_loss = None, True
-        try:
-            loss = yield
-        finally:
-            self._is_in_loss = False
+        self._passes = []
+        loss = yield
         if not trainer.model.training:
             return
         self._own(trainer)
@@ -162,11 +172,12 @@ class TrlRecording(FrameworkRecording):
 
     def _record_pass(self, trainer: Any, place: Place, inputs: Mapping[str, Any], loss: Any, metrics: Any) -> None:
         recorder = self.recorded.recorder(trainer.model)
-        if self._forward is None:
+        if not self._passes:
             raise ValueError("the loss did not compute log probs by _get_per_token_logps_and_entropies")
-        log_probs, entropy = self._forward[0].detach(), self._forward[1]
+        log_probs, entropy = self._passes[-1][0].detach(), self._passes[-1][1]
         mask = inputs["completion_mask"] * inputs["tool_mask"] if "tool_mask" in inputs else inputs["completion_mask"]
-        where: dict[str, Any] = place.to_dict() | self._samples_of(inputs)
+        rows = self._rows_of(inputs)
+        where: dict[str, Any] = place.to_dict() | self._samples_of(rows)
         reference = inputs.get("ref_per_token_logps")
         recorder.record(
             "forward_data",
@@ -178,6 +189,8 @@ class TrlRecording(FrameworkRecording):
             **({} if reference is None else {"ref_log_probs": reference}),
         )
         old, advantages = inputs.get("old_per_token_logps"), inputs["advantages"]
+        if old is None and rows is not None and self._generation.old_log_probs is not None:
+            old = self._generation.old_log_probs[rows]
         recorder.record(
             "is_loss_debug",
             **where,
@@ -188,8 +201,9 @@ class TrlRecording(FrameworkRecording):
             effective_valid=mask,
             loss=loss,
         )
-        info = loss_facts(trainer, inputs, mask)
-        recorder.record("loss", **where, loss=loss, metrics=metrics, extra_info=info)
+        # Metrics that only TRL has are no field of their own: another trainer's run would differ in each of them.
+        info = loss_facts(trainer, inputs, mask) | {"metrics": metrics}
+        recorder.record("loss", **where, loss=loss, extra_info=info)
 
     def gradients(self, trainer: Any, model: Any) -> Call:
         """Before they are clipped."""
@@ -243,12 +257,15 @@ class TrlRecording(FrameworkRecording):
     def _place_of_update(self, trainer: Any) -> Place:
         return place_of(trainer, trainer.state.global_step, 0)
 
-    def _samples_of(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _rows_of(self, inputs: Mapping[str, Any]) -> Any:
+        """Which rows of the generation a micro-batch has; None where TRL, or a class of the user's, dropped them."""
         rows = inputs.get(_ROW)
-        known = self._generation
-        if rows is None or len(rows) != len(inputs["completion_ids"]):
+        return rows if rows is not None and len(rows) == len(inputs["completion_ids"]) else None
+
+    def _samples_of(self, rows: Any) -> dict[str, Any]:
+        if rows is None:
             return {}
-        chosen = rows.tolist()
+        chosen, known = rows.tolist(), self._generation
         return {
             "samples": [known.samples[row] for row in chosen],
             "prompt_hashes": [known.prompt_hashes[row] for row in chosen],
