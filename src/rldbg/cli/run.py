@@ -38,6 +38,8 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 @click.option("--framework", default="", help="Framework of the script, if not detected.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
 @click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Enable recording.")
+@click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
+@click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")
 @click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Set a breakpoint in every process.")
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() to Ray and its VS Code extension.")
 @click.option("--legacy", "--break-driver", is_flag=True, help="RAY_DEBUG=legacy: driver breakpoints on the terminal.")
@@ -65,6 +67,8 @@ def command(
     framework: str,
     run_folder: Path | None,
     record: str | None,
+    laptop: bool,
+    model: str,
     breakpoints: tuple[str, ...],
     ray_breakpoints: bool,
     legacy: bool,
@@ -85,6 +89,8 @@ def command(
 
     if steps is not None and epochs is not None:
         raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
+    if model and not laptop:
+        raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
     argv, script = resolve_command(command)
     settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
     request = Request(
@@ -106,6 +112,8 @@ def command(
         ray_breakpoints=ray_breakpoints,
         legacy=legacy,
         skip_kills=skip_kills or tame,
+        laptop=laptop,
+        model=model,
     )
     if dry_run:
         return _explain(request, run_folder, as_json)

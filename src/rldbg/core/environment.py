@@ -70,6 +70,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RLDBG_RECORD_FORMAT", "recording", "safetensors, pt or jsonl"),
     Variable("RLDBG_RECORD_EVERY_N_STEPS", "recording", "record every n-th step"),
     Variable("RLDBG_RECORD_KINDS", "recording", "kinds to record, comma separated"),
+    Variable("RLDBG_LAPTOP_SERVER", "run", "set by `rldbg run --laptop`: the server that generates"),
     Variable("RLDBG_RECORD_HOOKS", "recording", "set by `rldbg run --record`: modules to record, and where to (JSON)"),
 )
 

@@ -5,9 +5,9 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import psutil
 from rldbg.agent import Arming
 from rldbg.core import Finding, PrerequisiteError, Run, UsageError, by_severity
 from rldbg.launch.explanation import Explanation, explain
+from rldbg.launch.laptop import laptop
 from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
 from rldbg.launch.preflight import preflight
@@ -82,17 +83,20 @@ def run_armed(
         ray_breakpoints=request.ray_breakpoints or request.legacy,
         redact=redact_secrets,
     )
-    plan = make_plan(explanation, request, arming, folder)
-    run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
-    output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
-    exit_code = run_child(
-        plan.argv,
-        environment=plan.environment,
-        prepare=watch.begin,
-        started=watch.follow,
-        tick=watch.tick,
-        output=(output.stdout, output.stderr),
-    )
+    with _on_a_laptop(explanation, request, folder) as added:
+        plan = make_plan(
+            explanation, replace(request, set_environment=(*request.set_environment, *added)), arming, folder
+        )
+        run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
+        output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
+        exit_code = run_child(
+            plan.argv,
+            environment=plan.environment,
+            prepare=watch.begin,
+            started=watch.follow,
+            tick=watch.tick,
+            output=(output.stdout, output.stderr),
+        )
     output.settle()
     findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
     if request.record:
@@ -109,6 +113,15 @@ def run_armed(
     )
     run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
     return outcome
+
+
+@contextlib.contextmanager
+def _on_a_laptop(explanation: Explanation, request: Request, folder: Path) -> Iterator[tuple[tuple[str, str], ...]]:
+    if not request.laptop:
+        yield ()
+        return
+    with laptop([explained.command for explained in explanation.trainings], request, folder) as added:
+        yield added
 
 
 def check_breakpoints(request: Request) -> None:

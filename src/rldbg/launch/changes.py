@@ -1,13 +1,14 @@
 """What arming changes in a training command: each change with its value, its reason, and the way it gets there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rldbg.agent import digest, edit_value, edited, written
 from rldbg.core import UsageError
 from rldbg.launch.configuration import configured_value
+from rldbg.launch.laptop import laptop_model
 from rldbg.launch.profile import Entry, applicable
 from rldbg.launch.reach import Reach
 from rldbg.launch.recognition import Command
@@ -67,6 +68,12 @@ def option_edits(command: Command, request: Request, recording: Path) -> tuple[l
     edits += _fixed(
         command, command.profile.timeouts, "the other ranks must not time out while one is stopped", recording
     )
+    if request.laptop:
+        model = str(laptop_model(request, recording.parent))
+        edits += [
+            replace(edit, value=(edit.value or "").replace("{model}", model))
+            for edit in _fixed(command, command.profile.laptop, "this machine has no accelerator", recording)
+        ]
     return _with_own(edits, request), missing
 
 

@@ -19,6 +19,7 @@ from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun, execute
 from rldbg.launch.hazards import never_reached, no_training, run_hazards, script_hazards, training_hazards
+from rldbg.launch.laptop import refuse_laptop
 from rldbg.launch.profile import profile_named
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
 from rldbg.launch.ray_auth import auth_mode
@@ -170,6 +171,8 @@ def _execute(
 def _explain(command: Command, request: Request, run_folder: Path, common: tuple[Change, ...]) -> Explained:
     if command.kind != "training":
         return Explained(command)
+    if request.laptop:
+        refuse_laptop(command.profile)
     edits, missing = option_edits(command, request, run_folder / "recording")
     reach = reach_of(command, STARTUP)
     if reach.options == "none" and request.script is not None and command.program.ignores_start_up:

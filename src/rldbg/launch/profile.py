@@ -8,6 +8,9 @@
     name_keys / steps / epochs / checkpoints / record / timeouts: lists of entries
     record_kinds: {loss: debug.dump_options.loss, ...}   # switches of single kinds, where the framework has them
     records: [trajectory]                 # what its dumps hold, where it has no such switches
+    laptop: entries that --laptop sets; {model} is the small model's folder
+    laptop_environment: {NAME: value}     # variables that --laptop sets
+    laptop_model: [--model]               # options that name the model
     environment: {NAME: value}            # variables that lengthen timeouts outside the options
     sizes: {nodes: [num-nodes], ...}      # for checks before a launch: options (without dashes) that state a size
     prompts_per_mini_batch: [...]         # of these, options that count prompts, where others count samples
@@ -35,8 +38,18 @@ from rldbg.launch.command_line import Program
 Dialect = Literal["hydra", "dotlist", "flags"]
 _DIALECTS = ("hydra", "dotlist", "flags")
 _FILE = "launch.yaml"
-_ENTRIES = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts")
-_WORDS = ("train", "other", "signs", "marks", "records", "prompts_per_mini_batch", "shares_gpus", "paths")
+_ENTRIES = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts", "laptop")
+_WORDS = (
+    "train",
+    "other",
+    "signs",
+    "marks",
+    "records",
+    "prompts_per_mini_batch",
+    "shares_gpus",
+    "paths",
+    "laptop_model",
+)
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 
 
@@ -87,6 +100,9 @@ class Profile:
     prompts_per_mini_batch: tuple[str, ...] = ()
     shares_gpus: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    laptop: tuple[Entry, ...] = ()
+    laptop_environment: tuple[tuple[str, str], ...] = ()
+    laptop_model: tuple[str, ...] = ()
 
     def trains(self, program: Program) -> bool:
         return not self.does_other(program) and _matches(program.name, self.train)
@@ -155,6 +171,7 @@ def _load(framework: Framework, file: Path) -> Profile:
         sizes=tuple((name, tuple(keys)) for name, keys in data.get("sizes", {}).items()),
         record_kinds=tuple((kind, str(key)) for kind, key in data.get("record_kinds", {}).items()),
         environment=tuple((name, str(value)) for name, value in data.get("environment", {}).items()),
+        laptop_environment=tuple((name, str(value)) for name, value in data.get("laptop_environment", {}).items()),
         **lists,
     )
 

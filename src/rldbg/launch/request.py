@@ -35,6 +35,9 @@ class Request:
     ray_breakpoints: bool = False
     legacy: bool = False
     skip_kills: bool = False
+    laptop: bool = False
+    model: str = ""
+    """With `laptop`: a folder with the model to take instead of a small one of the same architecture."""
 
     @property
     def added_environment(self) -> dict[str, str]:

@@ -32,6 +32,8 @@ def run_environment(request: Request, run_folder: Path, arming: Arming, added: d
 def added_variables(commands: Sequence[Command], request: Request) -> dict[str, str]:
     """What is added beside the agent's own; a variable of the framework's that the user set himself is left alone."""
     pairs = [pair for command in commands for pair in command.profile.environment]
+    if request.laptop:
+        pairs += [pair for command in commands for pair in command.profile.laptop_environment]
     framework = {name: value for name, value in pairs if name not in request.environment}
     return ray_variables(request) | framework | request.added_environment
 
@@ -63,6 +65,9 @@ def environment_changes(command: Command, request: Request, reach: Reach) -> lis
     for name, value in command.profile.environment:
         if name not in request.environment:
             changes.append(Change(name, value, method, "the other ranks must not time out while one is stopped"))
+    if request.laptop:
+        for name, value in command.profile.laptop_environment:
+            changes.append(Change(name, value, method, "this machine has no accelerator"))
     own = dict(request.set_environment)
     for name, value in request.added_environment.items():
         reason = "set by --env" if name in own else "set by rldbg doctor --fix"

@@ -1,0 +1,113 @@
+"""`rldbg run --laptop`: the user's own command on a machine without an accelerator.
+
+The framework's launch profile lists the options and variables that this takes (`laptop`, `laptop_environment`,
+`laptop_model`); they are changes like any other, shown by --dry-run, and `--set` wins over them. Here is the rest: a
+small model of the same architecture, and a server of ours that generates.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rldbg.core import PrerequisiteError, UsageError
+from rldbg.launch.profile import Profile, profiles
+from rldbg.launch.recognition import Command
+from rldbg.launch.request import Request
+
+MODEL = "laptop-model"
+"""Below the run folder: the small model, where the user names none."""
+_NAME = "laptop"
+_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
+_TOKENIZER = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "chat_template*")
+# Sizes by the names that configurations of language models use.
+_SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+
+
+def refuse_laptop(profile: Profile) -> None:
+    """A framework that cannot run there yet is told so, and not started."""
+    if not profile.laptop:
+        able = ", ".join(name for name, each in profiles().items() if each.laptop)
+        raise UsageError(f"--laptop cannot run {profile.name} yet", f"it can run: {able}")
+
+
+def laptop_model(request: Request, run_folder: Path) -> Path:
+    """The model that the command is given."""
+    return Path(request.model).absolute() if request.model else run_folder / MODEL
+
+
+@contextmanager
+def laptop(commands: Sequence[Command], request: Request, run_folder: Path) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Makes the model and runs the server for as long as the block; yields the variables that name it."""
+    model = laptop_model(request, run_folder)
+    if not request.model:
+        make_small_model(_source(commands), model)
+    home = {"RLDBG_HOME": str(run_folder / "servers")}
+    started = _serve("up", "--model", str(model), "--name", _NAME, "--port", "0", "--json", **home)
+    found = _ADDRESS.search(started)
+    if found is None:
+        raise PrerequisiteError(f"the server does not say where it listens: {started[:200]}", "see rldbg serve ls")
+    try:
+        yield (("RLDBG_LAPTOP_SERVER", found.group(0)),)
+    finally:
+        _serve("down", _NAME, **home)
+
+
+def make_small_model(source: Path, folder: Path) -> None:
+    """Random weights, the architecture and tokenizer of the source, two layers."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(str(source), local_files_only=True)
+    for name, size in _SMALL.items():
+        if isinstance(getattr(config, name, None), int):
+            setattr(config, name, min(size, getattr(config, name)))
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        config.layer_types = kinds[: config.num_hidden_layers]
+    AutoModelForCausalLM.from_config(config).save_pretrained(str(folder))
+    for pattern in _TOKENIZER:
+        for file in source.glob(pattern):
+            shutil.copy(file, folder)
+
+
+def _source(commands: Sequence[Command]) -> Path:
+    """The folder of the model that the command names."""
+    for command in commands:
+        for key in command.profile.laptop_model:
+            named = command.options.get(key, "")
+            if named and (Path(named) / "config.json").is_file():
+                return Path(named)
+            if named:
+                raise UsageError(f"the model {named} is not a folder on this machine", "give one with --model FOLDER")
+    raise UsageError("the command does not name its model", "give one with --model FOLDER")
+
+
+def _serve(*arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-m", "rldbg", "serve", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ) | environment)
+    if done.returncode:
+        raise PrerequisiteError(
+            f"the server of --laptop failed: {_last_line(done.stderr or done.stdout)}", "see its log"
+        )
+    return done.stdout
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else json.dumps(text)
