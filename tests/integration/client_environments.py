@@ -15,10 +15,11 @@ TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "panda
        "six")  # fmt: skip
 
 
-def environment_with(name, packages, *, beside_ours=False, torch=False):
+def environment_with(name, packages, *, beside_ours=False, torch=False, constrained=True):
     """The interpreter of an environment that has the packages; made when it is not there yet.
 
-    `torch` comes first and through pip, whose settings choose the build.
+    `torch` comes first and through pip, whose settings choose the build. With `constrained`, the other packages have
+    the versions that rldbg is tested with, too.
     """
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
@@ -26,18 +27,19 @@ def environment_with(name, packages, *, beside_ours=False, torch=False):
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != " ".join(packages):
-            _make(folder, python, packages, beside_ours=beside_ours, torch=torch)
+            _make(folder, python, packages, beside_ours=beside_ours, torch=torch, constrained=constrained)
             done.write_text(" ".join(packages))
     return python
 
 
-def _make(folder, python, packages, *, beside_ours, torch):
+def _make(folder, python, packages, *, beside_ours, torch, constrained):
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     tested = ["--constraint", str(ROOT / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
     uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
-    uv += ["--no-deps"] if beside_ours else tested if torch else []
-    for command in ([pip] if torch else []) + [[*uv, *packages]]:
+    uv += ["--no-deps"] if beside_ours else tested if torch and constrained else []
+    pinned = [_pinned_torch()] if torch and not constrained else []
+    for command in ([pip] if torch else []) + [[*uv, *packages, *pinned]]:
         made = subprocess.run(command, capture_output=True, text=True, env=os.environ | _mirror())
         if made.returncode:
             pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
@@ -45,6 +47,11 @@ def _make(folder, python, packages, *, beside_ours, torch):
         (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
             "".join(f"{place}\n" for place in sys.path if Path(place).name == "site-packages")
         )
+
+
+def _pinned_torch():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith("torch=="))
 
 
 def _mirror():

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import types
 
 import pytest
 
 from rldbg.agent.profiling import Hook
+from rldbg.cli.application import run as cli
 from rldbg.frameworks import Framework, plan_for, recorded, recording_findings
 from rldbg.frameworks.hook_findings import nothing_hooked
 from rldbg.frameworks.parameter_selection import parameter_patterns
@@ -102,7 +105,7 @@ def test_an_error_of_a_handler_stays_in_it_and_is_named(hooked, capsys):
     ]
 
 
-def test_what_was_never_called_or_is_not_there_is_named(hooked):
+def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     hooks, module, run = hooked
     hooks.hook(module)
     module.Trainer().compute_loss(1)
@@ -117,6 +120,10 @@ def test_what_was_never_called_or_is_not_there_is_named(hooked):
         ),
     }
     assert [finding.cause for finding in recording_findings(run, ("loss",))] == [], "nobody asked for the others"
+    assert cli(["frameworks", "--run", str(run)]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Trainer.compute_loss loss 1" in shown
+    assert "no gradient records" in shown
 
 
 def test_a_process_that_is_killed_has_said_what_it_hooked(hooked):
@@ -149,3 +156,16 @@ def test_of_a_large_model_few_parameters_are_recorded_unless_named():
     assert patterns == ("^(?:1\\.bias|1\\.weight|0\\.bias)$",)
     assert words.startswith("3 of 4")
     assert parameter_patterns(model, ("gradient",)) == ((".",), "all")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_installed_plug_in_is_inert_unless_asked(tmp_path, asked):
+    program = "import sys, rldbg.frameworks.verl.plugin; print('rldbg.recording' in sys.modules, len(sys.meta_path))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RLDBG_")}
+    environment |= {"RLDBG_RECORD_DIR": str(tmp_path / "dump")} if asked else {}
+    plain = subprocess.run(
+        [sys.executable, "-c", "import sys; print(len(sys.meta_path))"], capture_output=True, text=True
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == [str(asked), str(int(plain.stdout) + asked)], done.stderr
+    assert not (tmp_path / "dump").exists(), "nothing is written before something is recorded"
