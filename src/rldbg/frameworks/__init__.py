@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from rldbg.frameworks.hook_findings import nothing_hooked, read_hooks, recorded_config, recording_findings
     from rldbg.frameworks.parameter_selection import parameter_patterns
     from rldbg.frameworks.record_plan import RecordPlan, plan_for
-    from rldbg.frameworks.registry import ENTRY_POINTS, GENERIC, all_hooks, find_framework, frameworks, lineage
+    from rldbg.frameworks.registry import (
+        ENTRY_POINTS,
+        GENERIC,
+        all_hooks,
+        find_framework,
+        frameworks,
+        lineage,
+        recorded_hooks,
+    )
     from rldbg.frameworks.support import CAPABILITIES, HookState, Support, support_of
 
 __getattr__, __dir__ = lazy_names(__name__)

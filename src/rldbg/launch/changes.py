@@ -7,6 +7,7 @@ from typing import Any
 
 from rldbg.agent import digest, edit_value, edited, written
 from rldbg.core import UsageError
+from rldbg.frameworks import GENERIC, recorded_hooks
 from rldbg.launch.configuration import configured_value
 from rldbg.launch.laptop import laptop_model
 from rldbg.launch.profile import Entry, applicable
@@ -129,6 +130,9 @@ def _edit_recording(
 ) -> None:
     """Enables the framework's own dumps; with KINDS only those, as far as it distinguishes them."""
     profile = command.profile
+    hooked = {kind for framework, hook in recorded_hooks() if framework.name == profile.name for kind in hook.records}
+    if not profile.record and not hooked and profile.name != GENERIC:
+        missing.append(Unreached("recording", f"{profile.name} has neither hooks nor a known option for dumps"))
     if not profile.record:
         return
     edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
@@ -140,7 +144,7 @@ def _edit_recording(
             edits.append(Edit(key, "not among the kinds of --record", value="false"))
     can = [kind for kind, _ in profile.record_kinds] or profile.records
     for kind in request.record_kinds:
-        if kind not in can:
+        if kind not in can and kind not in hooked:
             held = ", ".join(can) or "what its documentation lists"
             missing.append(Unreached(f"recording of {kind}", f"the dumps of {profile.name} contain {held}"))
 

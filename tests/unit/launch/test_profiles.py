@@ -128,11 +128,23 @@ def test_kinds_that_are_named_are_recorded_and_no_others():
 
 
 def test_a_kind_that_a_framework_cannot_dump_is_named():
-    (command,) = recognise([Call(("python", "-m", "verl.trainer.main_ppo", "trainer.experiment_name=e"), "/", id="1")])
-    request = Request((), None, Path("/"), record=True, record_kinds=("trajectory", "loss"))
+    def missing(*words):
+        (command,) = recognise([Call(("python", "-m", *words), "/", id="1")])
+        request = Request((), None, Path("/"), record=True, record_kinds=("trajectory", "loss"))
+        return [(each.what, each.reason) for each in option_edits(command, request, Path("/run/recording"))[1]]
 
-    _, missing = option_edits(command, request, Path("/run/recording"))
-
-    assert [(each.what, each.reason) for each in missing] == [
-        ("recording of loss", "the dumps of verl contain trajectory")
+    assert missing("skyrl.train.entrypoints.main_base", "trainer.run_name=r") == [
+        ("recording of loss", "the dumps of skyrl contain trajectory, batch_inputs")
     ]
+    assert missing("verl.trainer.main_ppo", "trainer.experiment_name=e") == [], "hooks record it"
+
+
+def test_a_framework_that_cannot_be_recorded_is_named():
+    def missing(line):
+        (command,) = recognise([Call(tuple(shlex.split(line)), "/nowhere", id="1")])
+        asked = Request((), None, Path("/nowhere"), record=True, name_suffix="", epochs=None)
+        return [each.what for each in option_edits(command, asked, Path("/run/recording"))[1]]
+
+    assert missing("python -m openrlhf.cli.train_ppo_ray --ckpt.output_dir o") == ["recording"]
+    assert missing("trl grpo --output_dir o") == []
+    assert missing("python my_train.py --lr 1") == [], "whatever framework it imports is hooked"
