@@ -36,7 +36,15 @@ def _make(folder, python, packages, *, beside_ours, torch, constrained):
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     tested = ["--constraint", str(ROOT / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
-    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
+    uv = [
+        str(Path(sys.executable).with_name("uv")),
+        "pip",
+        "install",
+        "--quiet",
+        "--compile-bytecode",
+        "--python",
+        str(python),
+    ]
     uv += ["--no-deps"] if beside_ours else tested if torch and constrained else []
     pinned = [_pinned_torch()] if torch and not constrained else []
     for command in ([pip] if torch else []) + [[*uv, *packages, *pinned]]:

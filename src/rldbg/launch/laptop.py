@@ -58,7 +58,7 @@ def laptop(commands: Sequence[Command], request: Request, run_folder: Path) -> I
     model = laptop_model(request, run_folder)
     if not request.model:
         make_small_model(_source(commands), model)
-    home = {"RLDBG_HOME": str(run_folder / "servers")}
+    home = {"RLDBG_HOME": str(run_folder)}
     started = _serve("up", "--model", str(model), "--name", _NAME, "--port", "0", "--json", **home)
     found = _ADDRESS.search(started)
     if found is None:
