@@ -119,3 +119,15 @@ def test_rloo_is_recorded_by_the_same_hooks(record):
 
 def _key(record):
     return record.key
+
+
+def test_profiled_steps_are_generations(python, model, tmp_path):
+    settings = {"model": str(model), "args": {"num_iterations": 2, "max_steps": 6}}
+    flags = ["--tool", "phases", "--run", tmp_path / "run", "--wait", "0"]
+    variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = rldbg("profile", *flags, "--", python, JOB, json.dumps(settings), **variables)
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "run" / "profiling" / "phases").iterdir()
+    spans = [line for line in map(json.loads, file.read_text().splitlines()) if isinstance(line, list)]
+    steps = {phase: [span[3] for span in spans if span[0] == phase] for phase in ("rollout", "loss")}
+    assert steps == {"rollout": [1, 2, 3], "loss": [1, 1, 2, 2, 3, 3]}, "6 optimizer steps, 3 generations"
