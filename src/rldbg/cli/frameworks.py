@@ -37,8 +37,6 @@ def _of_run(run: Path, as_json: bool) -> int:
     processes = read_hooks(run)
     nothing = nothing_hooked(run)
     findings = [*recording_findings(run), *([nothing] if nothing is not None else [])]
-    if as_json:
-        print_json({"processes": list(processes), "findings": [finding.to_dict() for finding in findings]})
-    else:
-        print_result(hooks_of_run(processes, findings))
+    document = {"processes": list(processes), "findings": [finding.to_dict() for finding in findings]}
+    show(document, as_json, lambda: [hooks_of_run(processes, findings)])
     return 1 if findings else 0
