@@ -46,7 +46,9 @@ class Trainer:
             "data": {"task": str(self.folder / "problems.jsonl"), "prompts_per_step": 3, "samples_per_prompt": 4},
             "warm_start": {"max_steps": 20, "until_success": 0.3, "batch_size": 8, "learning_rate": 0.01},
             "algorithm": {"entropy_coeff": 0.01},
-            "policy": {"ranks": 1, "micro_batch_size": 4},
+            # `rerun` repeats a step on the CPU; bit for bit only what was trained there.
+            "policy": {"ranks": 1, "micro_batch_size": 4, "device": "cpu"},
+            "inference": {"device": "cpu"},
             "cluster": {"in_process": True},
         }
         return parse_recipe(merged(small, changes), source="test", allow_partial=allow_partial)

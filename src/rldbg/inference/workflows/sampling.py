@@ -120,6 +120,8 @@ _OPTIONS = {
 
 def parse_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of `rldbg rollout` and the generation settings that AReaL's overrides set; a later one wins."""
+    if not words:
+        return {}, {}
     data: dict[str, dict[str, Any]] = {}
     for word in words:
         key, separator, text = word.lstrip("+").partition("=")
