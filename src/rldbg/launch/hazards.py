@@ -3,12 +3,14 @@
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from rldbg.core import Finding, Severity
+from rldbg.core import Finding
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
+from rldbg.launch.findings import finding
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
@@ -36,40 +38,16 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
         if match:
             found.append(_kills(f"{script}:{line.number}", match[0], match[1]))
     if _BATCH_HEADER.match(text) and not in_slurm:
-        found.append(
-            Finding(
-                "launch.batch-script",
-                Severity.WARNING,
-                str(script),
-                ("it has #SBATCH lines",),
-                "it is written for Slurm, but bash starts it on this machine and ignores the #SBATCH lines",
-                (f"rldbg run -- sbatch {script}",),
-            )
-        )
+        found.append(finding("launch.batch-script", str(script), "it has #SBATCH lines", script=str(script)))
     for left in placeholders(script):
         if any(left.text in word for command in commands if command.kind == "training" for word in command.call.argv):
-            found.append(
-                Finding(
-                    "launch.placeholder",
-                    Severity.WARNING,
-                    f"{script}:{left.number}",
-                    (left.text,),
-                    "the training command contains a placeholder",
-                    (f"replace {left.text} in the script",),
-                )
-            )
+            found.append(finding("launch.placeholder", f"{script}:{left.number}", left.text, text=left.text))
     return _once(found)
 
 
 def _kills(where: str, command: str, victim: str) -> Finding:
-    return Finding(
-        "launch.kills-python" if victim.startswith("python") else "launch.kills-processes",
-        Severity.WARNING,
-        where,
-        (command,),
-        f"it kills every {victim} process of this user, including the debugger and other jobs on this machine",
-        ("run with --skip-kills to ignore these commands", "or remove the line from the script"),
-    )
+    id = "launch.kills-python" if victim.startswith("python") else "launch.kills-processes"
+    return finding(id, where, command, victim=victim)
 
 
 def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | None) -> list[Finding]:
@@ -81,27 +59,9 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
         if base in ("pkill", "killall") and (match := _KILLERS.search(words)):
             found.append(_kills(_place(call), words, match[1]))
         if base == "ray" and call.argv[1:2] == ("stop",):
-            found.append(
-                Finding(
-                    "launch.stops-ray",
-                    Severity.WARNING,
-                    _place(call),
-                    (words,),
-                    "it stops every Ray cluster of this user on this machine, not only its own",
-                    ("run with --skip-kills to ignore it", "or stop by address once nothing else runs here"),
-                )
-            )
+            found.append(finding("launch.stops-ray", _place(call), words))
         if _STRAY.match(call.argv[0]):
-            found.append(
-                Finding(
-                    "launch.stray-options",
-                    Severity.ERROR,
-                    _place(call),
-                    (words[:120],),
-                    "the shell runs these options as a command of their own: the command above does not get them",
-                    ("end the line above with a backslash, with no space or comment after it",),
-                )
-            )
+            found.append(finding("launch.stray-options", _place(call), words[:120]))
     for command in commands:
         if command.kind == "training":
             found += training_hazards(command)
@@ -125,16 +85,8 @@ def _lost_status(command: Command) -> list[Finding]:
     match = _PIPED_TO.search(text.replace("||", ""))
     if match is None:
         return []
-    return [
-        Finding(
-            "launch.exit-status-lost",
-            Severity.WARNING,
-            _place(call),
-            (f"| {match[1]}, without `set -o pipefail`",),
-            f"the script sees the exit status of {match[1]}, not of the training: a crash looks like success",
-            ("add `set -o pipefail` to the script",),
-        )
-    ]
+    seen = f"| {match[1]}, without `set -o pipefail`"
+    return [finding("launch.exit-status-lost", _place(call), seen, program=match[1])]
 
 
 def _detached(command: Command) -> list[Finding]:
@@ -143,18 +95,7 @@ def _detached(command: Command) -> list[Finding]:
         call.argv[0].rsplit("/", 1)[-1] for call in command.via
     }
     why = "`ray job submit --no-wait`" if "--no-wait" in heads else "`sbatch`" if "sbatch" in names else ""
-    if not why:
-        return []
-    return [
-        Finding(
-            "launch.detached",
-            Severity.INFO,
-            _place(command.call),
-            (why,),
-            "the training continues after the command has returned; `rldbg run` does not return its exit code",
-            ("follow it with `rldbg ps`",),
-        )
-    ]
+    return [finding("launch.detached", _place(command.call), why)] if why else []
 
 
 def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding]:
@@ -162,39 +103,15 @@ def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding
     found = []
     value = environment.get("RAY_DEBUG")
     if value is not None and value not in ("1", "legacy"):
-        found.append(
-            Finding(
-                "launch.breakpoints-off",
-                Severity.WARNING,
-                where,
-                (f"RAY_DEBUG={value}",),
-                "with this value Ray ignores breakpoints without a message",
-                ("unset RAY_DEBUG",),
-            )
-        )
+        found.append(finding("launch.breakpoints-off", where, f"RAY_DEBUG={value}"))
     if value == "legacy":
-        found.append(
-            Finding(
-                "launch.legacy-debugger",
-                Severity.INFO,
-                where,
-                ("RAY_DEBUG=legacy",),
-                "Ray's old debugger: the driver opens pdb on the terminal, workers wait for `ray debug`",
-                ("unset RAY_DEBUG for the distributed debugger",),
-            )
-        )
+        found.append(finding("launch.legacy-debugger", where, "RAY_DEBUG=legacy"))
     for name in environment:
         near = get_close_matches(name, _RAY_VARIABLES, n=1, cutoff=0.85)
         if name not in _RAY_VARIABLES and near and _SUSPICIOUS.match(name):
+            value = environment[name]
             found.append(
-                Finding(
-                    "launch.misspelt-variable",
-                    Severity.WARNING,
-                    where,
-                    (f"{name}={environment[name]}",),
-                    f"Ray does not know {name}",
-                    (f"export {near[0]}={environment[name]}",),
-                )
+                finding("launch.misspelt-variable", where, f"{name}={value}", name=name, right=near[0], value=value)
             )
     return found
 
@@ -203,47 +120,19 @@ def _missing(command: Command) -> list[Finding]:
     program = command.call.argv[0]
     if "/" in program or shutil.which(program, path=command.call.environment.get("PATH") or None):
         return []
-    return [
-        Finding(
-            "launch.not-installed",
-            Severity.WARNING,
-            _place(command.call),
-            (f"{program}: not on PATH",),
-            f"{program} is not installed on this machine or not in this environment: the run would fail here",
-            (f"install {program}, or activate the environment that has it",),
-        )
-    ]
+    return [finding("launch.not-installed", _place(command.call), f"{program}: not on PATH", program=program)]
 
 
 def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
     if dry_run.passed:
         last = [line for line in dry_run.output.splitlines() if line.strip()]
-        yield Finding(
-            "launch.stops-early",
-            Severity.ERROR,
-            dry_run.passed[0],
-            tuple(last[-2:]),
-            "the script would stop here, before any training; it is shown what it would start if it continued",
-            ("give it what it requires: an argument, a variable, a file",),
-        )
+        yield finding("launch.stops-early", dry_run.passed[0], *last[-2:])
     if dry_run.ended == "too long":
-        yield Finding(
-            "launch.dry-run-unfinished",
-            Severity.WARNING,
-            dry_run.last,
-            (),
-            "the dry run did not finish and was stopped; commands after this line are not shown",
-            ("check what the script waits for at that line",),
-        )
+        yield finding("launch.dry-run-unfinished", dry_run.last)
     if dry_run.ended == "waiting" and not any(command.kind == "training" for command in commands):
-        yield Finding(
-            "launch.dry-run-unfinished",
-            Severity.WARNING,
-            dry_run.last,
-            ("it waits for something that does not happen in a dry run",),
-            "commands after this line are not shown",
-            ("give the training command itself: rldbg run -- COMMAND",),
-        )
+        seen = "it waits for something that does not happen in a dry run"
+        fix = ("give the training command itself: rldbg run -- COMMAND",)
+        yield replace(finding("launch.dry-run-unfinished", dry_run.last, seen), fix=fix)
 
 
 def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) -> list[Finding]:
@@ -259,43 +148,25 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
     ran = any(may_train(command.program) for command in commands)
     if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
-    return [
-        Finding(
-            "launch.training-not-reached",
-            Severity.WARNING,
-            where,
-            (*words, how, *(f"it said: {line[:160]}" for line in said[-2:])),
-            "with these arguments and on this machine the script does not reach a training command",
-            ("give it what it requires: arguments after its name, variables with --env, the packages it imports",),
-        )
-        for where, words in places
-    ]
+    last = [f"it said: {line[:160]}" for line in said[-2:]]
+    return [finding("launch.training-not-reached", where, *words, how, *last) for where, words in places]
 
 
 def no_training(script: Path | None) -> Finding:
     """Something runs, and nothing in it is known to train."""
-    return Finding(
-        "launch.no-training",
-        Severity.WARNING,
-        str(script or "the command"),
-        (),
-        "no known training command in it: options stay unchanged, but its Python processes load the agent",
-        ("give the training command itself: rldbg run -- COMMAND, with --framework NAME and --set KEY=VALUE",),
-    )
+    return finding("launch.no-training", str(script or "the command"))
 
 
 def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:
     if dry_run.isolation == "namespaces" or script is None:
         return
     why = "; ".join(f"{name}: {reason}" for name, reason in dry_run.failures.items())
-    cause = {
+    what = {
         "none": "this machine does not allow a sandbox, so the script was only read: variables are not expanded",
         "landlock": "the script could not write files: commands whose output goes to a file are missing",
         "unprivileged": "the script ran as user nobody; it could still write to world-writable folders",
     }[dry_run.isolation]
-    yield Finding(
-        "launch.weak-sandbox", Severity.WARNING, str(script), (why,), cause, ("allow unprivileged user namespaces",)
-    )
+    yield finding("launch.weak-sandbox", str(script), why, what=what)
 
 
 def _place(call: Call) -> str:

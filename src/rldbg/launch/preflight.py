@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rldbg.core import Finding, Severity
 from rldbg.launch.explanation import Explanation
+from rldbg.launch.findings import finding
 from rldbg.launch.hazards import variable_hazards
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
@@ -109,27 +110,9 @@ def _existing(cwd: str) -> str:
 def judge_interpreter(interpreter: Interpreter, where: str, ray_breakpoints: bool) -> list[Finding]:
     found = []
     if interpreter.ray and _version(interpreter.ray) < OLDEST_RAY:
-        found.append(
-            Finding(
-                "launch.ray-too-old",
-                Severity.ERROR,
-                where,
-                (f"ray {interpreter.ray}",),
-                "Ray has the debugger hooks since 2.9.1",
-                ("pip install 'ray[default]>=2.9.1'",),
-            )
-        )
+        found.append(finding("launch.ray-too-old", where, f"ray {interpreter.ray}"))
     if interpreter.ray and not interpreter.has_dashboard:
-        found.append(
-            Finding(
-                "launch.no-dashboard",
-                Severity.WARNING,
-                where,
-                ("ray without [default]",),
-                "no dashboard: the VS Code extension does not work, and paused workers cannot be listed",
-                ("pip install 'ray[default]'",),
-            )
-        )
+        found.append(finding("launch.no-dashboard", where, "ray without [default]"))
     if ray_breakpoints:
         found += _ray_s_debugpy(interpreter, where)
     return found
@@ -138,45 +121,17 @@ def judge_interpreter(interpreter: Interpreter, where: str, ray_breakpoints: boo
 def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
     """Ray's own breakpoints use the debugpy of the training's environment; ours bring their own."""
     if interpreter.debugpy and _version(interpreter.debugpy) >= OLDEST_DEBUGPY:
-        if interpreter.python < (3, 12):
-            return []
-        return [
-            Finding(
-                "launch.ray-post-mortem",
-                Severity.WARNING,
-                where,
-                (f"Python {'.'.join(map(str, interpreter.python))}",),
-                "Ray's own post-mortem stops in Ray's code on this Python, not where the exception was raised",
-                ("drop --ray-breakpoints: rldbg's own post-mortem works", "or export PYDEVD_USE_SYS_MONITORING=0"),
-            )
-        ]
-    return [
-        Finding(
-            "launch.debugpy-missing",
-            Severity.ERROR,
-            where,
-            (f"debugpy {interpreter.debugpy or 'is not installed'}",),
-            "without debugpy 1.8.0 or later Ray skips every breakpoint, with a message only in a worker log",
-            ("pip install 'debugpy>=1.8.0' in the environment of driver and workers", "or drop --ray-breakpoints"),
-        )
-    ]
+        python = ".".join(map(str, interpreter.python))
+        return [finding("launch.ray-post-mortem", where, f"Python {python}")] if interpreter.python >= (3, 12) else []
+    return [finding("launch.debugpy-missing", where, f"debugpy {interpreter.debugpy or 'is not installed'}")]
 
 
 def _dashboard_port(explanation: Explanation) -> list[Finding]:
     """A script that wants a fixed port for its dashboard while somebody has it."""
     wanted = _wanted_ports([explained.command for explained in explanation.commands])
-    return [
-        Finding(
-            "launch.dashboard-port-taken",
-            Severity.WARNING,
-            f"port {port}",
-            (f"`ray start` asks for port {port}, which is already in use on this machine",),
-            "another Ray cluster, perhaps of another user, listens there",
-            ("choose another --dashboard-port in the script", "or stop what listens there"),
-        )
-        for port in sorted(wanted)
-        if _is_taken(port)
-    ]
+    seen = "`ray start` asks for port {}, which is already in use on this machine"
+    taken = [port for port in sorted(wanted) if _is_taken(port)]
+    return [finding("launch.dashboard-port-taken", f"port {port}", seen.format(port)) for port in taken]
 
 
 def _wanted_ports(commands: Sequence[Command]) -> set[int]:

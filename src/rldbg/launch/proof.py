@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import choose_rule, program_of
-from rldbg.core import Finding, Run, Severity, redact
+from rldbg.core import Finding, Run, redact
 from rldbg.frameworks import nothing_hooked, recorded_config, recording_findings
 from rldbg.launch.changes import rule_of
 from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.findings import finding
 from rldbg.launch.request import Request
 
 
@@ -40,28 +41,12 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
         where = f"{call.file}:{call.line}" if call.line else " ".join(call.argv[:3])
         mine = [process for process in armed if _is_mine(process, rule, rules)]
         if not mine:
-            findings.append(
-                Finding(
-                    "launch.not-armed",
-                    Severity.WARNING,
-                    where,
-                    (f"no process of {explained.command.program.name} reported changed arguments",),
-                    "it was not started, or its interpreter did not load the start-up hook",
-                    ("see why: rldbg run --dry-run",),
-                )
-            )
+            name = explained.command.program.name
+            findings.append(finding("launch.not-armed", where, f"no process of {name} reported changed arguments"))
             continue
         promised = tuple(redact(explained.armed_arguments) if redacted else explained.armed_arguments)
         if not any(process.argv[1:] == promised for process in mine):
-            findings.append(
-                Finding(
-                    "launch.armed-otherwise",
-                    Severity.INFO,
-                    where,
-                    tuple(_difference(mine[0].argv[1:], promised)),
-                    "its arguments differ from the dry run: the script does not start the same command each time",
-                )
-            )
+            findings.append(finding("launch.armed-otherwise", where, *_difference(mine[0].argv[1:], promised)))
     return findings
 
 

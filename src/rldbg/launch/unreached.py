@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 
 from rldbg.agent import NOT_THE_USERS, STARTUP, program_of
-from rldbg.core import Finding, Severity
+from rldbg.core import Finding
 from rldbg.launch.command_line import is_interpreter
+from rldbg.launch.findings import finding
 
 _YOUNG_S = 5.0
 """A process may still be starting its agent for this long."""
@@ -29,14 +30,7 @@ class UnreachedProcess:
     reason: str
 
     def to_finding(self) -> Finding:
-        return Finding(
-            "launch.unreached",
-            Severity.WARNING,
-            f"{self.name} (process {self.pid})",
-            (self.reason,),
-            "this process cannot be stopped, attached to or inspected",
-            ("`rldbg run --dry-run` shows why the agent is not loaded",),
-        )
+        return finding("launch.unreached", f"{self.name} (process {self.pid})", self.reason)
 
 
 def unreached_processes(child_pid: int, known: set[int], run: Path) -> Iterator[UnreachedProcess]:
