@@ -19,6 +19,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
+from rldbg.inference.workflows.sampling import ArealRollout, GenerationSettings
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages
@@ -42,13 +43,16 @@ def environment_page() -> Iterator[str]:
 
 def config_page() -> Iterator[str]:
     yield "# Configuration keys\n"
-    yield "The blocks of a recipe that rldbg reads. `rldbg config show RECIPE` prints them resolved, and marks values"
+    yield "The blocks of a recipe that rldbg reads; `rollout` and `gconfig` are AReaL's, as overrides of `rldbg"
+    yield "rollout`. `rldbg config show RECIPE` prints them resolved, and marks values"
     yield "that come from the environment or a default. A key without a value counts as absent.\n"
     for name, model in (
         ("debug", DebugBlock),
         ("debug.dump_options", DumpOptions),
         ("debug.remote_api_dump_options", RemoteApiDumpOptions),
         ("rollout_worker", RolloutWorkerBlock),
+        ("rollout", ArealRollout),
+        ("gconfig", GenerationSettings),
     ):
         yield f"## `{name}:`\n"
         yield f"{inspect.getdoc(model)}\n"

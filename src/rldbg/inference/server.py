@@ -145,7 +145,7 @@ def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; the port may be 0."""
+    """A listening socket; the port may be 0. The protocol is named, or asyncio would leave Nagle's algorithm on."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

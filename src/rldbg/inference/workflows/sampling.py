@@ -19,15 +19,25 @@ class GenerationSettings:
     """Sampling of one request. `new` and `new_with_stop_and_pad_token_ids` are what AReaL's workflows call."""
 
     max_new_tokens: int = setting(256, at_least=0)
+    """Tokens after which an answer ends."""
     temperature: float = setting(1.0, at_least=0)
+    """What the logits are divided by; 0 takes the likeliest token."""
     top_p: float = setting(1.0, at_least=0)
+    """Sample from the likeliest tokens that together have this probability."""
     top_k: int = setting(_NO_TOP_K, at_least=0)
+    """Sample from that many of the likeliest tokens."""
     greedy: bool = False
+    """Take the likeliest token, whatever the temperature is."""
     stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer, beside those of the model."""
     stop: tuple[str, ...] = ()
+    """Texts that end an answer."""
     ignore_eos: bool = False
+    """Continue after the model's own end token."""
     frequency_penalty: float = setting(0.0, at_least=0)
+    """What tokens lose for each time they came before."""
     n_samples: int = setting(1, at_least=0)
+    """Samples per prompt (`--n`)."""
 
     def new(self, **changes: Any) -> GenerationSettings:
         return replace(self, **changes)
