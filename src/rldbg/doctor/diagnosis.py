@@ -1,6 +1,6 @@
 """The answer: the root cause first, what it dragged along under it, and where to look when it is not there."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
@@ -51,18 +51,7 @@ class Cause:
     sources: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "title_zh": self.title_zh,
-            "confidence": self.confidence,
-            "why": list(self.why),
-            "evidence": [quote.to_dict() for quote in self.evidence],
-            "count": self.count,
-            "cause": self.cause,
-            "fix": list(self.fix),
-            "sources": list(self.sources),
-        }
+        return asdict(self) | {"evidence": [quote.to_dict() for quote in self.evidence]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +66,7 @@ class ProbeResult:
     node: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        body = {"id": self.id, "title": self.title, "status": self.status, "reason": self.reason, "fix": list(self.fix)}
-        return body | ({"node": self.node} if self.node else {})
+        return {name: value for name, value in asdict(self).items() if name != "node" or value}
 
 
 @shown_by("diagnosis")

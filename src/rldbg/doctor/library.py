@@ -21,16 +21,24 @@ _FEW_CAUSES = 4
 
 
 class Library:
-    """The entries by id, and who can cause whom."""
+    """The entries by id, and who can cause whom: a relation that one of the two states is in both."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries: Mapping[str, Entry] = {entry.id: entry for entry in entries}
-        for entry in self.entries.values():
-            for other in (*entry.leads_to, *entry.downstream_of):
-                if other not in self.entries:
-                    raise UsageError(
-                        f"{entry.id} refers to {other}, which is not an entry", "correct leads_to, downstream_of"
-                    )
+        stated = {entry.id: entry for entry in entries}
+        pairs = {(entry.id, effect): None for entry in stated.values() for effect in entry.leads_to}
+        pairs |= {(cause, entry.id): None for entry in stated.values() for cause in entry.downstream_of}
+        effects: dict[str, list[str]] = {name: [] for name in stated}
+        causes: dict[str, list[str]] = {name: [] for name in stated}
+        for cause, effect in pairs:
+            if cause not in stated or effect not in stated:
+                unknown, by = (effect, cause) if cause in stated else (cause, effect)
+                raise UsageError(f"{by} refers to {unknown}, which is not an entry", "correct leads_to, downstream_of")
+            effects[cause].append(effect)
+            causes[effect].append(cause)
+        self.entries: Mapping[str, Entry] = {
+            name: entry.model_copy(update={"leads_to": effects[name], "downstream_of": causes[name]})
+            for name, entry in stated.items()
+        }
 
     @classmethod
     def load(cls, folders: Sequence[Path | str] = (), environment: Environment | None = None) -> "Library":
@@ -46,12 +54,8 @@ class Library:
 
     @cached_property
     def direct_effects(self) -> Mapping[str, frozenset[str]]:
-        """For each entry what it is stated to cause, from either side of the relation."""
-        direct: dict[str, set[str]] = {name: set(entry.leads_to) for name, entry in self.entries.items()}
-        for name, entry in self.entries.items():
-            for cause in entry.downstream_of:
-                direct[cause].add(name)
-        return {name: frozenset(others - {name}) for name, others in direct.items()}
+        """For each entry what it is stated to cause."""
+        return {name: frozenset(entry.leads_to) - {name} for name, entry in self.entries.items()}
 
     @cached_property
     def effects(self) -> Mapping[str, frozenset[str]]:
@@ -60,7 +64,7 @@ class Library:
 
     def is_telling(self, name: str) -> bool:
         """Whether something is known that can cause it, and not everything can: then it narrows the cause down."""
-        return 0 < sum(name in effects for effects in self.direct_effects.values()) <= _FEW_CAUSES
+        return 0 < len(set(self.entries[name].downstream_of) - {name}) <= _FEW_CAUSES
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self.entries:

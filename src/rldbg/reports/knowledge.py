@@ -1,6 +1,6 @@
 """The known failures: on a terminal, and as documentation pages, one per category, which `docs/generate.py` writes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -8,6 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rldbg.doctor import Entry, Library
+
+_SHOWN = 20
 
 
 def failure_pages(library: Library) -> Mapping[str, str]:
@@ -55,7 +57,7 @@ def _section(entry: Entry) -> list[str]:
         lines += ["Where the cause is to be found:", "", *(f"- {step}" for step in entry.look), ""]
     for title, others in (("Leads to", entry.leads_to), ("Can be fallout of", entry.downstream_of)):
         if others:
-            lines += [f"{title}: {', '.join(f'`{other}`' for other in others)}.", ""]
+            lines += [f"{title}: {', '.join(f'`{other}`' for other in others[:_SHOWN])}{_more(others)}.", ""]
     if entry.versions:
         lines += [f"Versions: {entry.versions}.", ""]
     return [*lines, f"Known from: {'; '.join(entry.sources)}.", ""]
@@ -78,7 +80,9 @@ def entry_to_terminal(entry: Entry) -> RenderableType:
     ):
         if items:
             lines.append(Text(title, "bold"))
-            lines += [_indented(Text(item, overflow="fold")) for item in items]
+            lines += [
+                _indented(Text(item, overflow="fold")) for item in [*items[:_SHOWN], _more(items).strip()] if item
+            ]
     if entry.remedy:
         lines.append(Text(f"rldbg doctor --fix {entry.id} can do part of this", "green"))
     return Group(*lines)
@@ -92,6 +96,10 @@ def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
     for entry in sorted(entries, key=lambda item: (item.category, item.id)):
         table.add_row(entry.category, entry.id, entry.role.value, entry.title)
     return table
+
+
+def _more(items: Sequence[str]) -> str:
+    return f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
 
 
 def _indented(content: RenderableType) -> RenderableType:

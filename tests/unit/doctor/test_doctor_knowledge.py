@@ -238,3 +238,14 @@ def test_an_unknown_id_names_its_neighbours(library):
 def test_a_symptom_is_never_a_cause():
     entry = Entry(id="s", title="t", title_zh="标", category="ray", role="symptom", cause="c", fix=["f"])
     assert not entry.can_be_cause
+
+
+def test_a_relation_that_one_entry_states_is_in_both():
+    def entry(name, **relations):
+        return Entry(id=name, title="t", title_zh="标", cause="c", fix=["f"], **relations)
+
+    library = Library([entry("a", leads_to=["b"]), entry("b"), entry("c", downstream_of=["a"])])
+    assert library["a"].leads_to == ["b", "c"]
+    assert library["b"].downstream_of == library["c"].downstream_of == ["a"]
+    with pytest.raises(UsageError, match="c refers to d"):
+        Library([entry("c", downstream_of=["d"])])
