@@ -1,13 +1,14 @@
 """Reading the fields of a JSON body: each with its type and bounds, and an error that names the field."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from rldbg.inference.generation import RequestError
 
 MAX_SAMPLES = 1024
 _MOST_TOKENS = 1 << 20
+_T = TypeVar("_T")
 
 
 class Fields:
@@ -44,20 +45,10 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self._body.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
-        return value
+        return self._checked(name, default, lambda value: isinstance(value, bool), "true or false")
 
     def text(self, name: str, default: str = "") -> str:
-        value = self._body.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self._wrong(name, "a text")
-        return value
+        return self._checked(name, default, lambda value: isinstance(value, str), "a text")
 
     def optional_text(self, name: str) -> str | None:
         """A text or a number, as text."""
@@ -75,20 +66,10 @@ class Fields:
         return tuple(item for item in items if item)
 
     def tokens(self, name: str) -> tuple[int, ...]:
-        value = self._body.get(name)
-        if value is None:
-            return ()
-        if not is_tokens(value):
-            raise self._wrong(name, "a list of token ids")
-        return tuple(value)
+        return tuple(self._checked(name, (), is_tokens, "a list of token ids"))
 
     def object(self, name: str) -> Mapping[str, Any]:
-        value = self._body.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return value
+        return self._checked(name, {}, lambda value: isinstance(value, dict), "an object")
 
     def inner(self, name: str) -> "Fields":
         return Fields(self.object(name), f"{self._place}{name}.")
@@ -106,6 +87,12 @@ class Fields:
                 raise RequestError(
                     f"{self._place}{name}={self._body[name]!r} is not supported here; leave it at {value:g}"
                 )
+
+    def _checked(self, name: str, default: _T, fits: Callable[[Any], bool], wanted: str) -> _T:
+        value = self._body.get(name)
+        if value is not None and not fits(value):
+            raise self._wrong(name, wanted)
+        return default if value is None else value
 
     def _wrong(self, name: str, wanted: str) -> RequestError:
         shown = repr(self._body.get(name))

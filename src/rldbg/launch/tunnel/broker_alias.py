@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import PrerequisiteError, Run, UnreachableError
-from rldbg.launch.tunnel.remote import CommandFailed, Host
+from rldbg.core import Run
+from rldbg.launch.tunnel.remote import Host
 
 _LIST = (
     'ls -t "$1"/.rldbg/runs/*/broker.json 2>/dev/null | head -5 | '
@@ -39,10 +39,7 @@ def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
     )
     if not run and not work_dir:
         return None
-    try:
-        text = login.run(command)
-    except (CommandFailed, UnreachableError, PrerequisiteError):
-        return None
+    text = login.try_run(command)
     for line in [text.replace("\n", "")] if run else text.splitlines():
         path, _, body = line.partition("\t")
         try:

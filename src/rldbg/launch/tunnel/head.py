@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rldbg.core import PrerequisiteError, UnreachableError
-from rldbg.launch.tunnel.remote import CommandFailed, Host
+from rldbg.launch.tunnel.remote import Host
 from rldbg.launch.tunnel.slurm import SlurmJob
 
 _TAIL_BYTES = "400000"
@@ -91,10 +91,7 @@ class HeadFinder:
             ]
         if not files:
             return ""
-        try:
-            return self.login.run(["sh", "-c", script, "sh", *files])
-        except (CommandFailed, UnreachableError, PrerequisiteError):
-            return ""
+        return self.login.try_run(["sh", "-c", script, "sh", *files])
 
     def _likely_first(self, hints: Sequence[str]) -> list[str]:
         """The node with an address from the logs, then those that launch scripts take: sorted first, first, batch."""
@@ -106,10 +103,7 @@ class HeadFinder:
         if not addresses:
             return []
         script = 'for n in "$@"; do echo "$n $(getent ahostsv4 "$n" | head -1)"; done'
-        try:
-            lines = self.login.run(["sh", "-c", script, "sh", *self.job.nodes]).splitlines()
-        except (CommandFailed, UnreachableError, PrerequisiteError):
-            return []
+        lines = self.login.try_run(["sh", "-c", script, "sh", *self.job.nodes]).splitlines()
         known = {words[1]: words[0] for line in lines if len(words := line.split()) > 1}
         return [known[address] for address in addresses if address in known]
 

@@ -54,6 +54,13 @@ class Host:
             raise UnreachableError(f"ssh to {self.name} failed: {said}", f"try it by hand: {join(words[:-1])}")
         raise CommandFailed(f"{argv[0]}: {said}")
 
+    def try_run(self, argv: Sequence[str]) -> str:
+        """What the command printed; empty where it fails or the host cannot be reached."""
+        try:
+            return self.run(argv)
+        except (UnreachableError, PrerequisiteError):
+            return ""
+
 
 class CommandFailed(UnreachableError):
     """A command ran where it should and did not succeed."""
