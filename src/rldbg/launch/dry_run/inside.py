@@ -139,11 +139,7 @@ def _as_first_process(specification: Specification, verdict: int) -> None:
     kernel.enter_root(root)
     kernel.drop_capabilities(_HARMLESS)
     kernel.no_new_privileges()
-    os.chdir(specification.cwd)
-    os.write(verdict, b"ready\n")
-    os.close(verdict)
-    _wait_for_parent()
-    os._exit(_run(specification))
+    _start(specification, verdict)
 
 
 def _raise_loopback() -> None:
