@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,27 +27,23 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-class Tracker(Protocol):
-    """An experiment tracker."""
+class Tracker(NamedTuple):
+    """An experiment tracker: what logs the metrics of a step, and what ends it."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    log: Callable[[int, dict[str, float]], object]
+    close: Callable[[], object]
 
-    def close(self) -> None: ...
 
-
-class MetricsFile:
+def _metrics_file(path: Path) -> Tracker:
     """metrics.jsonl: one object per step, written whole, NaN as null."""
+    file = path.open("a", encoding="utf-8")
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(step: int, metrics: dict[str, float]) -> None:
         row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps({"step": step, **row}) + "\n")
-        self._file.flush()
+        file.write(json.dumps({"step": step, **row}) + "\n")
+        file.flush()
 
-    def close(self) -> None:
-        self._file.close()
+    return Tracker(log, file.close)
 
 
 def open_trackers(
@@ -61,7 +57,7 @@ def open_trackers(
             trackers.append(makers[tracker](run_folder, settings.project, name, redact(dict(config))))
         except ImportError as error:
             raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
-    return [MetricsFile(run_folder / "metrics.jsonl"), *trackers]
+    return [_metrics_file(run_folder / "metrics.jsonl"), *trackers]
 
 
 @contextmanager
@@ -74,20 +70,6 @@ def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None
         raise PrerequisiteError(what, f"do what {tracker} asks for, or remove it from logging.trackers") from error
 
 
-class _Wrapped:
-    """A library's own writer behind our two methods."""
-
-    def __init__(self, log: Any, close: Any) -> None:
-        self._log = log
-        self._close = close
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._log(step, dict(metrics))
-
-    def close(self) -> None:
-        self._close()
-
-
 def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[str, Any]) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -98,7 +80,7 @@ def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[s
         for name, value in metrics.items():
             writer.add_scalar(name, value, step)
 
-    return _Wrapped(log, writer.close)
+    return Tracker(log, writer.close)
 
 
 def _wandb(run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
@@ -106,7 +88,7 @@ def _wandb(run_folder: Path, project: str, name: str, config: Mapping[str, Any])
 
     with _starting("wandb", wandb.Error):
         run = wandb.init(project=project, name=name, config=dict(config), dir=str(run_folder))
-    return _Wrapped(lambda step, metrics: run.log(metrics, step=step), run.finish)
+    return Tracker(lambda step, metrics: run.log(metrics, step=step), run.finish)
 
 
 def _mlflow(_run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
@@ -116,4 +98,4 @@ def _mlflow(_run_folder: Path, project: str, name: str, config: Mapping[str, Any
         mlflow.set_experiment(project)
         mlflow.start_run(run_name=name)
         mlflow.log_dict(dict(config), "recipe.json")
-    return _Wrapped(lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run)
+    return Tracker(lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run)
