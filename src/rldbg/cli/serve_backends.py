@@ -100,6 +100,11 @@ def _refuse_run(up: Up) -> None:
         )
 
 
+def _refuse_replicas(up: Up, allocation: "Allocation | None", why: str, hint: str) -> None:
+    if up.replicas not in (None, 1) or allocation is not None:
+        raise UsageError(why, hint)
+
+
 def _start_training_service(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
     from rldbg.inference import require
 
@@ -107,8 +112,7 @@ def _start_training_service(up: Up, registry: "Registry", allocation: "Allocatio
         ("starlette", "uvicorn", "torch", "transformers", "zstandard"), "the training service", "rldbg[serve,train]"
     )
     _refuse_run(up)
-    if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a training service is one process", "remove --replicas and --allocation-mode")
+    _refuse_replicas(up, allocation, "a training service is one process", "remove --replicas and --allocation-mode")
     model = up.model or "tiny"
     if model != "tiny":
         model_folder(model)
@@ -132,8 +136,7 @@ def _start_recording(up: Up, registry: "Registry", allocation: "Allocation | Non
     require(("starlette", "uvicorn"), "the recording backend", "rldbg[serve]")
     if not up.run:
         raise UsageError("no recording given", "rldbg serve up --backend recording RUN")
-    if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a recording is served by one process", "remove --replicas")
+    _refuse_replicas(up, allocation, "a recording is served by one process", "remove --replicas")
     recording = open_recording(up.run)
     model = up.model or _recorded_model(recording.run_facts())
     options = ["--backend", "recording", "--recording", str(Path(up.run).absolute())]
@@ -162,8 +165,7 @@ def _start_proxy(up: Up, registry: "Registry", allocation: "Allocation | None") 
     _refuse_run(up)
     if not up.upstream or not up.upstream.startswith(("http://", "https://")):
         raise UsageError("--upstream is missing", "rldbg serve up --backend proxy --upstream http://HOST:PORT")
-    if up.replicas not in (None, 1) or allocation is not None:
-        raise UsageError("a proxy is one process", "start one proxy per engine")
+    _refuse_replicas(up, allocation, "a proxy is one process", "start one proxy per engine")
     run = Run.create(name="proxy", path=up.out)
     run.start(command=sys.argv, name="proxy", upstream=up.upstream)
     recording = run.folder("recording").absolute()

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rldbg.core import Environment, ExitCode, PrerequisiteError, RldbgError, join_ray
@@ -62,9 +61,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for name in list(self._actors):
             self.kill(name)
         _import_ray().shutdown()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import index
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rldbg.core import Environment, Identity
@@ -131,9 +130,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _asked_for(self, kind: str, step: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,6 @@ from rldbg.trainer.steps import MicroBatch, apply_gradients, learning_rate, make
 _TOLERANCES = {"float32": Tolerance(1e-6, 1e-5), "bfloat16": Tolerance(1e-2, 2e-2)}
 
 
-@dataclass(slots=True)
-class _Findings:
-    """Quantities compared so far, by stage."""
-
-    measured: dict[str, list[Measured]] = field(default_factory=dict)
-
-    def add(self, stage: str, item: Measured) -> None:
-        self.measured.setdefault(stage, []).append(item)
-
-
 class StepExecution:
     """One step of one capsule. `execute` is what `--pdb` stops in."""
 
@@ -45,7 +36,7 @@ class StepExecution:
         self._ranks = [item for item in everyone if rank in (None, item.rank)] or [capsule.rank(rank or 0)]
         self._everyone = everyone
         self._tolerance = _TOLERANCES[recipe.model.dtype]
-        self._found = _Findings()
+        self._measured: defaultdict[str, list[Measured]] = defaultdict(list)
         self.losses: list[float] = []
 
     @property
@@ -71,11 +62,11 @@ class StepExecution:
 
     def _verdict(self, stage: str) -> Stage:
         tolerance = self._parameter_tolerance() if stage == "parameter" else self._tolerance
-        return judge(stage, self._found.measured.get(stage, ()), tolerance)
+        return judge(stage, self._measured[stage], tolerance)
 
     def _parameter_tolerance(self) -> Tolerance:
         """Wider where gradients differ by rounding: Adam divides by their size, so near zero that is a whole step."""
-        gradients = self._found.measured.get("gradient", ())
+        gradients = self._measured["gradient"]
         if all(item.exact for item in gradients) or not all(item.within for item in gradients):
             return self._tolerance
         rate = learning_rate(self._recipe.optimizer, self._capsule.step, self._recipe.steps)
@@ -136,7 +127,7 @@ class StepExecution:
             recorded = np.concatenate([shard.batch.advantages for shard in rank.shards])
             fresh_values = np.concatenate([shard.batch.advantages for shard in parts])
             places = [str(item.sample) for item in rank.trajectories]
-            self._found.add("advantage", measure(f"rank {rank.rank}", fresh_values, recorded, self._tolerance, places))
+            self._compare("advantage", f"rank {rank.rank}", fresh_values, recorded, places)
         return self._with_denominators(shards)
 
     def _with_denominators(self, shards: dict[int, list[Shard]]) -> dict[int, list[Shard]]:
@@ -208,13 +199,14 @@ class StepExecution:
             for token in range(len(row))
         ]
         theirs = recorded.array("log_probs")
-        self._found.add(
-            "forward", measure(f"{where} log_probs", np.concatenate(log_probs), theirs, self._tolerance, places)
-        )
-        self._found.add("loss", measure(f"{where} loss", losses, recorded.fields["losses"], self._tolerance))
+        self._compare("forward", f"{where} log_probs", np.concatenate(log_probs), theirs, places)
+        self._compare("loss", f"{where} loss", losses, recorded.fields["losses"])
         for name, tensor in tensors_of(recorded, "local"):
-            item = measure(f"{where} {name}", gradient[name].float(), tensor.float(), self._tolerance)
-            self._found.add("gradient", item)
+            self._compare("gradient", f"{where} {name}", gradient[name].float(), tensor.float())
+
+    def _compare(self, stage: str, name: str, ours: Any, recorded: Any, places: Sequence[str] = ()) -> None:
+        tolerance = self._parameter_tolerance() if stage == "parameter" else self._tolerance
+        self._measured[stage].append(measure(name, ours, recorded, tolerance, places))
 
     def _reduced_gradient(self, parts: Sequence[Mapping[str, Any]], place: tuple[int, int]) -> dict[str, Any]:
         """The sum over ranks in rank order; of one rank alone, the recorded sum is taken."""
@@ -223,10 +215,8 @@ class StepExecution:
             return recorded
         summed = {name: add_in_order([part[name] for part in parts]) for name in parts[0]}
         for name, tensor in recorded.items():
-            item = measure(
-                f"{_where(None, place, self._recipe)} {name}", summed[name].float(), tensor.float(), self._tolerance
-            )
-            self._found.add("gradient", item)
+            where = _where(None, place, self._recipe)
+            self._compare("gradient", f"{where} {name}", summed[name].float(), tensor.float())
         return summed
 
     def _set_gradient(self, model: Any, gradient: Mapping[str, Any]) -> None:
@@ -236,13 +226,8 @@ class StepExecution:
     def _compare_parameters(self, model: Any, place: tuple[int, int]) -> None:
         recorded = dict(tensors_of(self._rank_0_result(place), "param"))
         for name, parameter in model.named_parameters():
-            item = measure(
-                f"{_where(None, place, self._recipe)} {name}",
-                parameter.detach().float(),
-                recorded[name].float(),
-                self._parameter_tolerance(),
-            )
-            self._found.add("parameter", item)
+            where = _where(None, place, self._recipe)
+            self._compare("parameter", f"{where} {name}", parameter.detach().float(), recorded[name].float())
 
     def _rank_0_result(self, place: tuple[int, int]) -> Record:
         result = self._everyone[0].results.get(place)
