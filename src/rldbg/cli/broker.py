@@ -10,7 +10,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_line, print_note, show
-from rldbg.core import Environment, Run, UsageError
+from rldbg.core import Environment, Run, UsageError, explained_as
 
 
 @verb(
@@ -74,10 +74,8 @@ def command(
 
 def _run_armed(command_line: list[str], environment: dict[str, str]) -> int:
     """Runs the command in the foreground; interrupts reach it as they would without us."""
-    try:
+    with explained_as(UsageError, OSError, f"cannot run {command_line[0]}", "check the command behind --"):
         child = subprocess.Popen(command_line, env=environment)
-    except OSError as error:
-        raise UsageError(f"cannot run {command_line[0]}: {error.strerror}", "check the command behind --") from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
     code = child.wait()

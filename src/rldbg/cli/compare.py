@@ -8,7 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_all, print_json, print_line, print_note, to_json
-from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError
+from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError, explained_as
 
 if TYPE_CHECKING:
     from rldbg.analysis import Comparison
@@ -247,8 +247,6 @@ def _show_document(
 
 
 def _write(file: Path, text: str) -> None:
-    try:
+    with explained_as(UsageError, OSError, f"cannot write {file}", "choose another path"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", "choose another path") from error

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         RldbgError,
         UnreachableError,
         UsageError,
+        explained_as,
     )
     from rldbg.core.findings import Finding, Severity, by_severity, to_html, worst
     from rldbg.core.http import NoAnswerError, async_http_client, bearer_header, http_request

@@ -3,6 +3,8 @@
 They are raised near the cause and caught once, in the command line. They pickle, because they cross Ray.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -63,3 +65,13 @@ class UnreachableError(RldbgError, ConnectionError):
 
     kind = "unreachable"
     exit_code = ExitCode.UNREACHABLE
+
+
+@contextmanager
+def explained_as(error: type[RldbgError], caught: type[Exception], message: str, hint: str) -> Iterator[None]:
+    """What the system or an import refuses, as an error of ours; where the system gives a reason, that follows."""
+    try:
+        yield
+    except caught as raised:
+        reason = f": {raised.strerror or raised}" if isinstance(raised, OSError) else ""
+        raise error(message + reason, hint) from raised

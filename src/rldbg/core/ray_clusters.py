@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core.environment import Environment
-from rldbg.core.errors import PrerequisiteError, UnreachableError
+from rldbg.core.errors import PrerequisiteError, UnreachableError, explained_as
 from rldbg.core.http import http_request
 
 TOKEN_HINT = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the token file (~/.ray/auth_token on the head node)"
@@ -68,10 +68,9 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
 
     Raises UnreachableError when there is no answer.
     """
-    try:
+    message = "a Ray cluster is reached through grpc, which is not installed"
+    with explained_as(PrerequisiteError, ImportError, message, _INSTALL):
         grpc = importlib.import_module("grpc")
-    except ImportError as error:
-        raise PrerequisiteError("a Ray cluster is reached through grpc, which is not installed", _INSTALL) from error
     client = address.startswith("ray://")
     method = "/ray.rpc.RayletDriver/ClusterInfo" if client else "/ray.rpc.NodeInfoGcsService/CheckAlive"
     headers = [("authorization", f"Bearer {token}")] if token else []
@@ -116,10 +115,8 @@ def _join(address: str, arguments: dict[str, Any]) -> Any:
     for name, value in access.items():
         environment.export(name, value)
     has_read_mode = "ray" in sys.modules
-    try:
+    with explained_as(PrerequisiteError, ImportError, "Ray is not installed", _INSTALL):
         import ray
-    except ImportError as error:
-        raise PrerequisiteError("Ray is not installed", _INSTALL) from error
     if access and has_read_mode:
         importlib.import_module("ray._raylet").Config.initialize("")
     try:

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError
+from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError, explained_as
 
 _SHIPPED = Path(__file__).parents[1] / "recipes"
 # Examples of recipes write `...` on a line of its own for what they leave out.
@@ -176,14 +176,11 @@ def _is_hydra_name(entry: str) -> bool:
 
 
 def _compose_with_hydra(file: Path, overrides: Sequence[str]) -> DictConfig:
-    try:
+    message = f"{file} is composed from Hydra groups, and Hydra is not installed"
+    with explained_as(PrerequisiteError, ImportError, message, "pip install 'rldbg[hydra]'"):
         from hydra import compose as hydra_compose
         from hydra import initialize_config_dir
         from hydra.errors import HydraException
-    except ImportError as error:
-        raise PrerequisiteError(
-            f"{file} is composed from Hydra groups, and Hydra is not installed", "pip install 'rldbg[hydra]'"
-        ) from error
 
     try:
         with initialize_config_dir(config_dir=str(file.parent.resolve()), version_base="1.3"):

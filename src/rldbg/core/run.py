@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core.environment import Environment
-from rldbg.core.errors import IncompleteDataError, UsageError
+from rldbg.core.errors import IncompleteDataError, UsageError, explained_as
 from rldbg.version import __version__
 
 _VERSIONED = ("torch", "ray", "transformers", "numpy", "debugpy", "vllm", "sglang", "safetensors")
@@ -46,13 +46,9 @@ class Run:
             joined = environment.text("RLDBG_RUN")
             path = Path(joined) if joined else _fresh_folder(Path(environment.text("RLDBG_HOME")) / "runs", name)
         run = cls(path, redact_secrets=redact_secrets)
-        try:
+        hint = "choose another place with --run DIR"
+        with explained_as(UsageError, OSError, f"cannot create the run folder {run.path}", hint):
             run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot create the run folder {run.path}: {error.strerror}",
-                "choose another place with --run DIR",
-            ) from error
         return run
 
     def folder(self, name: str) -> Path:

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rldbg.core import Finding, Identity, IncompleteDataError, Severity, UsageError
+from rldbg.core import Finding, Identity, IncompleteDataError, Severity, UsageError, explained_as
 from rldbg.recording.formats import native
 from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.formats.jsonl_file import dump_jsonl
@@ -76,14 +76,11 @@ def convert(
     _refuse_places(recording, place, overwrite)
     work = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        work.mkdir(parents=True)
-        result = _Writer(work, place, target).write(recording, entries)
-        _put_in_place(work, place)
-        return result
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {place}: {error.strerror or error}", "choose another place for OUT"
-        ) from error
+        with explained_as(UsageError, OSError, f"cannot write to {place}", "choose another place for OUT"):
+            work.mkdir(parents=True)
+            result = _Writer(work, place, target).write(recording, entries)
+            _put_in_place(work, place)
+            return result
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import Environment, IncompleteDataError, PrerequisiteError, UnreachableError, redact_text
+from rldbg.core import Environment, IncompleteDataError, PrerequisiteError, UnreachableError, explained_as, redact_text
 from rldbg.recording.tree import INDEX_NAME, FileFact
 
 _INSTALL = "pip install 'rldbg[cloud]'"
@@ -119,10 +119,9 @@ def _is_visible(name: str) -> bool:
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
-    try:
+    message = "reading from a URL needs fsspec, which is not installed"
+    with explained_as(PrerequisiteError, ImportError, message, _INSTALL):
         from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise PrerequisiteError("reading from a URL needs fsspec, which is not installed", _INSTALL) from error
     try:
         filesystem, root = url_to_fs(url)
     except ImportError as error:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import IncompleteDataError, PrerequisiteError
+from rldbg.core import IncompleteDataError, PrerequisiteError, explained_as
 from rldbg.recording.source import RecordSource
 from rldbg.recording.tree import LocalTree
 
@@ -76,12 +76,9 @@ class TokenText:
     """The text of each token of a sequence, special tokens included."""
 
     def __init__(self, file: Path) -> None:
-        try:
+        message = "showing tokens as text needs the tokenizers package"
+        with explained_as(PrerequisiteError, ImportError, message, "pip install tokenizers"):
             from tokenizers import Tokenizer
-        except ImportError as error:
-            raise PrerequisiteError(
-                "showing tokens as text needs the tokenizers package", "pip install tokenizers"
-            ) from error
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(file))
         except Exception as error:

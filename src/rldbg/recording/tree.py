@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rldbg.core import IncompleteDataError
+from rldbg.core import IncompleteDataError, explained_as
 
 # The index of a recording, beside its kinds; never part of what a layout sees.
 INDEX_NAME = "index.json"
@@ -95,10 +95,8 @@ def head(tree: Tree, name: str, size: int = 1 << 16) -> bytes:
 
 
 def _fact(root: Path, name: str) -> FileFact:
-    try:
+    with explained_as(IncompleteDataError, OSError, str(root / name), "give the path of a file you may read"):
         status = (root / name).stat()
-    except OSError as error:
-        raise IncompleteDataError(f"{root / name}: {error.strerror}", "give the path of a file you may read") from error
     return FileFact(name, status.st_size, status.st_mtime_ns)
 
 

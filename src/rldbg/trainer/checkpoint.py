@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rldbg.core import IncompleteDataError, UsageError
+from rldbg.core import IncompleteDataError, UsageError, explained_as
 
 
 class FoundCheckpoint(NamedTuple):
@@ -58,12 +58,8 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> None:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
     file = folder / "policy.pt"
-    try:
+    with explained_as(IncompleteDataError, OSError, f"cannot read the checkpoint {file}", "give --resume another"):
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise IncompleteDataError(
-            f"cannot read the checkpoint {file}: {error.strerror}", "give --resume another"
-        ) from error
     options = StateDictOptions(full_state_dict=True)
     set_state_dict(
         model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options

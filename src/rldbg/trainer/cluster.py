@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from rldbg.core import Environment, ExitCode, PrerequisiteError, RldbgError, join_ray
+from rldbg.core import Environment, ExitCode, PrerequisiteError, RldbgError, explained_as, join_ray
 from rldbg.trainer.settings import ClusterSettings
 
 _STOP_S = 10.0
@@ -184,8 +184,6 @@ def explain(name: str, error: Any) -> RldbgError:
 
 
 def _import_ray() -> Any:
-    try:
+    with explained_as(PrerequisiteError, ImportError, "training on a cluster needs Ray", "pip install 'rldbg[ray]'"):
         import ray
-    except ImportError as error:
-        raise PrerequisiteError("training on a cluster needs Ray", "pip install 'rldbg[ray]'") from error
     return ray

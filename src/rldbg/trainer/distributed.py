@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rldbg.core import PrerequisiteError
+from rldbg.core import PrerequisiteError, explained_as
 
 
 class Ranks(Protocol):
@@ -92,13 +92,9 @@ def free_port(host: str, wanted: int = 0) -> int:
     """A port rank 0 can listen on; the requested one if it is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        hint = "set policy.port to a free port, or to 0 to have one chosen"
+        with explained_as(PrerequisiteError, OSError, f"policy rank 0 cannot listen on {host}:{wanted}", hint):
             probe.bind((host, wanted))
-        except OSError as error:
-            raise PrerequisiteError(
-                f"policy rank 0 cannot listen on {host}:{wanted}: {error.strerror}",
-                "set policy.port to a free port, or to 0 to have one chosen",
-            ) from error
         return int(probe.getsockname()[1])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import UsageError
+from rldbg.core import UsageError, explained_as
 from rldbg.trainer.settings import DataSettings
 
 _OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
@@ -63,10 +63,8 @@ def _from_file(name: str) -> tuple[Problem, ...]:
     file = Path(name)
     if file.suffix != ".jsonl":
         raise UsageError(f"data.task is {name!r}", "use `arithmetic`, or a .jsonl file of prompts and answers")
-    try:
+    with explained_as(UsageError, OSError, f"cannot read the prompts {file}", "check data.task"):
         lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"cannot read the prompts {file}: {error.strerror}", "check data.task") from error
     return tuple(_problem(line, f"{file}:{number}", number) for number, line in enumerate(lines, 1) if line.strip())
 
 

@@ -5,19 +5,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import PrerequisiteError
+from rldbg.core import PrerequisiteError, explained_as
 from rldbg.recording.formats.malformed import Malformed, reading
 
 
 def pyarrow() -> Any:
     """The pyarrow package with its parquet module loaded."""
-    try:
+    message = "parquet needs pyarrow, which is not installed"
+    with explained_as(PrerequisiteError, ImportError, message, "pip install 'rldbg[parquet]'"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise PrerequisiteError(
-            "parquet needs pyarrow, which is not installed", "pip install 'rldbg[parquet]'"
-        ) from error
     return pyarrow
 
 
