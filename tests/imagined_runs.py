@@ -44,7 +44,7 @@ def log_softmax(logits):
 class ImaginedRun:
     """`hooks` maps the name of a place to a function that gets the right value and gives the one to use."""
 
-    def __init__(self, **hooks):
+    def __init__(self, *, turns=False, **hooks):
         self._hooks = hooks
         rng = np.random.default_rng(0)
         self._logits, self._move = rng.standard_normal((2, 20, VOCABULARY))
@@ -53,6 +53,15 @@ class ImaginedRun:
         answers = [rng.integers(0, VOCABULARY, length) for length in lengths]
         self.tokens = [np.concatenate(pair) for pair in zip(self.prompts, answers, strict=True)]
         self.rewards = rng.choice([0.0, 0.25, 1.0, 1.5], len(SAMPLES))
+        if turns:
+            # A tool answers every second sample after its third token, with two tokens.
+            more = [np.concatenate([tokens, rng.integers(0, VOCABULARY, 4)]) for tokens in self.tokens]
+            self.tokens = more
+            self.rewards = np.abs(self.rewards) + 0.5
+        starts = [len(prompt) for prompt in self.prompts]
+        self.masks = [np.repeat([0, 1], [n, len(t) - n]) for t, n in zip(self.tokens, starts, strict=True)]
+        for row in range(1, len(SAMPLES), 2) if turns else ():
+            self.masks[row][starts[row] + 3 : starts[row] + 5] = 0
         self.gradients = [{"w": rng.standard_normal((6, 20)), "v": 0.1 * rng.standard_normal((5, 8))} for _ in UPDATES]
 
     def at(self, place, value, *facts):
@@ -73,9 +82,7 @@ class ImaginedRun:
         return rows, entropies
 
     def _all_records(self):
-        lengths = [len(tokens) - len(prompt) for tokens, prompt in zip(self.tokens, self.prompts, strict=True)]
-        masks = [np.repeat([0, 1], [len(p), length]) for p, length in zip(self.prompts, lengths, strict=True)]
-        masks = self.at("loss_mask", masks)
+        masks = self.at("loss_mask", self.masks)
         tokens = self.at("tokens", self.tokens)
         rewards = np.asarray(self.at("rewards", self.rewards), dtype=np.float64)
         groups = np.repeat(np.arange(GROUPS), PER_GROUP)
@@ -83,7 +90,7 @@ class ImaginedRun:
         rollout = self.at("rollout", self.log_probs(0.0)[0])
         old = self.at("old", self.log_probs(0.0)[0])
         padded = [np.concatenate([np.zeros(len(p)), row]) for p, row in zip(self.prompts, rollout, strict=True)]
-        versions = [np.repeat([-1, VERSION], [len(p), n]) for p, n in zip(self.prompts, lengths, strict=True)]
+        versions = [np.where(mask != 0, VERSION, -1) for mask in self.masks]
         fields = {"tokens": tokens, "loss_mask": masks, "logprobs": padded}
         fields["policy_versions"] = self.at("versions", versions)
         ragged = {name: Ragged.from_rows(rows) for name, rows in fields.items()}
@@ -97,17 +104,21 @@ class ImaginedRun:
     def _update(self, number, update, old, advantages, masks):
         new, entropy = (self.at(name, rows, number) for name, rows in _both(self.log_probs(0.1 * number)))
         reference = self.at("reference", self.log_probs(-0.3)[0], new, old)
-        rows = [self.at("advantage_rows", np.full(len(row), value)) for row, value in zip(new, advantages, strict=True)]
+        rows = [
+            self.at("advantage_rows", np.full(len(row), value), own[-len(row) :])
+            for row, value, own in zip(new, advantages, self.masks, strict=True)
+        ]
         half = range(8 * update[1], 8 * update[1] + 8)
         micros = self.at("micros", [list(half[::2]), list(half[1::2])], update)
-        total = sum(len(new[row]) for row in half)
+        answers = [own[-len(row) :].astype(float) for row, own in zip(new, self.masks, strict=True)]
+        total = sum(answers[row].sum() for row in half)
         for micro, chosen in enumerate(micros):
             place = {"micro": micro, "update": update, "samples": [SAMPLES[row] for row in chosen]}
             log_probs, old_rows, ref_rows, entropies, advantage = (
                 _pad([values[row] for row in chosen]) for values in (new, old, reference, entropy, rows)
             )
             advantage = self.at("advantages_in_loss", advantage, old_rows, ref_rows)
-            mask = self.at("response_mask", _pad([np.ones(len(new[row])) for row in chosen]))
+            mask = self.at("response_mask", _pad([answers[row] for row in chosen]))
             yield from self._inputs(chosen, place)
             fields = {"log_probs": log_probs, "entropy": entropies, "ref_log_probs": ref_rows, "response_mask": mask}
             yield _record("forward_data", fields=fields, **place)
@@ -167,7 +178,7 @@ class ImaginedRun:
         yield "param", self.at("parameters", _adamw(gradients[: number + 1], **settings), number)
 
 
-def _adamw(gradients, *, rate, betas, epsilon, decay, clip):
+def _adamw(gradients, *, rate, betas, epsilon, decay, clip, corrects=True, coupled=0.0):
     start = np.random.default_rng(7)
     values = {name: start.standard_normal(tensor.shape) for name, tensor in gradients[0].items()}
     mean = {name: 0 * value for name, value in values.items()}
@@ -176,10 +187,12 @@ def _adamw(gradients, *, rate, betas, epsilon, decay, clip):
         norm = np.sqrt(sum((tensor**2).sum() for tensor in tensors.values()))
         shorter = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
         for name, tensor in tensors.items():
-            mean[name] = betas[0] * mean[name] + (1 - betas[0]) * tensor * shorter
-            square[name] = betas[1] * square[name] + (1 - betas[1]) * (tensor * shorter) ** 2
-            size = np.sqrt(square[name] / (1 - betas[1] ** step)) + epsilon
-            values[name] = values[name] * (1 - rate * decay) - rate * mean[name] / (1 - betas[0] ** step) / size
+            used = tensor * shorter + coupled * values[name]
+            mean[name] = betas[0] * mean[name] + (1 - betas[0]) * used
+            square[name] = betas[1] * square[name] + (1 - betas[1]) * used**2
+            starts = [1 - beta**step if corrects else 1.0 for beta in betas]
+            size = np.sqrt(square[name] / starts[1]) + epsilon
+            values[name] = values[name] * (1 - rate * decay) - rate * mean[name] / starts[0] / size
     return values
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.measure import non_finite_numbers
+from rldbg.analysis.missing_kinds import missing_kinds
 from rldbg.analysis.noise import judge_by_repetitions, judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
@@ -72,6 +73,7 @@ def compare(
     if comparison.first_difference is not None:
         comparison.findings.extend(_noise_unknown(comparison.first_difference, left, right))
         _add_reasons(comparison, left, right)
+        comparison.findings.extend(missing_kinds(comparison, left, right))
     if kinds is None:
         comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
@@ -108,7 +110,7 @@ def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
         comparison.findings.append(_too_large(first.step, size))
         return
     try:
-        comparison.explanations, comparison.nearest = explain(a, b, first.stage, *first.update)
+        comparison.explanations, comparison.candidates, comparison.nearest = explain(a, b, first.stage, *first.update)
         if any(stage.value in comparison.stage_names() for stage in _LOG_PROB_STAGES):
             comparison.mismatch = log_prob_mismatch(a, b, first.step)
     except IncompleteDataError:

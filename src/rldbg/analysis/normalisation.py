@@ -63,6 +63,7 @@ def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[st
         "group, then whole batch",
         (scaled - scaled.mean()) / (scaled.std(ddof=1) + 1e-6) if len(scaled) > 1 else scaled,
     )
+    yield "group, then whole batch (population standard deviation)", (scaled - scaled.mean()) / (scaled.std() + 1e-8)
     deviation = np.divide(centred, scaled, out=np.zeros_like(centred), where=scaled != 0)
     for epsilon in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         yield f"group mean and standard deviation + {epsilon:g}", centred / (deviation + epsilon)

@@ -28,6 +28,7 @@ _BY_SEVERITY: tuple[FieldVerdict, ...] = ("different", "drift", "equal within no
 COMPARISON_FINDINGS = (
     "aligned-by-place",
     "aligned-with-care",
+    "cannot-place",
     "kind-on-one-side",
     "loss-difference",
     "metrics-diverge",
@@ -38,6 +39,7 @@ COMPARISON_FINDINGS = (
     "step-on-one-side",
     "tokenizers-differ",
     "unaligned",
+    "undecided",
     "unreadable",
 )
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -189,6 +191,8 @@ class Comparison:
     titles: tuple[str, str] = ("A", "B")
     shift: int = 0
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
+    # Only when the recordings do not decide between several explanations, or only say where the fault lies.
+    candidates: list[Explanation] = dataclasses.field(default_factory=list)
     # Only when nothing fits: hypotheses that account for part of the difference, and so are not its cause.
     nearest: list[Explanation] = dataclasses.field(default_factory=list)
     configuration: ConfigurationDifference | None = None
@@ -223,8 +227,15 @@ class Comparison:
         for stage in Stage:
             results = [result for result in self.fields if result.stage is stage]
             if results:
-                rows.append(_stage_row(stage, results))
+                rows.append(_stage_row(stage, results) | {"follows": self._follows(stage, results)})
         return rows
+
+    def _follows(self, stage: Stage, results: Sequence[FieldResult]) -> bool:
+        """Whether a stage may differ because another one did first: nothing in it says otherwise."""
+        first = self.first_difference
+        if first is None or stage is first.stage:
+            return False
+        return worst_verdict(result.verdict for result in results) in ("drift", "different")
 
     def to_dict(self) -> dict[str, Any]:
         first = self.first_difference
@@ -239,6 +250,7 @@ class Comparison:
             "noise": [level.to_dict() for level in self.noise],
             "mismatch": self.mismatch,
             "explanations": [item.to_dict() for item in self.explanations],
+            "candidates": [item.to_dict() for item in self.candidates],
             "nearest": [item.to_dict() for item in self.nearest],
             "findings": [finding.to_dict() for finding in self.findings],
         }

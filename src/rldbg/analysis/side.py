@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, unpad_responses, unpad_sequences
+from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, mark_padding, unpad_responses, unpad_sequences
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
@@ -100,7 +100,7 @@ class Side:
     def _unpadded(self, record: Record, step: int) -> Record:
         if record.key.kind in SEQUENCE_KINDS:
             return unpad_sequences(record)
-        return unpad_responses(record, lambda: self._step_extents(step))
+        return mark_padding(unpad_responses(record, lambda: self._step_extents(step)), lambda: self._step_extents(step))
 
     def _step_extents(self, step: int) -> Extents:
         if self._extents[0] != step:

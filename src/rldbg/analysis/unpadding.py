@@ -74,6 +74,32 @@ def extents(record: Record) -> dict[SampleId, Extent]:
     return {sample: Extent(*row, width) for sample, row in zip(record.samples, rows, strict=False)}
 
 
+# In the place of padding ids, which say nothing: no token has it.
+NO_TOKEN = -1
+
+
+def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
+    """A record whose padded `input_ids`, without an attention mask, have one id for padding, where samples are known.
+
+    Prompts end and responses begin at one column, that of the response mask.
+    """
+    ids, mask = record.fields.get("input_ids"), record.fields.get("response_mask")
+    if not (_is_padded(ids) and _is_padded(mask)) or _MASK in record.fields or not record.samples:
+        return record
+    reach = known()
+    dense = np.asarray(ids)
+    prompts = dense.shape[1] - np.asarray(mask).shape[1]
+    if prompts <= 0 or len(record.samples) != len(dense) or not all(sample in reach for sample in record.samples):
+        return record
+    columns = np.arange(dense.shape[1])[None]
+    length, prompt = (np.array([reach[sample][n] for sample in record.samples])[:, None] for n in (0, 1))
+    real = (columns >= prompts - prompt) & (columns < prompts - prompt + length)
+    # Rows that do not hold their sample's tokens there are laid out in another way.
+    if (real.sum(1) != length[:, 0]).any():
+        return record
+    return replace(record, fields={**record.fields, "input_ids": np.where(real, dense, NO_TOKEN)})
+
+
 def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
     """A record of response values that begin with the response and, without a mask of their own, end with it.
 

@@ -200,6 +200,7 @@ def _together(results: list["Comparison"]) -> dict[str, Any]:
         "first_difference": None if first is None else {**first[0].to_dict(), "recording": first[1].titles[1]},
         "stages": (first[1] if first else results[0]).stages(),
         "explanations": [item.to_dict() for item in first[1].explanations] if first else [],
+        "candidates": [item.to_dict() for item in first[1].candidates] if first else [],
         "nearest": [item.to_dict() for item in first[1].nearest] if first else [],
         "findings": [finding.to_dict() for result in results for finding in result.findings],
         "comparisons": [result.to_dict() for result in results],

@@ -21,6 +21,10 @@ _MARKS = {
 }
 
 
+# Of a stage after the first that differs.
+_FOLLOWS = {"drift": "[yellow]↳ follows from the first[/]", "different": "[red]✗ different, after the first[/]"}
+
+
 def to_terminal(results: Sequence[Comparison]) -> Lines:
     """Each comparison in turn; with more than one, under the names of what was compared."""
     for result in results:
@@ -43,7 +47,10 @@ def _one(result: Comparison) -> Lines:
     if first is not None:
         for item in result.explanations:
             yield f"because {item.explains} (residual {item.residual:.2g})"
-        if not result.explanations:
+        if result.candidates:
+            yield "cause not decided: the recordings leave these candidates"
+            yield from (f"  {item.id}: {item.explains}" for item in result.candidates)
+        elif not result.explanations:
             yield from _nearest(result)
     yield from _mismatch(result)
     yield from _configuration(result)
@@ -68,6 +75,8 @@ def _stages(result: Comparison) -> Table:
         mark = _MARKS[row["verdict"]]
         if row["stage"] == "config" and row["verdict"] != "equal":
             mark = "[yellow]≠ differs[/]"
+        elif row.get("follows"):
+            mark = _FOLLOWS[row["verdict"]]
         odd = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
         numbers = [f"{row[name]:.3g}" for name in ("max_abs", "mean_abs", "max_rel")]
         counts = [f"{row[name]:,}" for name in ("compared", "beyond", "allowed")]
@@ -114,7 +123,8 @@ def _steps_text(steps: list[int]) -> str:
 
 def place_text(first: FirstDifference) -> str:
     place = first.place
-    parts = [f"{first.kind}.{first.field}", f"step {first.step}", f"rank {place.rank}", f"micro {place.micro}"]
+    parts = [f"{first.kind}.{first.field}", f"step {first.step}"]
+    parts += [f"epoch {first.epoch}", f"mini-batch {first.mini_batch}", f"rank {place.rank}", f"micro {place.micro}"]
     for name in ("sample", "row", "token", "index"):
         value = getattr(place, name)
         if value is not None:

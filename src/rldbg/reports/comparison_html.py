@@ -109,7 +109,10 @@ def _reasons(result: Comparison) -> str:
     if result.first_difference is None:
         return ""
     body = "".join(_hypothesis(item, "card") for item in result.explanations)
-    if not result.explanations:
+    if result.candidates:
+        body = "<p>Cause not decided: the recordings leave these candidates.</p>"
+        body += "".join(_hypothesis(item, "card near") for item in result.candidates)
+    elif not result.explanations:
         near = "".join(_hypothesis(item, "card near") for item in result.nearest)
         body = '<div class="card">Cause unknown: no hypothesis accounts for it.'
         body += (" The closest ones below are not the cause: what they leave is more than rounding.") if near else ""

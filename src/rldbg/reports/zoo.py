@@ -24,6 +24,8 @@ def run_to_lines(bug: Bug, checks: Sequence[str], comparison: Comparison) -> Ite
     yield f"  compare   first difference: {'none' if first is None else f'{first.stage.value}, step {first.step}'}"
     for item in comparison.explanations:
         yield f"  because   {item.explains}  ({item.id})"
+    for item in comparison.candidates:
+        yield f"  candidate {item.explains}  ({item.id})"
     for item in comparison.nearest:
         yield f"  nearest   {nearest_text(item)}"
 

@@ -14,7 +14,7 @@ from rldbg.core import IncompleteDataError, SampleId
 from rldbg.inference import Generation, GenerationRequest, sample_key
 from rldbg.replay import ReplayRollout, Trajectory
 from rldbg.trainer.settings import Recipe, RolloutSettings
-from rldbg.trainer.tasks import FEEDBACK, Problem, is_right, score
+from rldbg.trainer.tasks import Problem, feedback, is_right, score
 from rldbg.trainer.tokenizer import Tokenizer, load_tokenizer
 
 Generate = Callable[[list[GenerationRequest]], list[Generation]]
@@ -67,13 +67,21 @@ class RolloutWorker:
     """Makes trajectories with whatever `generate` asks: an actor, a server over HTTP, a sampler in this process."""
 
     def __init__(
-        self, *, tokenizer: Tokenizer, generate: Generate, seed: int, max_turns: int, temperature: float
+        self,
+        *,
+        tokenizer: Tokenizer,
+        generate: Generate,
+        seed: int,
+        max_turns: int,
+        temperature: float,
+        feedback: str = "no",
     ) -> None:
         self._tokenizer = tokenizer
         self._generate = generate
         self._seed = seed
         self._max_turns = max_turns
         self._temperature = temperature
+        self._feedback = feedback
 
     def run(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
         conversations = [
@@ -88,7 +96,7 @@ class RolloutWorker:
         for turn in range(self._max_turns):
             if turn:
                 for conversation in waiting:
-                    conversation.hear(self._tokenizer.encode(FEEDBACK))
+                    conversation.hear(self._tokenizer.encode(feedback(conversation.task.problem, self._feedback)))
             self._take_turn(waiting)
             waiting = [conversation for conversation in waiting if not conversation.right]
         return [self._finish(conversation) for conversation in conversations]
@@ -128,6 +136,7 @@ def make_rollout_worker(recipe: Recipe, generate: Generate) -> RolloutWorker:
         seed=recipe.seed,
         max_turns=recipe.data.max_turns,
         temperature=recipe.inference.temperature,
+        feedback=recipe.data.feedback,
     )
 
 

@@ -99,8 +99,9 @@ def score(turn: int, right: bool) -> float:
     return 0.5**turn if right else 0.0
 
 
-FEEDBACK = " no "
-"""What a sample is told after a wrong answer when it may try again."""
+def feedback(problem: Problem, how: str) -> str:
+    """What a sample is told after a wrong answer when it may try again."""
+    return f" calc .{problem.answer[-1]} " if how == "tool" else " no "
 
 
 def supervised_texts(

@@ -135,12 +135,12 @@ def test_what_fits_leaves_no_nearest(tmp_path):
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("name", ["old", "new", "rollout", "rewards", "advantages"])
-def test_numbers_that_are_not_finite_fit_nothing(tmp_path, name, odd, recwarn):
+def test_numbers_that_are_not_finite_fit_nothing_else(tmp_path, name, odd, recwarn):
     def overflowed(values):
         values = values.copy()
         values[: len(values) // 2] = odd
         return values
 
     _, causes, result = explained(tmp_path, step_data(), spoiled(**{name: overflowed}))
-    assert result.verdict == "different" and causes == []
+    assert result.verdict == "different" and set(causes) <= {"non-finite"}
     assert [str(item.message) for item in recwarn if issubclass(item.category, RuntimeWarning)] == []

@@ -63,7 +63,7 @@ def test_rows_of_other_samples_are_counted():
 
 def test_statistics_of_a_pass():
     values, mask = np.asarray([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0]]), np.asarray([[1, 1, 0], [1, 0, 0]]) != 0
-    found = dict(statistics(values, mask, Totals(10, 5, {0: 6.0}), 0))
+    found = dict(statistics(values, mask, Totals(10, 5, {0: 6.0}, {0: 3.0}), 0))
     assert found["the mean over the mini-batch's tokens"] == pytest.approx(0.7)
     assert found["the mean over the mini-batch's sequences of their token means"] == pytest.approx(5.5 / 5)
     assert found["the token mean of each micro-batch"] == pytest.approx(7 / 3)
@@ -90,7 +90,7 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
         adam.step()
         parameters.append(parameter.detach().numpy().astype(np.float64))
     history = optimizer._History(np.stack(gradients), np.asarray(norms), np.stack(parameters), frozenset())
-    found = optimizer._fitting(history, restarts=False)[0]
+    found = optimizer._fitting(history, optimizer._CLIPS, optimizer._KINDS)[0]
     assert found.rule.clip == clip and found.rule.betas == options["betas"]
     assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
     assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)

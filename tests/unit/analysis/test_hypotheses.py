@@ -6,9 +6,11 @@ import pytest
 from imagined_runs import PER_GROUP, SAMPLES, ImaginedRun, log_softmax
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain import Evidence, explain, hypotheses_of, ranked
+from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.stages import Stage
 
 RIGHT = ImaginedRun().side()
+OF_TURNS = ImaginedRun(turns=True).side()
 _RNG = np.random.default_rng(5)
 
 
@@ -112,6 +114,97 @@ def norm_of_one_each(gradient, _number):
     return {name: value / np.linalg.norm(value) for name, value in gradient.items()}
 
 
+def moved_everywhere(rows, *_):
+    """As another model would have it: no rule, but the same for the same token after the same one."""
+    return [row + 0.3 * np.sin(7 * np.asarray(row)) for row in rows]
+
+
+def moved_by_padding(rows):
+    """Groups 0 and 2 have shorter prompts than those they share batches with."""
+    moved = moved_everywhere(rows)
+    return [moved[n] if (n // PER_GROUP) % 2 == 0 else row for n, row in enumerate(rows)]
+
+
+def with_first_token(inputs):
+    ids, attended = (np.concatenate([part[:, :1] * 0, part], 1) for part in inputs)
+    first = attended.argmax(1)
+    ids[np.arange(len(ids)), first - 1], attended[np.arange(len(ids)), first - 1] = 55, 1
+    return ids, attended
+
+
+def with_another_token(inputs):
+    ids, attended = inputs[0].copy(), inputs[1]
+    ids[np.arange(len(ids)), attended.argmax(1)] = 55
+    return ids, attended
+
+
+def of_three_quarters(_rows):
+    """Normalised over the two most likely of three tokens; one that is left out has no log prob to speak of."""
+    run = ImaginedRun()
+    table = log_softmax(run._logits / 0.8)
+    table = table - np.log(np.sort(np.exp(table), -1)[:, 1:].sum(-1, keepdims=True))
+    pairs = zip(run.tokens, run.prompts, strict=True)
+    return [table[tokens[len(prompt) - 1 : -1], tokens[len(prompt) :]] for tokens, prompt in pairs]
+
+
+def one_behind(versions):
+    return [np.where(row >= 0, row - 1, row) for row in versions]
+
+
+def with_likelihood_bonus(rewards):
+    return rewards - 0.1 * np.asarray([row.sum() for row in ImaginedRun().log_probs(0)[0]])
+
+
+def rotated_within_groups(rewards):
+    return np.roll(two_of_each(rewards).reshape(-1, PER_GROUP), 1, axis=1).ravel()
+
+
+def two_of_each(rewards):
+    return np.where(np.arange(len(rewards)) % PER_GROUP < 2, 1.0, 0.0)
+
+
+def _answers(mask):
+    return np.cumsum(np.diff(np.concatenate([[0], mask])) == 1) * mask
+
+
+def nothing_before_last(row, mask):
+    return np.where(_answers(mask) == _answers(mask).max(), row, 0)
+
+
+def half_before_last(row, mask):
+    return row * 0.5 ** (_answers(mask).max() - _answers(mask))
+
+
+def shifted_in_second_turn(rows):
+    masks = [mask[-len(row) :] for row, mask in zip(rows, ImaginedRun(turns=True).masks, strict=True)]
+    return [np.where(_answers(mask) == 2, np.roll(row, 1), row) for row, mask in zip(rows, masks, strict=True)]
+
+
+def without_second_answer(masks):
+    return [np.where(_answers(mask) == 2, 0, mask) for mask in masks]
+
+
+def with_environment(masks):
+    return [np.where(np.arange(len(mask)) >= mask.argmax(), 1, mask) for mask in masks]
+
+
+def other_environment(tokens):
+    masks = ImaginedRun(turns=True).masks
+    return [
+        np.where((np.arange(len(row)) > mask.argmax()) & (mask == 0), 44, row)
+        for row, mask in zip(tokens, masks, strict=True)
+    ]
+
+
+def first_turns(rows):
+    """Cut before the environment's text; rollout log probs lack the prompt."""
+    run = ImaginedRun(turns=True)
+    return [
+        row[: 3 + len(prompt) - (len(tokens) - len(row))] if (mask == 0).sum() > len(prompt) else row
+        for row, prompt, mask, tokens in zip(rows, run.prompts, run.masks, run.tokens, strict=True)
+    ]
+
+
 LATER = (0, 1)
 BEFORE = dict(list(ImaginedRun()._tensors(0))[1][1])
 # The cause, the stage, what is wrong, other causes that fit by right, and the optimizer step unless it is the first.
@@ -133,10 +226,10 @@ SCENARIOS = [
     ("scaled", "advantage", {"advantages": lambda a, *_: -a}, ()),
     ("offset", "advantage", {"advantages": lambda a, *_: a + 0.5}, ()),
     ("rows-permuted", "advantage", {"advantages": lambda a, *_: np.roll(a, 3)}, ()),
-    ("last-token-only", "advantage", {"advantage_rows": only_last_token}, ()),
+    ("last-token-only", "advantage", {"advantage_rows": lambda row, _: only_last_token(row)}, ()),
     ("advantage-clipped", "advantage", {"advantages": lambda a, *_: np.clip(a, -0.5, 0.5)}, ()),
-    ("discount", "advantage", {"advantage_rows": lambda row: row * 0.9 ** np.arange(len(row))[::-1]}, ()),
-    ("divided-by-length", "advantage", {"advantage_rows": lambda row: row / len(row)}, ()),
+    ("discount", "advantage", {"advantage_rows": lambda row, _: row * 0.9 ** np.arange(len(row))[::-1]}, ()),
+    ("divided-by-length", "advantage", {"advantage_rows": lambda row, _: row / len(row)}, ()),
     ("term-in-advantage", "advantage", {"advantages_in_loss": lambda a, old, ref: a - 0.2 * (old - ref)}, ()),
     ("samples-dropped", "forward", {"micros": dropped((0, 0))}, ()),
     ("samples-repeated", "forward", {"micros": twice((0, 0))}, ()),
@@ -145,7 +238,12 @@ SCENARIOS = [
     ("mask-lost", "forward", {"response_mask": lambda m: m * (np.arange(m.shape[1]) != 0)}, ()),
     ("padding-attended", "old_log_probs", {"inputs": seen_padding}, ()),
     ("tokens-not-attended", "old_log_probs", {"inputs": first_unseen}, ()),
-    ("padding-side", "old_log_probs", {"inputs": right_padded}, ()),
+    ("padding-side", "old_log_probs", {"inputs": right_padded, "old": moved_by_padding}, ()),
+    ("tokens-added", "old_log_probs", {"inputs": with_first_token, "old": moved_everywhere}, ()),
+    ("tokens-changed", "old_log_probs", {"inputs": with_another_token, "old": moved_everywhere}, ()),
+    ("sampling-filter", "old_log_probs", {"old": of_three_quarters}, ()),
+    ("of-rollout", "old_log_probs", {"rollout": moved_everywhere, "old": moved_everywhere}, ()),
+    ("non-finite", "old_log_probs", {"old": each(lambda row: np.where(row < -1.5, -np.inf, row))}, ()),
     ("positions", "old_log_probs", {"positions": lambda p: np.where(p > 2, p - 3, p)}, ()),
     ("shift-by-one", "old_log_probs", {"old": each(lambda row: np.concatenate([row[:1], row[:-1]]))}, ()),
     ("zero-filled", "old_log_probs", {"old": all_but_last}, ()),
@@ -205,18 +303,51 @@ SCENARIOS = [
     ("mask-off-at-start", "trajectory", {"loss_mask": each(without_first)}, ("mask-shifted",)),
     ("mask-shifted", "trajectory", {"loss_mask": each(lambda m: np.append(m[1:], 0))}, ()),
     ("retokenised", "trajectory", {"tokens": each(lambda t: np.append(t[:-1], t[-1] + 5))}, ()),
-    ("policy-version", "trajectory", {"versions": each(lambda v: np.where(v >= 0, v - 1, v))}, ()),
+    ("version-label", "trajectory", {"versions": one_behind}, ()),
+    ("policy-version", "trajectory", {"versions": one_behind, "rollout": moved_everywhere}, ()),
+    ("reward-shaped", "reward", {"rewards": with_likelihood_bonus}, ()),
+    ("rows-permuted", "reward", {"rewards": rotated_within_groups}, ()),
+    ("reference-differs", "forward", {"reference": lambda rows, *_: moved_everywhere(rows)}, ()),
+    ("non-finite", "forward", {"new": lambda rows, _: [np.where(row < -1.5, np.nan, row) for row in rows]}, ()),
+    ("non-finite", "reward", {"rewards": lambda r: np.where(r > 1, np.inf, r)}, ()),
+    ("non-finite", "advantage", {"advantages": lambda a, *_: np.where(a > 0, np.nan, a)}, ()),
+    ("non-finite", "loss", {"loss": lambda _l: float("nan")}, ()),
+    ("non-finite", "gradient", {"gradient": lambda g, _n: {k: v * np.inf for k, v in g.items()}}, ()),
+    ("non-finite", "parameter", {"parameters": lambda p, _n: {k: v * np.nan for k, v in p.items()}}, ()),
+    ("optimizer-bias-correction", "parameter", {"optimizer": lambda _s: {"corrects": False}}, ()),
+    ("weight-decay", "parameter", {"optimizer": lambda _s: {"coupled": 0.01}}, ()),
+    ("last-turn-only", "advantage", {"turns": True, "advantage_rows": nothing_before_last}, ()),
+    ("discount-by-turn", "advantage", {"turns": True, "advantage_rows": half_before_last}, ()),
+    ("reward-by-turn", "reward", {"turns": True, "rewards": lambda r: np.where(np.arange(16) % 2, r / 2, r)}, ()),
+    ("shift-by-one", "old_log_probs", {"turns": True, "old": shifted_in_second_turn}, ()),
+    ("turn-not-trained", "trajectory", {"turns": True, "loss_mask": without_second_answer}, ()),
+    ("environment-in-mask", "trajectory", {"turns": True, "loss_mask": with_environment}, ()),
+    ("environment-changed", "trajectory", {"turns": True, "tokens": other_environment}, ()),
+    (
+        "turns-cut",
+        "trajectory",
+        {"turns": True, "tokens": first_turns, "loss_mask": first_turns, "rollout": first_turns},
+        (),
+    ),
 ]
 
 
+def base_of(hooks):
+    """Rewards of two values where the scenario permutes them: only then can their order not be told by values."""
+    if hooks.get("rewards") is rotated_within_groups:
+        return ImaginedRun(rewards=two_of_each).side()
+    return RIGHT
+
+
 @pytest.fixture(scope="module")
+@non_finite_numbers()
 def outcomes():
     """What explain says of every scenario, and which hypotheses fit it."""
     found = []
     for _, stage, hooks, _, *update in SCENARIOS:
         place = (0, *(update[0] if update else (0, 0)))
         wrong = ImaginedRun(**hooks).side()
-        evidence = Evidence(RIGHT, wrong, *place)
+        evidence = Evidence(OF_TURNS if hooks.get("turns") else base_of(hooks), wrong, *place)
         said = [(name(rule), item) for rule in hypotheses_of(Stage(stage)) for item in rule(evidence)]
         found.append((ranked(item for _, item in said).explanations, {rule for rule, item in said if item.fits}))
     return found
@@ -252,5 +383,6 @@ def test_either_side_may_be_the_wrong_one():
 def test_every_hypothesis_about_passes_and_updates_is_shown_here(outcomes):
     """So that a new one comes with a run that it fits; those about how a rollout draws are shown by the zoo."""
     rules = {name(rule) for stage in Stage for rule in hypotheses_of(stage)}
-    drawing = {rule for rule in rules if rule.startswith(("rollout.", "sequences."))}
+    elsewhere = ("rollout.", "sequences.", "loss_model.", "rewards.of_another_step")
+    drawing = {rule for rule in rules if rule.startswith(elsewhere)}
     assert rules - drawing == set.union(*(fitting for _, fitting in outcomes)) - drawing

@@ -3,7 +3,7 @@
 from rldbg.core import SampleId
 from rldbg.inference import Generation
 from rldbg.trainer.rollout import RolloutWorker, Task
-from rldbg.trainer.tasks import FEEDBACK, Problem
+from rldbg.trainer.tasks import Problem, feedback
 from rldbg.trainer.tokenizer import CharacterTokenizer
 
 TOKENIZER = CharacterTokenizer()
@@ -45,11 +45,25 @@ def test_a_wrong_answer_is_told_so_and_may_try_again_for_half_the_reward():
     script = Script([("7", True), ("9", True), ("8", True)], [("7", True), ("11", True)])
     first, second, never = roll(script, samples=3, max_turns=2)
     assert (first.reward, second.reward, never.reward) == (1.0, 0.5, 0.0)
-    feedback = len(FEEDBACK)
-    assert second.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * feedback + [1] * 2
-    assert second.policy_versions.tolist() == [-1] * 4 + [1] * 2 + [-1] * feedback + [2] * 2
+    told = len(feedback(PROBLEM, "no"))
+    assert second.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * told + [1] * 2
+    assert second.policy_versions.tolist() == [-1] * 4 + [1] * 2 + [-1] * told + [2] * 2
     assert TOKENIZER.decode(second.tokens.tolist()) == "3+4=9 no 7"
     assert second.prompt_length == 4 and never.extra_fields["score"] == 0.0
+
+
+def test_a_tool_answers_with_text_that_is_not_trained_on():
+    worker = RolloutWorker(
+        tokenizer=TOKENIZER,
+        generate=Script([("9", True)], [("7", True)]),
+        seed=0,
+        max_turns=2,
+        temperature=1.0,
+        feedback="tool",
+    )
+    (sample,) = worker.run(0, [Task(SampleId("3+4#0", 0), PROBLEM)])
+    assert TOKENIZER.decode(sample.tokens.tolist()) == "3+4=9 calc .7 7"
+    assert sample.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * 9 + [1] * 2
 
 
 def test_samples_take_their_turns_together_and_only_those_that_need_one():

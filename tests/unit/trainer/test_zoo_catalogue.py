@@ -6,15 +6,21 @@ import pytest
 
 from rldbg.core import UsageError
 from rldbg.trainer.in_process import ThreadMeeting
-from rldbg.trainer.zoo import BUGS, find_bug, injected
+from rldbg.trainer.zoo import BUGS, asynchronous_bugs, find_bug, injected, rank_bugs, turn_bugs
 from rldbg.trainer.zoo.bug import _owner
 
 
 def test_there_are_enough_bugs_and_a_third_came_after_the_hypotheses():
     names = [item.name for item in BUGS]
-    assert len(names) == len(set(names)) >= 40
+    assert len(names) == len(set(names)) >= 160
     assert 3 * sum(item.late for item in BUGS) >= len(BUGS)
-    assert all(item.story.endswith(".") and item.causes and item.stage for item in BUGS)
+    assert all(item.story.endswith(".") and item.stage for item in BUGS)
+
+
+def test_a_quarter_and_more_are_of_turns_ranks_or_asynchrony():
+    assert 4 * sum(len(source.BUGS) for source in (turn_bugs, rank_bugs, asynchronous_bugs)) >= len(BUGS)
+    # Those that no recording tells apart must not be named.
+    assert sum(not item.causes for item in BUGS) <= 8
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda item: item.name)

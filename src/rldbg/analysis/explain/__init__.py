@@ -1,13 +1,17 @@
 """Why two recordings differ: hypotheses tried on the recorded numbers, reported only when they fit."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Iterator
 
 from rldbg.analysis.explain import (
     advantages,
     batches,
+    inputs,
     log_probs,
+    loss_model,
     losses,
+    masks,
+    non_finite,
     optimizer,
     ratios,
     rewards,
@@ -16,46 +20,39 @@ from rldbg.analysis.explain import (
     updates,
 )
 from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.ranking import MARGIN, Reasons, ranked
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 
+_log = logging.getLogger(__name__)
 Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
-# The order among hypotheses that fit equally well: those decided by tokens and masks before those that are fitted.
-_SOURCES = (updates, sequences, batches, rewards, advantages, rollout, log_probs, ratios, losses, optimizer)
-
-
-_NAMES_THE_CAUSE = 0.6
-_NEAREST_SHOWN = 3
-_WORTH_SHOWING = 0.05
+# The order in which candidates are listed: those decided by tokens and masks before those that are fitted.
+_SOURCES = (
+    *(non_finite, updates, masks, sequences, inputs, batches, rewards, advantages),
+    *(rollout, log_probs, ratios, losses, loss_model, optimizer),
+)
 
 
 def hypotheses_of(stage: Stage) -> list[Hypothesis]:
     """The hypotheses that can make this the first stage that differs."""
-    return [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
-
-
-class Reasons(NamedTuple):
-    """The hypotheses that fit, best first; if none does, the closest ones, which are not the cause."""
-
-    explanations: list[Explanation]
-    nearest: list[Explanation]
+    found = [hypothesis for source in _SOURCES for hypothesis in source.HYPOTHESES.get(stage.value, ())]
+    return list(dict.fromkeys(found))
 
 
 def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> Reasons:
     """Why both sides first differ at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
-    return ranked(item for hypothesis in hypotheses_of(stage) for item in hypothesis(evidence))
+    return ranked(item for hypothesis in hypotheses_of(stage) for item in _tried(hypothesis, evidence))
 
 
-def ranked(items: Iterable[Explanation]) -> Reasons:
-    """Splits explanations into those that fit and those that do not."""
-    tried = sorted(items, key=lambda item: -round(item.share, 3))
-    fitting = [item for item in tried if item.fits]
-    if not fitting:
-        return Reasons([], tried[:1] + [item for item in tried[1:_NEAREST_SHOWN] if item.share >= _WORTH_SHOWING])
-    # An explanation that names the fault replaces one that only locates it.
-    return Reasons([item for item in fitting if item.share >= _NAMES_THE_CAUSE] or fitting, [])
+def _tried(hypothesis: Hypothesis, evidence: Evidence) -> list[Explanation]:
+    """What a hypothesis says; one that cannot cope with the shapes of a recording says nothing, and the log says so."""
+    try:
+        return list(hypothesis(evidence))
+    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
+        _log.warning("a hypothesis could not be tried: %s: %s", hypothesis.__qualname__, error)
+        return []
 
 
-__all__ = ["Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "ranked"]
+__all__ = ["MARGIN", "Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "ranked"]

@@ -7,49 +7,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, applied, fit_factor, largest
-from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.advantage_rules import SLACK, rules_of
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, applied, fit_factor, largest, small
 from rldbg.analysis.explain.permuted import permutation
-from rldbg.analysis.normalisation import guarded, normalisations
+from rldbg.analysis.explain.subsets import turn_of
+from rldbg.analysis.explain.wherever import wherever
 
-_SLACK = 1e-3
 _NOISE = 1e-5
 
 
 def normalisation(evidence: Evidence) -> Iterator[Explanation]:
     """Each side's advantages follow from its rewards, but by different rules."""
-    rules = [_rule(side) for _, side in evidence.sides]
-    if rules[0] and rules[1] and rules[0] != rules[1]:
-        text = f"A's advantages are rewards normalised by {rules[0]}, B's by {rules[1]}"
-        facts = {"a": rules[0], "b": rules[1]}
-        yield Explanation("advantage-normalisation", text, 0.0, _SLACK, facts)
+    rules = [rules_of(side) for _, side in evidence.sides]
+    if rules[0] and rules[1] and not set(rules[0]) & set(rules[1]):
+        a, b = (_either(found) for found in rules)
+        text = f"A's advantages are rewards normalised by {a}, B's by {b}"
+        yield Explanation("advantage-normalisation", text, 0.0, SLACK, {"a": rules[0][0], "b": rules[1][0]})
 
 
-def _rule(side: SideStep) -> str | None:
-    rewards, advantages, groups = [], [], []
-    for sample in side.samples.values():
-        found = sample.trained("advantages")
-        if found is not None and found[0].size and sample.reward is not None and largest(found[0] - found[0][0]) == 0:
-            rewards.append(sample.reward)
-            advantages.append(float(found[0][0]))
-            groups.append(sample.sample.group_id)
-    if len(rewards) < 2 or not np.any(advantages):
-        return None
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
-    have, reward = np.asarray(advantages), np.asarray(rewards, dtype=np.float64)
-    own = np.asarray([numbers[name] for name in groups])
-    size = max(int(np.bincount(own).max()), 1)
-    mixed = np.arange(len(own)) % max(len(own) // size, 1)
-    shifted = np.roll(own, 1)
-    for suffix, grouping in (
-        ("", own),
-        (" over groups that mix prompts", mixed),
-        (" over groups that are off by one sample", shifted),
-    ):
-        for rule, expected in normalisations(reward, grouping):
-            if largest(have - expected) <= _SLACK * max(1.0, largest(expected)):
-                return rule + suffix
-    return guarded(have, reward, own, _SLACK)
+def _either(rules: list[str]) -> str:
+    """The simplest rule; with another that the data do not distinguish."""
+    return rules[0] if len(rules) == 1 else f"{rules[0]} (or {rules[1]}, which gives the same here)"
 
 
 def _pairs(evidence: Evidence) -> list[Pair]:
@@ -59,17 +37,6 @@ def _pairs(evidence: Evidence) -> list[Pair]:
         if a is not None and b is not None and (len(a[0]) != len(b[0]) or largest(a[0] - b[0]) > _NOISE):
             return evidence.samples
     return evidence.now
-
-
-def _per_sample(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
-    """The advantage of every sample whose tokens all have one."""
-    found = []
-    for one, other in _pairs(evidence):
-        a, b = one.trained("advantages"), other.trained("advantages")
-        if a is not None and b is not None and a[0].size and b[0].size:
-            found.append((float(a[0][0]), float(b[0][0])))
-    values = np.asarray(found, dtype=np.float64).reshape(-1, 2)
-    return values[:, 0], values[:, 1]
 
 
 def _rows(evidence: Evidence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -95,7 +62,7 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
 
 def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
     """One number added to all advantages."""
-    a, b = _per_sample(evidence)
+    a, b = _flat(evidence)
     if len(a) < 3:
         return
     offset = float(np.median(b - a))
@@ -105,27 +72,67 @@ def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
         yield applied("offset", text, b - a, b - a - offset, noise, {"offset": offset})
 
 
+def _flat(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    """The advantages of all tokens, of samples with equally many on both sides."""
+    rows = list(_rows(evidence))
+    if not rows:
+        return np.empty(0), np.empty(0)
+    a, b = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
+    return a, b
+
+
 def permuted(evidence: Evidence) -> Iterator[Explanation]:
-    """Advantages assigned to the wrong samples."""
-    a, b = _per_sample(evidence)
-    how = permutation(a, b, _NOISE) if len(a) else None
-    how = how or _within_ranks(evidence)
-    if how is not None:
-        text = f"B's advantages are A's {how}: assigned to the wrong samples"
-        yield Explanation("rows-permuted", text, parameters={"how": how})
-
-
-def _within_ranks(evidence: Evidence) -> str | None:
-    """How each rank that differs permutes the advantages of its own samples; None when one does not."""
-    by_rank: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    """Advantages assigned to the wrong samples: of the whole step, or within what a rank has of a mini-batch."""
+    blocks: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for one, other in _pairs(evidence):
         a, b = one.trained("advantages"), other.trained("advantages")
         if a is not None and b is not None and a[0].size and b[0].size:
-            by_rank[one.quantities["advantages"].source.rank].append((float(a[0][0]), float(b[0][0])))
-    columns = [np.asarray(rows).T for rows in by_rank.values()]
-    apart = [(a, b) for a, b in columns if largest(a - b) > _NOISE]
-    found = [permutation(a, b, _NOISE) for a, b in apart]
-    return f"{found[0]} within each rank" if found and None not in found and len(columns) > 1 else None
+            if largest(a[0] - a[0][0]) > _NOISE or largest(b[0] - b[0][0]) > _NOISE:
+                return  # a sample's tokens do not share one advantage
+            home = evidence.a.homes.get(one.sample) or one.quantities["advantages"].source
+            blocks[home.rank, home.mini_batch].append((float(a[0][0]), float(b[0][0])))
+    if not blocks:
+        return
+    columns = {place: np.asarray(rows).T for place, rows in blocks.items()}
+    whole = np.concatenate(list(columns.values()), axis=1)
+    how = permutation(whole[0], whole[1], _NOISE)
+    if how is None:
+        apart = {place: (a, b) for place, (a, b) in columns.items() if largest(a - b) > _NOISE}
+        found = [permutation(a, b, _NOISE) for a, b in apart.values()]
+        if not found or None in found or len(columns) < 2:
+            return
+        ranks = {rank for rank, _ in apart}
+        where = "on each rank" if len(ranks) > 1 else f"on rank {ranks.pop()}"
+        how = f"{found[0]} {where}"
+    text = f"B's advantages are A's {how}: assigned to the wrong samples"
+    yield Explanation("rows-permuted", text, parameters={"how": how})
+
+
+def by_turn(evidence: Evidence) -> Iterator[Explanation]:
+    """One side gives a turn of a conversation less than the next: nothing, or one factor per turn."""
+    for label, right, wrong in evidence.directions:
+        quotients: dict[int, list[float]] = defaultdict(list)
+        for pair in _pairs(evidence):
+            values = [sample.trained("advantages") for sample in pair]
+            if values[0] is None or values[1] is None or len(values[0][0]) != len(values[1][0]):
+                return
+            turns = turn_of(pair[right].loss_mask)[values[right][-1]]  # type: ignore[index]
+            for turn, one, other in zip(turns, values[right][0], values[wrong][0], strict=True):  # type: ignore[index]
+                if one != 0:
+                    quotients[int(turns.max() - turn)].append(float(other / one))
+        if len(quotients) < 2 or any(np.ptp(part) > SLACK for part in quotients.values()):
+            continue
+        factors = [float(np.median(quotients[back])) for back in sorted(quotients)]
+        if abs(factors[0] - 1) > SLACK or len(quotients[1]) < 4:
+            continue
+        if max(map(abs, factors[1:])) <= SLACK:
+            text = f"{label}'s advantages are 0 except in the last turn of a conversation"
+            yield Explanation("last-turn-only", text, parameters={"side": label})
+        elif abs(factors[1] - 1) > SLACK and all(
+            abs(factor - factors[1] ** back) <= back * SLACK for back, factor in enumerate(factors)
+        ):
+            text = f"{label}'s advantages are multiplied by {factors[1]:.4g} per turn before the last: a discount"
+            yield Explanation("discount-by-turn", text, parameters={"side": label, "gamma": factors[1]})
 
 
 def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
@@ -141,7 +148,7 @@ def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
     """Advantages clipped at a bound."""
-    a, b = _per_sample(evidence)
+    a, b = _flat(evidence)
     for label, full, cut in (("B", a, b), ("A", b, a)):
         if len(full) > 3 and largest(full - cut) > _NOISE and len(np.unique(np.round(cut, 6))) > 2:
             bounds = float(cut.min()), float(cut.max())
@@ -180,7 +187,7 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
         if (
             len(lengths) > 1
             and largest(quotients) > 1e-6
-            and largest(quotients - quotients.mean()) <= 1e-4 * largest(quotients)
+            and small(quotients - quotients.mean(), 1e-4 * largest(quotients))
         ):
             text = f"{label}'s advantages are divided by the length of their sample"
             facts = {"side": label, "factor": float(quotients.mean())}
@@ -215,9 +222,10 @@ def term_added(evidence: Evidence) -> Iterator[Explanation]:
 HYPOTHESES = {
     "advantage": (
         normalisation,
-        scaled,
-        shifted_by_constant,
+        wherever(scaled, "advantages"),
+        wherever(shifted_by_constant, "advantages"),
         permuted,
+        by_turn,
         last_token_only,
         clipped,
         discounted,

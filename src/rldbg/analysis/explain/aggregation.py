@@ -22,6 +22,7 @@ class Totals:
     tokens: float
     sequences: float
     rank_tokens: dict[int, float]
+    rank_sequences: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,11 @@ def totals_of(side: SideStep) -> dict[tuple[int, int], Totals]:
     found = {}
     for update, parts in masks.items():
         by_rank: dict[int, float] = defaultdict(float)
+        rows: dict[int, float] = defaultdict(float)
         for rank, mask in parts:
             by_rank[rank] += float(mask.sum())
-        found[update] = Totals(sum(by_rank.values()), float(sum(mask.any(1).sum() for _, mask in parts)), dict(by_rank))
+            rows[rank] += float(mask.any(1).sum())
+        found[update] = Totals(sum(by_rank.values()), sum(rows.values()), dict(by_rank), dict(rows))
     return found
 
 
@@ -76,7 +79,12 @@ def statistics(values: np.ndarray, mask: np.ndarray, totals: Totals, rank: int) 
     yield "the mean over each rank's tokens", total / max(totals.rank_tokens.get(rank, 1), 1)
     yield "the token sum", total
     yield "the sum of the sequences' token means", means
-    yield "the sum over all columns, padding included", float(values.sum())
+    whole, padded = float(values.sum()), "with the values at padding and untrained tokens"
+    yield f"the sum over all columns, {padded}", whole
+    yield f"the sum over all columns, {padded}, divided by the mini-batch's tokens", whole / max(totals.tokens, 1)
+    yield f"the mean over all columns, {padded}", whole / mask.size
+    yield f"the sum over all columns, {padded}, divided by each micro-batch's tokens", whole / tokens
+    yield "the mean over each rank's sequences of their token means", means / max(totals.rank_sequences.get(rank, 1), 1)
 
 
 def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Rule]:

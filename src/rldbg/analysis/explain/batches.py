@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.contexts import NOISE
+from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.inputs import faults_of
 from rldbg.analysis.explain.passes import SideStep, Update
 from rldbg.core import SampleId
 
@@ -27,10 +29,12 @@ def _inputs(side: SideStep, kind: str, update: Update | None) -> Rows:
     return found
 
 
-def _row_pairs(evidence: Evidence, kind: str) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+def _row_pairs(
+    evidence: Evidence, kind: str
+) -> list[tuple[SampleId, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]]:
     a, b = _inputs(evidence.a, kind, None), _inputs(evidence.b, kind, None)
     return [
-        (a[one.sample], b[other.sample])
+        (one.sample, (a[one.sample], b[other.sample]))
         for one, other in evidence.samples
         if one.sample in a and other.sample in b and np.array_equal(one.tokens, other.tokens)
     ]
@@ -38,43 +42,75 @@ def _row_pairs(evidence: Evidence, kind: str) -> list[tuple[dict[str, np.ndarray
 
 def attention(evidence: Evidence) -> Iterator[Explanation]:
     """One side's attention mask covers more than its samples' tokens, or less."""
-    counts = [_attention_faults(side) for _, side in evidence.sides]
+    counts = [_attention_faults(evidence.a, evidence.b), _attention_faults(evidence.b, evidence.a)]
     for (label, _), mine, other in zip(evidence.sides, counts, reversed(counts), strict=True):
         for name, text in (
             ("padding-attended", "attention mask also covers padding"),
             ("tokens-not-attended", "attention mask does not cover all tokens of the sample"),
         ):
-            if mine[name] and not other[name]:
-                facts = {"side": label, "rows": mine[name]}
-                yield Explanation(name, f"{label}'s {text}, in {mine[name]} rows", parameters=facts)
+            rows = mine[name]
+            if rows and not other[name]:
+                odd = _differing(evidence) - rows
+                facts = {"side": label, "rows": len(rows)}
+                # A row that differs although its mask is right has another cause.
+                said = f"{label}'s {text}, in {len(rows)} rows"
+                yield Explanation(name, said, float(len(odd)), 0.0, facts, 1 - len(odd) / max(len(rows | odd), 1))
 
 
-def _attention_faults(side: SideStep) -> Counter[str]:
-    """How many rows let the model see more or fewer tokens than their sample has."""
-    counted: Counter[str] = Counter()
+def _differing(evidence: Evidence) -> set[SampleId]:
+    """A's samples whose log probs differ before the first update of the step: the old ones, else the first pass's."""
+    for quantity in ("old_log_probs", "log_probs"):
+        first = [side.samples if quantity == "old_log_probs" else side.samples_at((0, 0)) for _, side in evidence.sides]
+        rows = [
+            (one.sample, first[0][one.sample].trained(quantity), first[1][other.sample].trained(quantity))
+            for one, other in evidence.samples
+        ]
+        known = [(sample, a[0], b[0]) for sample, a, b in rows if a is not None and b is not None]
+        if known:
+            return {sample for sample, a, b in known if len(a) == len(b) and largest(a - b) > NOISE}
+    return set()
+
+
+def _attention_faults(side: SideStep, other: SideStep) -> dict[str, set[SampleId]]:
+    """The rows that let the model see padding, or fewer tokens than their sample has, by the ids it is given."""
+    found: dict[str, set[SampleId]] = {"padding-attended": set(), "tokens-not-attended": set()}
+    by_ids = faults_of(side, other)
     for sample, row in _inputs(side, "batch_inputs", None).items():
-        if "attention_mask" in row and sample in side.samples:
+        if "attention_mask" in row and sample in side.samples and by_ids.get(sample) is None:
             more = int(np.count_nonzero(row["attention_mask"])) - len(side.samples[sample].tokens)
-            counted["padding-attended"] += more > 0
-            counted["tokens-not-attended"] += more < 0
-    return counted
+            if more:
+                found["padding-attended" if more > 0 else "tokens-not-attended"].add(sample)
+    return found
 
 
 def padding_side(evidence: Evidence) -> Iterator[Explanation]:
-    """The same tokens, with padding in different places."""
-    moved, wheres = 0, ["", ""]
-    for pair in _row_pairs(evidence, "batch_inputs"):
+    """The same tokens, with padding in different places, where that explains which tokens differ.
+
+    Padding at either end changes nothing by itself. Padding between prompt and response is what the first response
+    token is predicted from; any padding moves positions that are counted by columns.
+    """
+    moved: set[SampleId] = set()
+    wheres = ["", ""]
+    for sample, pair in _row_pairs(evidence, "batch_inputs"):
         if not all("attention_mask" in row for row in pair) or pair[0]["input_ids"].shape != pair[1]["input_ids"].shape:
             return
         kept = [row["input_ids"][row["attention_mask"] != 0] for row in pair]
         if np.array_equal(kept[0], kept[1]) and not np.array_equal(
             pair[0]["attention_mask"], pair[1]["attention_mask"]
         ):
-            moved += 1
+            moved.add(sample)
             wheres = [_where(row["attention_mask"]) for row in pair]
-    if moved:
-        text = f"padding is {wheres[0]} in A and {wheres[1]} in B, in {moved} rows"
-        yield Explanation("padding-side", text, parameters={"a": wheres[0], "b": wheres[1], "rows": moved})
+    if not moved:
+        return
+    between = sum("between" in where for where in wheres) == 1
+    first_only = {"at the first token of an answer", "in turn 1"}
+    parts = [evidence.confined(name, NOISE) for name in ("old_log_probs", "log_probs")]
+    at_first = between and any(part is not None and part[0].text in first_only for part in parts)
+    differing = _differing(evidence)
+    rows_decide = differing <= moved and len(moved) < len(evidence.samples)
+    if at_first or (rows_decide and differing):
+        text = f"padding is {wheres[0]} in A and {wheres[1]} in B, in {len(moved)} rows"
+        yield Explanation("padding-side", text, parameters={"a": wheres[0], "b": wheres[1], "rows": len(moved)})
 
 
 def _where(attended: np.ndarray) -> str:
@@ -95,26 +131,39 @@ def _where(attended: np.ndarray) -> str:
 
 
 def positions(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's position ids do not count its tokens one by one."""
-    broken = []
-    for index in (0, 1):
-        rows = [pair[index] for pair in _row_pairs(evidence, "batch_inputs")]
-        rows = [row for row in rows if "position_ids" in row and "attention_mask" in row]
-        broken.append(sum(bool((np.diff(row["position_ids"][row["attention_mask"] != 0]) != 1).any()) for row in rows))
-    for (label, _), mine, other in zip(evidence.sides, broken, reversed(broken), strict=True):
-        if mine and not other:
-            text = f"{label}'s position ids do not increase by one per token, in {mine} rows"
-            yield Explanation("positions", text, parameters={"side": label, "rows": mine})
+    """One side's position ids do not count its tokens one by one from 0."""
+    # Rows that attend to more or less than their tokens have a fault of their own.
+    pairs = [
+        pair
+        for sample, pair in _row_pairs(evidence, "batch_inputs")
+        if all(
+            {"position_ids", "attention_mask"} <= row.keys()
+            and np.count_nonzero(row["attention_mask"]) == len(evidence.a.samples[sample].tokens)
+            for row in pair
+        )
+    ]
+    faults: tuple[tuple[str, Callable[[np.ndarray], bool]], ...] = (
+        ("do not increase by one per token", lambda ids: bool((np.diff(ids) != 1).any())),
+        ("do not start at 0", lambda ids: bool(ids.size and ids[0] != 0)),
+    )
+    for what, rule in faults:
+        broken = [sum(rule(pair[n]["position_ids"][pair[n]["attention_mask"] != 0]) for pair in pairs) for n in (0, 1)]
+        for (label, _), mine, other in zip(evidence.sides, broken, reversed(broken), strict=True):
+            if mine and not other:
+                text = f"{label}'s position ids {what}, in {mine} rows"
+                yield Explanation("positions", text, parameters={"side": label, "rows": mine})
+                return
 
 
 def response_masks(evidence: Evidence) -> Iterator[Explanation]:
     """One side trains on different tokens from those in the masks of its own trajectories."""
     faults = [_mask_faults(side) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, faults, reversed(faults), strict=True):
-        for name, text in _MASK_TEXTS.items():
+        for name, text in sorted(_MASK_TEXTS.items(), key=lambda item: -mine[item[0]]):
             if mine[name] and not other[name]:
                 facts = {"side": label, "samples": mine[name]}
-                yield Explanation(name, f"{label} {text}, in {mine[name]} samples", parameters=facts)
+                said = f"{label} {text}, in {mine[name]} samples"
+                yield Explanation(name, said, parameters=facts, together="response-mask")
 
 
 _MASK_TEXTS = {

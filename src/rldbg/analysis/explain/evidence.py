@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.subsets import Gap, Part, confined_to
 from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens
+from rldbg.recording import RecordKey
 
 Pair = tuple[SampleTokens, SampleTokens]
 
@@ -32,6 +35,8 @@ class Explanation:
     noise: float = 0.0
     parameters: dict[str, Any] = field(default_factory=dict)
     share: float = 1.0
+    # Explanations that share this word are parts of one statement, not rivals.
+    together: str = ""
 
     @property
     def fits(self) -> bool:
@@ -57,6 +62,7 @@ class Evidence:
         self.update = (epoch, mini_batch)
         self.a, self.b = SideStep(a, step), SideStep(b, step)
         self._tokens: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
+        self._confined: dict[str, tuple[Part, Evidence] | None] = {}
 
     @property
     def sides(self) -> tuple[tuple[str, SideStep], tuple[str, SideStep]]:
@@ -88,6 +94,38 @@ class Evidence:
     def with_equal_tokens(self) -> list[Pair]:
         """Of those now trained on, the samples whose tokens are the same on both sides."""
         return [(one, other) for one, other in self.now if np.array_equal(one.tokens, other.tokens)]
+
+    def confined(self, name: str, noise: float) -> tuple[Part, Evidence] | None:
+        """The part of all tokens that a quantity's difference is confined to, and the evidence of that part alone."""
+        if name not in self._confined:
+            part = confined_to(self._gaps(name, noise))
+            self._confined[name] = None if part is None else (part, self._within(part, name))
+        return self._confined[name]
+
+    def _gaps(self, name: str, noise: float) -> Iterator[Gap]:
+        for one, other in self.with_equal_tokens:
+            a, b = one.trained(name), other.trained(name)
+            if a is not None and b is not None and len(a[0]) == len(b[0]):
+                apart = ~(np.abs(a[0].astype(np.float64) - b[0]) <= noise)
+                yield Gap(one, a[1], apart, self._home(one, name))
+
+    def _home(self, sample: SampleTokens, name: str) -> RecordKey:
+        """The pass over a sample, which says its rank; else the record of the quantity."""
+        return self.a.homes.get(sample.sample) or sample.quantities[name].source
+
+    def _within(self, part: Part, name: str) -> Evidence:
+        def narrowed(pairs: list[Pair]) -> list[Pair]:
+            return [
+                (part.within(one, self._home(one, name)), part.within(other, self._home(one, name)))
+                for one, other in pairs
+                if name in one.quantities
+            ]
+
+        view = copy.copy(self)
+        view._tokens, view._confined = {}, dict.fromkeys(self._confined)
+        for known in ("samples", "now", "with_equal_tokens"):
+            view.__dict__[known] = narrowed(getattr(self, known))
+        return view
 
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """One quantity of both sides over all trained tokens of samples with equal tokens; None when not recorded."""
@@ -135,6 +173,11 @@ def largest(values: np.ndarray) -> float:
         return 0.0
     size = np.abs(values)
     return float("inf") if np.isnan(size).any() else float(size.max())
+
+
+def small(values: np.ndarray, bound: float) -> bool:
+    """Whether no magnitude is above a bound, which must be a number: nothing is small beside infinity."""
+    return math.isfinite(bound) and largest(values) <= bound
 
 
 def fit_factor(x: np.ndarray, y: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, applie
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.permuted import permuted_rows
 from rldbg.analysis.explain.scatter import scatter
+from rldbg.analysis.explain.wherever import wherever
 
 _NOISE = 2e-5
 Hypothesis = Callable[[Evidence], Iterator[Explanation]]
@@ -78,7 +79,9 @@ def rounded(quantity: str) -> Hypothesis:
             return
         for label, fine, coarse in (("B", found[0], found[1]), ("A", found[1], found[0])):
             for dtype, bits in (("bfloat16", 8), ("float16", 11)):
-                if not np.array_equal(coarse, round_to(coarse, bits)) or np.array_equal(fine, round_to(fine, bits)):
+                if not (np.isfinite(coarse).all() and np.array_equal(coarse, round_to(coarse, bits))) or np.array_equal(
+                    fine, round_to(fine, bits)
+                ):
                     continue
                 # A sum of values computed coarsely is a few roundings off, in units of the largest logit (about 16).
                 noise = 16 * 2.0 ** (1 - bits)
@@ -249,6 +252,19 @@ def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
     return hypothesis
 
 
+def of_rollout(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's old log probs are the rollout's, bit for bit; the other side's are its trainer's."""
+    for label, right, wrong in evidence.directions:
+        sides = (evidence.a, evidence.b)
+        found = [sample.trained("rollout_log_probs", "old_log_probs") for sample in sides[wrong].samples.values()]
+        rows = [values for values in found if values is not None]
+        copied = bool(rows) and all(np.array_equal(values[0], values[1]) for values in rows)
+        own = [_same(side, "old_log_probs", "log_probs", (0, 0)) for side in (sides[wrong], sides[right])]
+        if copied and own == [False, True]:
+            text = f"{label}'s old log probs are those of the rollout, bit for bit; the other side's are its trainer's"
+            yield Explanation("of-rollout", text, parameters={"side": label})
+
+
 def _same(side: SideStep, first: str, second: str, update: tuple[int, int]) -> bool | None:
     """Whether two quantities of one side agree at one optimizer step; None when not recorded."""
     rows = [found for sample in side.samples_at(update).values() if (found := sample.trained(first, second))]
@@ -295,33 +311,57 @@ def _masked_gap(item: MicroPass, kind: str, first: str, second: str) -> float | 
     return largest((a - b)[mask])
 
 
+def other_filter(quantity: str) -> Hypothesis:
+    """One side's log probs are normalised over fewer tokens: higher by one amount for all tokens of a context."""
+
+    def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
+        if not differs(evidence, quantity):
+            return
+        draws = contexts.between(evidence.now, quantity)
+        for label, sign in (("B", -1.0), ("A", 1.0)):
+            parts = [sign * part for part in contexts.offsets(draws)]
+            several = [part for part in parts if len(part) > 1]
+            if len(several) < 4 or min(float(part.min()) for part in parts) < -contexts.NOISE:
+                continue
+            spread = max(float(np.ptp(part)) for part in several)
+            middles = [float(part.mean()) for part in several]
+            if max(middles) - min(middles) > 50 * contexts.NOISE:
+                text = f"{label}'s {quantity} are normalised over a part of the vocabulary (top-k or top-p)"
+                yield Explanation("sampling-filter", text, spread, contexts.NOISE, {"side": label})
+
+    return hypothesis
+
+
+def reference_differs(evidence: Evidence) -> Iterator[Explanation]:
+    """Of all log probs only those of the reference differ: it is a different model."""
+    known = {name: evidence.tokens(name) for name in ("ref_log_probs", "log_probs", "entropy")}
+    if known["ref_log_probs"] is None or known["log_probs"] is None or not differs(evidence, "ref_log_probs"):
+        return
+    if not differs(evidence, "log_probs") and not differs(evidence, "entropy"):
+        text = "only the reference's log probs differ, those of the policy agree: a different reference model"
+        yield Explanation("reference-differs", text)
+
+
 def _all(quantity: str) -> tuple[Hypothesis, ...]:
     return (
-        zero_filled(quantity),
-        shifted(quantity),
-        rounded(quantity),
-        scaled(quantity),
-        offset(quantity),
-        bounded(quantity),
-        temperature(quantity),
-        softmax_twice(quantity),
+        *(wherever(rule(quantity), quantity) for rule in (zero_filled, shifted, rounded, scaled, offset, bounded)),
+        *(wherever(rule(quantity), quantity) for rule in (temperature, softmax_twice, other_filter)),
         permuted(quantity),
     )
 
 
 HYPOTHESES = {
     "trajectory": (
-        zero_filled("rollout_log_probs"),
-        shifted("rollout_log_probs"),
-        rounded("rollout_log_probs"),
-        scaled("rollout_log_probs"),
-        offset("rollout_log_probs"),
-        bounded("rollout_log_probs"),
+        *(
+            wherever(rule("rollout_log_probs"), "rollout_log_probs")
+            for rule in (zero_filled, shifted, rounded, scaled, offset, bounded)
+        ),
         permuted("rollout_log_probs"),
     ),
     "old_log_probs": (
         ratio_always_one,
         taken_from("old_log_probs", "ref_log_probs", "of-reference", "its reference model"),
+        of_rollout,
         *_all("old_log_probs"),
         scatter,
     ),
@@ -331,6 +371,7 @@ HYPOTHESES = {
         taken_from("ref_log_probs", "rollout_log_probs", "reference-is-rollout", "the rollout"),
         *_all("log_probs"),
         *_all("ref_log_probs"),
+        reference_differs,
         scatter,
         scaled("entropy"),
         rounded("entropy"),

@@ -3,15 +3,16 @@ two are compared. So a rule is found even where both sides give the same number,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rldbg.analysis.explain.aggregation import fitting_rules, mask_of, rules_of
+from rldbg.analysis.explain.aggregation import Pass, fitting_rules, mask_of, rules_of, statistics, totals_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 
 _NOISE = 2e-6
+_HALVINGS = 40
 
 
 def aggregation(evidence: Evidence) -> Iterator[Explanation]:
@@ -103,7 +104,33 @@ def _estimators(side: SideStep) -> list[str]:
         fitting = {str(rule) for rule in fitting_rules(side, passes)}
         if fitting & rules if rules else fitting:
             names.append(name)
+        elif (bound := _bound(side, passes, rules)) is not None:
+            names.append(f"{name}, at most {bound:.3g} per token")
     return names
+
+
+def _bound(side: SideStep, passes: Sequence[Pass], rules: set[str]) -> float | None:
+    """The bound on a token's KL that gives every pass's number: it grows with the bound, so halving finds it."""
+    known = [values[mask] for _, values, mask, _ in passes]
+    top = max((float(part.max()) for part in known if part.size), default=0.0)
+    if len(passes) < 4 or top <= 0 or not rules:
+        return None
+    totals = totals_of(side)
+
+    def error(bound: float) -> np.ndarray:
+        found = []
+        for item, values, mask, number in passes:
+            made = dict(statistics(np.minimum(values, bound), mask, totals[item.update], item.rank))
+            found.append(next((made[rule] for rule in rules if rule in made), np.nan) - number)
+        return np.asarray(found)
+
+    low, high = 0.0, top
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(error(middle).sum()) < 0 else (low, middle)
+    left = largest(error(high))
+    clamped = sum(bool((part > high).any()) for part in known)
+    return high if left <= _NOISE and high < 0.99 * top and clamped >= 3 else None
 
 
 # By log p of the policy minus log p of the reference.

@@ -6,7 +6,7 @@ The gradients of every optimizer step from the first one on are needed, and the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,19 +24,26 @@ _KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
     ("plain gradient descent", (0.0, 0.0), (0.0,)),
     ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
 )
-_STEPS = 5
-_ELEMENTS = 6000
+_COUPLED = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
+_REFINEMENTS = 5
+_STEPS = 8
+_ELEMENTS = 3000
 _FIT = 2e-3
 
 
 class Rule(NamedTuple):
-    """What turns gradients into a direction; `restarts` when its moments are reset at every step of the run."""
+    """What turns gradients into a direction.
+
+    `restarts` when its moments are reset at every step of the run; `coupled` is the weight decay that is added to
+    gradients, as Adam does and AdamW does not.
+    """
 
     kind: str
     clip: float | None
     betas: tuple[float, float]
     epsilon: float
     restarts: bool = False
+    coupled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class _History:
 
 def _history(side: SideStep) -> _History | None:
     places = side.updates("param")[:_STEPS]
-    if len(places) < 2 or side.updates("gradient")[: len(places)] != places or places[0][0] != 0:
+    if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
         return None
     gradients, norms, parameters = [], [], []
     for place in places:
@@ -88,33 +95,67 @@ def identify(side: SideStep) -> list[Optimizer]:
     history = _history(side)
     if history is None:
         return []
-    found = _fitting(history, restarts=False)
-    return found if found or not history.step_starts else _fitting(history, restarts=True)
+    found = _fitting(history, _CLIPS, _KINDS)
+    if not found and history.step_starts:
+        found = _fitting(history, _CLIPS, _KINDS, restarts=True)
+    if not found:
+        found = [item for decay in _COUPLED for item in _fitting(history, _CLIPS, _KINDS[:4], coupled=decay)]
+    return found or _fitting(history, _clips_between(history), _KINDS[:4])
 
 
-def _fitting(history: _History, *, restarts: bool) -> list[Optimizer]:
+def _clips_between(history: _History) -> list[float | None]:
+    """Norms that would clip some of the gradients, close enough to each other for one to fit, refined by halving."""
+    low, high = float(history.norms.min()), float(history.norms.max())
+    best = high
+    for _ in range(_REFINEMENTS):
+        tried = np.geomspace(max(low, 1e-12), high, 12)
+        errors = [
+            min(
+                _try(
+                    history, _moments(history, Rule(_ADAM, float(clip), betas, 0.0)), Rule(_ADAM, clip, betas, 1e-8)
+                ).residual
+                for _, betas, _ in _KINDS[:4]
+            )
+            for clip in tried
+        ]
+        place = int(np.argmin(errors))
+        best, low, high = float(tried[place]), float(tried[max(place - 1, 0)]), float(tried[min(place + 1, 11)])
+    return [best]
+
+
+def _fitting(
+    history: _History,
+    clips: Sequence[float | None],
+    kinds: Sequence[tuple[str, tuple[float, float], tuple[float, ...]]],
+    *,
+    restarts: bool = False,
+    coupled: float = 0.0,
+) -> list[Optimizer]:
     tried = []
-    for clip, (kind, betas, epsilons) in itertools.product(_CLIPS, _KINDS):
+    for clip, (kind, betas, epsilons) in itertools.product(clips, kinds):
         if clip is None or history.norms.max() > clip:
-            moments = _moments(history, kind, clip, betas, restarts)
-            tried += [_try(history, moments, Rule(kind, clip, betas, epsilon, restarts)) for epsilon in epsilons]
-    limit = min(_FIT, 2 * min(item.residual for item in tried))
+            part = _certain(history, clip, coupled) if coupled else history
+            moments = _moments(part, Rule(kind, clip, betas, 0.0, restarts, coupled))
+            tried += [_try(part, moments, Rule(kind, clip, betas, epsilon, restarts, coupled)) for epsilon in epsilons]
+    limit = min([_FIT, *(2 * item.residual for item in tried)])
     return [item for item in tried if item.residual <= limit]
 
 
-def _moments(
-    history: _History, kind: str, clip: float | None, betas: tuple[float, float], restarts: bool
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _moments(history: _History, rule: Rule) -> list[tuple[np.ndarray, np.ndarray]]:
     """After each step the direction it takes, and what Adam divides it by, before epsilon."""
-    beta1, beta2 = betas
-    is_adam = kind == _ADAM
+    beta1, beta2 = rule.betas
+    is_adam = rule.kind == _ADAM
     mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
     found, age = [], 0
     for place, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True)):
-        if restarts and place in history.step_starts:
+        if rule.restarts and place in history.step_starts:
             mean, square, age = np.zeros_like(mean), np.zeros_like(square), 0
         age += 1
-        clipped = gradient if clip is None else gradient * min(1.0, clip / (norm + 1e-6))
+        clipped = gradient if rule.clip is None else gradient * min(1.0, rule.clip / (norm + 1e-6))
+        if rule.coupled:
+            clipped = clipped + rule.coupled * (
+                history.parameters[place - 1] if place else _start(history, gradient, rule)
+            )
         mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
         square = beta2 * square + (1 - beta2) * clipped**2
         if is_adam:
@@ -122,6 +163,27 @@ def _moments(
         else:
             found.append((mean, np.ones_like(mean)))
     return found
+
+
+def _certain(history: _History, clip: float | None, coupled: float) -> _History:
+    """The elements whose first step has a sign that its own size cannot change: their start is known."""
+    after, rate = history.parameters[0], _rate(history)
+    shorter = 1.0 if clip is None else min(1.0, clip / (float(history.norms[0]) + 1e-6))
+    sure = np.abs(history.gradients[0] * shorter + coupled * after) > 2 * coupled * rate
+    return _History(history.gradients[:, sure], history.norms, history.parameters[:, sure], history.step_starts)
+
+
+def _rate(history: _History) -> float:
+    """About the learning rate: nearly all elements of Adam's early steps move by it."""
+    moved = np.abs(history.parameters[1] - history.parameters[0])
+    return float(np.quantile(moved, 0.95)) if moved.size else 0.0
+
+
+def _start(history: _History, gradient: np.ndarray, rule: Rule) -> np.ndarray:
+    """The parameters before the first recorded update, which Adam moves by its rate against the gradient's sign."""
+    after = history.parameters[0]
+    start: np.ndarray = after + _rate(history) * np.sign(gradient + rule.coupled * after)
+    return start
 
 
 def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: Rule) -> Optimizer:
@@ -162,7 +224,8 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     residual = max(a.residual, b.residual)
     for name, text, one, other in differences:
         facts = {"a": one, "b": other}
-        yield Explanation(name, f"{text} {_show(one)} in A and {_show(other)} in B", residual, _FIT, facts)
+        said = f"{text} {_show(one)} in A and {_show(other)} in B"
+        yield Explanation(name, said, residual, _FIT, facts, together="optimizer")
 
 
 def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object, object]]:
@@ -174,10 +237,15 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         words = {False: "kept from step to step", True: "reset every step"}
         yield "optimizer-reset", "the optimizer's moments are", words[one.restarts], words[other.restarts]
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
-    if ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
+    count = _other_count(ratios, one.betas) if one.kind == _ADAM and one.betas == other.betas else None
+    if count is not None:
+        yield "optimizer-bias-correction", "Adam's correction for the start of its moments is", count[0], count[1]
+    elif ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
         first = next(place for place, ratio in enumerate(ratios) if abs(ratio - 1) > 0.02)
         yield "learning-rate", "the learning rate is", a.rates[first], b.rates[first]
-    if abs(a.decay - b.decay) > 5e-3:
+    if one.coupled != other.coupled:
+        yield "weight-decay", "the weight decay is", _decay_text(one), _decay_text(other)
+    elif abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
     if one.clip != other.clip:
         yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip
@@ -185,6 +253,34 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "optimizer-betas", "AdamW's betas are", one.betas, other.betas
     if one.epsilon != other.epsilon:
         yield "optimizer-epsilon", "AdamW's epsilon is", one.epsilon, other.epsilon
+
+
+def _decay_text(rule: Rule) -> str:
+    return f"{rule.coupled:g}, added to the gradient" if rule.coupled else "not in the gradient"
+
+
+def _other_count(ratios: list[float], betas: tuple[float, float]) -> tuple[str, str] | None:
+    """How A and B count steps, where that alone explains the ratios of their learning rates from the second step on.
+
+    At step t Adam multiplies its rate by sqrt(1 - beta2^t) / (1 - beta1^t).
+    """
+
+    def factor(count: float) -> float:
+        return float(np.sqrt(1 - betas[1] ** count) / (1 - betas[0] ** count))
+
+    counts = {
+        "left out": [1.0] * len(ratios),
+        "by twice the step count": [factor(2 * t) for t in range(2, len(ratios) + 2)],
+        "by a count that is one ahead": [factor(t + 1) for t in range(2, len(ratios) + 2)],
+        "by a count that stays at 1": [factor(1)] * len(ratios),
+    }
+    right = np.asarray([factor(t) for t in range(2, len(ratios) + 2)])
+    for text, made in counts.items():
+        expected = np.asarray(made) / right
+        for found, words in ((np.asarray(ratios), ("right", text)), (1 / np.asarray(ratios), (text, "right"))):
+            if len(ratios) >= 3 and np.ptp(expected) > 0.05 and np.abs(found / expected - 1).max() <= 0.01:
+                return words
+    return None
 
 
 def _show(value: object) -> str:

@@ -13,7 +13,7 @@ from rldbg.analysis.assembly import part_held
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
-from rldbg.recording import Record
+from rldbg.recording import Record, RecordKey
 
 Update = tuple[int, int]
 
@@ -69,6 +69,16 @@ class SideStep:
                 key = record.key
                 found[(key.epoch, key.mini_batch), key.rank, key.micro][kind] = record
         return [MicroPass(*place, records) for place, records in sorted(found.items(), key=lambda item: item[0])]
+
+    @cached_property
+    def homes(self) -> dict[SampleId, RecordKey]:
+        """The first pass over each sample: its rank, micro-batch and mini-batch."""
+        found: dict[SampleId, RecordKey] = {}
+        for item in self.micros:
+            for record in item.records.values():
+                for sample in record.samples:
+                    found.setdefault(sample, record.key)
+        return found
 
     def in_update(self, update: Update) -> list[MicroPass]:
         return [item for item in self.micros if item.update == update]

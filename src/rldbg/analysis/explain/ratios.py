@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, largest, small
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 
 _NOISE = 1e-4
@@ -33,18 +33,18 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     sequence = np.concatenate([part[2] for part in known])
     others = {name: np.concatenate([part[3][name] for part in known]) for name in known[0][3]}
     plain = np.exp(log_ratio)
-    if largest(ratio - plain) <= _NOISE * max(1.0, largest(plain)):
+    if small(ratio - plain, _NOISE * max(1.0, largest(plain))):
         return "plain", "new over old"
     if largest(ratio - 1) <= _NOISE:
         return "always-one", "always 1"
-    if largest(ratio - np.exp(-log_ratio)) <= _NOISE * max(1.0, largest(np.exp(-log_ratio))):
+    if small(ratio - np.exp(-log_ratio), _NOISE * max(1.0, largest(np.exp(-log_ratio)))):
         return "inverted", "old over new"
-    if largest(ratio - np.exp(sequence)) <= _NOISE * max(1.0, largest(ratio)):
+    if small(ratio - np.exp(sequence), _NOISE * max(1.0, largest(ratio))):
         return "of-sequence", "the geometric mean over the sequence"
-    if largest(ratio - (1 + log_ratio)) <= _NOISE * max(1.0, largest(ratio)):
+    if small(ratio - (1 + log_ratio), _NOISE * max(1.0, largest(ratio))):
         return "linear", "1 + the difference of log probs, without exp"
     for name, gap in others.items():
-        if len(gap) == len(ratio) and largest(ratio - np.exp(gap)) <= _NOISE * max(1.0, largest(ratio)):
+        if len(gap) == len(ratio) and small(ratio - np.exp(gap), _NOISE * max(1.0, largest(ratio))):
             return f"of-{name}", f"new over the {name}'s, not over old"
     low, high = float(ratio.min()), float(ratio.max())
     if largest(ratio - np.clip(plain, low, high)) <= _NOISE:

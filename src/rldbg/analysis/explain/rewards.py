@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, for_samples, largest
+from rldbg.analysis.explain.advantage_rules import terms_of
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, for_samples, largest, small
 from rldbg.analysis.explain.permuted import permutation
+from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.normalisation import normalisations
+from rldbg.analysis.tokens import read_tokens
 
 
 def _rewards(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +50,7 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
         if largest(raw - raw[0]) > 0 and largest(made - np.polyval(np.polyfit(raw, made, 1), raw)) <= 1e-6:
             continue
         for rule, expected in normalisations(raw, groups):
-            if largest(expected - raw) > 0 and largest(made - expected) <= 1e-4 * max(1.0, largest(expected)):
+            if largest(expected - raw) > 0 and small(made - expected, 1e-4 * max(1.0, largest(expected))):
                 text = f"{label}'s rewards are the other side's, normalised by: {rule}"
                 facts = {"side": label, "rule": rule}
                 yield Explanation("reward-normalised", text, largest(made - expected), 1e-4, facts)
@@ -57,7 +61,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
     """Rewards clipped at a bound."""
     a, b = _rewards(evidence)
     for label, full, cut in (("B", a, b), ("A", b, a)):
-        if full.size and largest(full - cut) > 0 and len(np.unique(cut)) > 1:
+        if full.size and np.isfinite([full, cut]).all() and largest(full - cut) > 0 and len(np.unique(cut)) > 1:
             bounds = float(cut.min()), float(cut.max())
             if largest(np.clip(full, *bounds) - cut) <= 1e-6:
                 text = f"{label}'s rewards are the other side's clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
@@ -92,6 +96,60 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
             yield applied("reward-by-length", text, gap, gap - slope * lengths - offset, 1e-5, facts)
 
 
+def shaped(evidence: Evidence) -> Iterator[Explanation]:
+    """A multiple of a number of each sample, such as its summed KL, is in one side's rewards."""
+    known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
+    if len(known) < 6:
+        return
+    gap = np.asarray([(b.reward or 0.0) - (a.reward or 0.0) for a, b in known])
+    if largest(gap) == 0 or not np.isfinite(gap).all():
+        return
+    for index, label in ((1, "B"), (0, "A")):
+        for name, term in terms_of([pair[index] for pair in known]):
+            if "number of" in name or len(np.unique(np.round(term, 6))) < 6:
+                continue
+            factor = fit_factor(term, gap)
+            if abs(factor) > 1e-6:
+                text = f"B's rewards are A's plus {factor:.6g} times {name} (in {label})"
+                noise = 1e-5 * max(1.0, largest(gap))
+                yield applied("reward-shaped", text, gap, gap - factor * term, noise, {"factor": factor, "term": name})
+
+
+def by_turn(evidence: Evidence) -> Iterator[Explanation]:
+    """The rewards differ by one factor per number of turns."""
+    factors: dict[int, set[float]] = {}
+    counts: Counter[int] = Counter()
+    for a, b in evidence.samples:
+        if a.reward is None or b.reward is None or a.reward == b.reward == 0:
+            continue
+        if a.reward == 0 or not np.array_equal(a.loss_mask, b.loss_mask):
+            return
+        turns = int(turn_of(a.loss_mask).max(initial=0))
+        factors.setdefault(turns, set()).add(round(b.reward / a.reward, 5))
+        counts[turns] += 1
+    apart = {turns: min(found) for turns, found in factors.items() if len(found) == 1}
+    if len(factors) < 2 or len(apart) < len(factors) or len(set(apart.values())) < 2:
+        return
+    if sum(counts[turns] for turns, factor in apart.items() if factor != 1) >= 3:
+        parts = ", ".join(f"{factor:g} after {turns} turn(s)" for turns, factor in sorted(apart.items()))
+        text = f"B's rewards are A's times a factor of the number of turns: {parts}"
+        yield Explanation("reward-by-turn", text, parameters={"factors": {str(k): v for k, v in apart.items()}})
+
+
+def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's rewards are those that its samples of the step before had, in their order."""
+    a, b = _rewards(evidence)
+    if a.size == 0 or np.array_equal(a, b):
+        return
+    for label, side in evidence.sides:
+        own = [sample.reward for sample in side.samples.values()]
+        earlier = [step for step in side.side.steps("trajectory") if step < side.step]
+        before = [sample.reward for sample in read_tokens(side.side, max(earlier)).values()] if earlier else []
+        if len(own) >= 8 and len(set(own)) > 1 and own == before:
+            text = f"{label}'s rewards are those of its samples of step {max(earlier)}, in the same order"
+            yield Explanation("reward-of-another-step", text, parameters={"side": label, "step": max(earlier)})
+
+
 def of_group(evidence: Evidence) -> Iterator[Explanation]:
     """Some samples have a statistic of their group's rewards as their reward."""
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
@@ -105,7 +163,9 @@ def of_group(evidence: Evidence) -> Iterator[Explanation]:
                 abs((pair[1 - index].reward or 0.0) - float(rule(groups[pair[index].sample.group_id]))) <= 1e-6
                 for pair in changed
             )
-            if same:
+            values = {pair[1 - index].reward for pair in changed}
+            # One value for all of them is a default, whatever the group.
+            if same and len(values) > 1:
                 text = f"{label} gives {same} samples the {how} of their group's rewards"
                 yield for_samples("reward-of-group", text, same, len(changed), {"side": label, "how": how})
 
@@ -131,10 +191,30 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
     """Rewards assigned to the wrong samples."""
     a, b = _rewards(evidence)
     how = permutation(a, b, 1e-6) if a.size else None
+    how = how or _within_groups(evidence)
     if how is not None:
         yield Explanation(
             "rows-permuted", f"B's rewards are A's {how}: assigned to the wrong samples", parameters={"how": how}
         )
 
 
-HYPOTHESES = {"reward": (affine, normalised, permuted, by_length, clipped, rounded, lost, of_group)}
+def _within_groups(evidence: Evidence) -> str | None:
+    """Whether every group has the same rewards on both sides, in several of them at different samples.
+
+    Two changed rewards of a group keep its rewards by chance in at most half of all cases: enough groups exclude that.
+    """
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for a, b in evidence.samples:
+        if a.reward is not None and b.reward is not None:
+            groups.setdefault(a.sample.group_id, []).append((a.reward, b.reward))
+    same = all(sorted(a for a, _ in rows) == sorted(b for _, b in rows) for rows in groups.values())
+    changed = sum(any(a != b for a, b in rows) for rows in groups.values())
+    return "in a different order within each group" if same and changed >= 3 else None
+
+
+HYPOTHESES = {
+    "reward": (
+        *(affine, normalised, permuted, by_length, clipped, rounded, lost, of_group),
+        *(shaped, by_turn, of_another_step),
+    )
+}

@@ -1,101 +1,30 @@
-"""Hypotheses about the tokens and masks of a rollout: changed, cut, or masked differently after sampling."""
+"""Hypotheses about the tokens of a rollout: changed, cut, copied, or from another step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from rldbg.analysis.explain.contexts import NOISE
-from rldbg.analysis.explain.evidence import Evidence, Explanation, for_samples, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.samples import common_prefix
-from rldbg.analysis.tokens import SampleTokens
-
-# Says whether a sample's mask is wrong in one known way: (right, wrong, positions that differ).
-_MaskFault = Callable[[SampleTokens, SampleTokens, np.ndarray], bool]
-
-
-def _prompt(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
-    added = bool((places < right.prompt_length).all() and (wrong.loss_mask[places] != 0).all())
-    return added and not _any_drawn(wrong, places)
-
-
-def _any_drawn(sample: SampleTokens, places: np.ndarray) -> bool:
-    """Whether the policy sampled any of these tokens, as far as recorded."""
-    versions = sample.quantities.get("policy_versions")
-    return versions is not None and bool((versions.values[places - versions.start] >= 0).any())
-
-
-def _earlier_answers(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
-    last = np.flatnonzero(np.diff(np.append(0, right.loss_mask != 0).astype(int)) == 1)[-1]
-    return bool((places < last).all() and not wrong.loss_mask[places].any() and wrong.loss_mask[last])
-
-
-def _environment(right: SampleTokens, wrong: SampleTokens, places: np.ndarray) -> bool:
-    added = bool((places > right.prompt_length).all() and (wrong.loss_mask[places] != 0).all())
-    versions = wrong.quantities.get("policy_versions")
-    if versions is not None:
-        return added and not _any_drawn(wrong, places)
-    return added and bool(places.max() < np.flatnonzero(right.loss_mask)[-1])
-
-
-def _end(right: SampleTokens, _wrong: SampleTokens, places: np.ndarray) -> bool:
-    return len(places) == 1 and int(places[0]) == int(np.flatnonzero(right.loss_mask)[-1])
-
-
-def _start(right: SampleTokens, _wrong: SampleTokens, places: np.ndarray) -> bool:
-    return len(places) == 1 and int(places[0]) == right.prompt_length
-
-
-def _moved(right: SampleTokens, wrong: SampleTokens, _places: np.ndarray) -> bool:
-    a, b = right.loss_mask != 0, wrong.loss_mask != 0
-    return bool(np.array_equal(a[:-1], b[1:]) or np.array_equal(a[1:], b[:-1]))
-
-
-def _ends_of_runs(right: SampleTokens, _wrong: SampleTokens, places: np.ndarray) -> bool:
-    ends = np.flatnonzero(np.diff(np.append(right.loss_mask != 0, False).astype(int)) == -1)
-    return set(places.tolist()) <= set(ends.tolist())
-
-
-def _all_off(_right: SampleTokens, wrong: SampleTokens, _places: np.ndarray) -> bool:
-    return not np.any(wrong.loss_mask)
-
-
-_MASK_FAULTS: tuple[tuple[str, _MaskFault, str], ...] = (
-    ("samples-masked-out", _all_off, "'s loss mask leaves whole samples out"),
-    ("prompt-in-mask", _prompt, "'s loss mask also covers prompt tokens"),
-    ("environment-in-mask", _environment, "'s loss mask also covers environment tokens after the prompt"),
-    ("mask-off-at-end", _end, "'s loss mask leaves out the last trained token of a sample"),
-    ("mask-off-at-end", _ends_of_runs, "'s loss mask leaves out the last token of an answer"),
-    ("last-answer-only", _earlier_answers, "'s loss mask leaves out all answers of a conversation but the last"),
-    ("mask-off-at-start", _start, "'s loss mask leaves out the first response token"),
-    ("mask-shifted", _moved, "'s loss mask is off by one position"),
-)
-
-
-def masks(evidence: Evidence) -> Iterator[Explanation]:
-    """Equal tokens, different masks: where do they differ?"""
-    for label, right, wrong in evidence.directions:
-        changed = [
-            (pair[right], pair[wrong], np.flatnonzero((pair[0].loss_mask != 0) != (pair[1].loss_mask != 0)))
-            for pair in evidence.samples
-            if np.array_equal(pair[0].tokens, pair[1].tokens)
-            and not np.array_equal(pair[0].loss_mask != 0, pair[1].loss_mask != 0)
-        ]
-        for name, fault, text in _MASK_FAULTS:
-            faulty = sum(fault(*item) for item in changed)
-            if faulty:
-                facts = {"side": label, "samples": faulty}
-                yield for_samples(name, f"{label}{text} ({faulty} samples)", faulty, len(changed), facts)
-            if faulty == len(changed):
-                break
+from rldbg.analysis.tokens import SampleTokens, read_tokens
+from rldbg.core import SampleId
 
 
 def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
     """The same samples have different prompts."""
     prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in evidence.samples]
     changed = [(a, b) for a, b in prompts if not np.array_equal(a, b)]
-    if not changed or any(np.array_equal(a.tokens, b.tokens) for a, b in evidence.samples):
+    # Equal tokens with a different mask only look like a different prompt.
+    if not changed or any(
+        np.array_equal(a.tokens, b.tokens) and a.prompt_length != b.prompt_length for a, b in evidence.samples
+    ):
         return
     longer = {len(b) - len(a) for a, b in changed}
     places = {common_prefix(a, b) for a, b in changed}
@@ -113,8 +42,8 @@ def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def retokenised(evidence: Evidence) -> Iterator[Explanation]:
-    """Different tokens with the log probs of the same samples: the text was tokenised again after sampling."""
-    changed, residual = 0, 0.0
+    """Different tokens in an answer with the log probs of the same samples: they were changed after sampling."""
+    changed, residual, turns = 0, 0.0, set()
     for a, b in evidence.samples:
         if np.array_equal(a.tokens, b.tokens):
             continue
@@ -129,9 +58,87 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
             return
         one, other = (item.values[a.prompt_length : length].astype(np.float64) for item in (mine, theirs))
         changed, residual = changed + 1, max(residual, largest(one - other))
+        turns.add(int(turn_of(a.loss_mask)[place]))
     if changed:
-        text = f"{changed} samples have different tokens but the same log probs: they were tokenised again"
-        yield Explanation("retokenised", text, residual, NOISE, {"samples": changed})
+        where = f", from turn {min(turns)} on" if min(turns) > 1 else ""
+        text = f"{changed} samples have different tokens but the same log probs{where}: they were tokenised again"
+        yield Explanation("retokenised", text, residual, NOISE, {"samples": changed, "first_turn": min(turns)})
+
+
+def environment_changed(evidence: Evidence) -> Iterator[Explanation]:
+    """Samples first differ in text that the policy did not sample, after the prompt."""
+    changed, kept = 0, 0
+    for a, b in evidence.samples:
+        if np.array_equal(a.tokens, b.tokens):
+            continue
+        place = common_prefix(a.tokens, b.tokens)
+        inside = [place < len(x.tokens) and place > x.prompt_length and not x.loss_mask[place] for x in (a, b)]
+        same_answers = np.array_equal(a.tokens[a.loss_mask != 0], b.tokens[b.loss_mask != 0])
+        # Where one side lacks the text, an answer's token stands in its place.
+        if place < max(a.prompt_length, b.prompt_length) or not (all(inside) or (any(inside) and same_answers)):
+            return
+        changed += 1
+        kept += same_answers
+    if changed:
+        after = "with the same answers: it was changed after sampling" if kept == changed else "before later answers"
+        text = f"{changed} samples have different environment text (a tool's or a template's), {after}"
+        yield Explanation("environment-changed", text, parameters={"samples": changed, "same_answers": kept})
+
+
+def turns_cut(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's conversations end after fewer turns, and are the beginnings of the other side's."""
+    for label, right, wrong in evidence.directions:
+        pairs = [(pair[right], pair[wrong]) for pair in evidence.samples]
+        shorter = [(a, b) for a, b in pairs if len(b.tokens) < len(a.tokens) and len(_answers(b)) < len(_answers(a))]
+        limit = max((len(_answers(b)) for _, b in pairs), default=0)
+        begins = all(np.array_equal(a.tokens[: len(b.tokens)], b.tokens) for a, b in pairs)
+        if shorter and begins and all(len(_answers(b)) == limit for _, b in shorter):
+            text = f"{label}'s conversations end after {limit} turns, the other side's do not ({len(shorter)} samples)"
+            yield Explanation("turns-cut", text, parameters={"side": label, "turns": limit, "samples": len(shorter)})
+
+
+def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
+    """One side trains on the samples that the other had at an earlier or later step."""
+    for label, right, wrong in evidence.directions:
+        sides = (evidence.a, evidence.b)
+        have = _token_sets(sides[wrong].samples)
+        here = _token_sets(sides[right].samples)
+        if len(have) < 4 or len(have & here) > len(have) // 2:
+            continue
+        for step in sorted(sides[right].side.steps("trajectory"), key=lambda step: abs(step - evidence.step)):
+            there = _token_sets(read_tokens(sides[right].side, step)) if step != evidence.step else set()
+            if len(have & there) >= 0.9 * len(have):
+                text = f"{label} has the samples of step {step} at step {evidence.step}"
+                yield Explanation("samples-of-another-step", text, parameters={"side": label, "step": step})
+                return
+
+
+def _token_sets(samples: Mapping[SampleId, SampleTokens]) -> set[bytes]:
+    return {np.asarray(sample.tokens, dtype="<i8").tobytes() for sample in samples.values()}
+
+
+def duplicated(evidence: Evidence) -> Iterator[Explanation]:
+    """On one side certain samples of every group are copies of others, with their log probs."""
+    copies = [_copies(side) for _, side in evidence.sides]
+    for (label, _), (mine, groups), (other, _) in zip(evidence.sides, copies, reversed(copies), strict=True):
+        fixed = sorted(pair for pair, count in mine.items() if count >= 0.9 * groups and other[pair] <= 0.5 * groups)
+        if fixed and groups >= 3:
+            pairs = ", ".join(f"{one} and {two}" for one, two in fixed[:3])
+            text = f"in {label}, samples {pairs} of each group are equal: copies, or the same random numbers"
+            yield Explanation("samples-duplicated", text, parameters={"side": label, "pairs": fixed})
+
+
+def _copies(side: SideStep) -> tuple[Counter[tuple[int, int]], int]:
+    """How often two samples of a group, by their numbers in it, have equal tokens; and the number of groups."""
+    groups: dict[str, list[SampleTokens]] = defaultdict(list)
+    for sample in side.samples.values():
+        groups[sample.sample.group_id].append(sample)
+    counted: Counter[tuple[int, int]] = Counter()
+    for members in groups.values():
+        for one, two in itertools.combinations(sorted(members, key=lambda item: item.sample.run_id), 2):
+            if np.array_equal(one.tokens, two.tokens):
+                counted[one.sample.run_id, two.sample.run_id] += 1
+    return counted, len(groups)
 
 
 def _answers(sample: SampleTokens) -> list[np.ndarray]:
@@ -168,4 +175,9 @@ def truncated(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("truncated", text, parameters={"side": label, "limit": limit, "samples": len(cut)})
 
 
-HYPOTHESES = {"trajectory": (masks, prompt_changed, retokenised, truncated, end_token_lost)}
+HYPOTHESES = {
+    "trajectory": (
+        *(prompt_changed, retokenised, environment_changed, truncated, turns_cut, end_token_lost),
+        *(of_another_step, duplicated),
+    )
+}

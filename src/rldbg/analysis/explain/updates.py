@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest, small
 from rldbg.analysis.explain.log_probs import round_to
 from rldbg.analysis.explain.passes import SideStep
 
@@ -31,12 +31,12 @@ def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
         if len(ranks) < 2 or not all((name, rank) in parts for name in names for rank in ranks):
             continue
         first, *others = (_flat(parts, [(name, rank) for name in names]) for rank in ranks)
-        if all(largest(first - other) <= 1e-6 * largest(first) for other in others):
+        if all(small(first - other, 1e-6 * largest(first)) for other in others):
             continue
         total = _flat(whole, [(name, 0) for name in names if (name, 0) in whole])
         summed = first + sum(others)
         for how, made in (("sum", summed), ("mean", summed / len(ranks))):
-            if made.shape == total.shape and largest(made - total) <= 1e-4 * largest(total):
+            if made.shape == total.shape and small(made - total, 1e-4 * largest(total)):
                 text = (
                     f"{label}'s ranks have different gradients; their {how} is the other side's: they were not reduced"
                 )
@@ -128,6 +128,7 @@ def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
             for dtype, bits in (("bfloat16", 8), ("float16", 11)):
                 if (
                     coarse.any()
+                    and np.isfinite(coarse).all()
                     and fine.size
                     and np.array_equal(coarse, round_to(coarse, bits))
                     and not np.array_equal(fine, round_to(fine, bits))

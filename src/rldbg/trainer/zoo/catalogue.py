@@ -7,10 +7,24 @@ from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 
 from rldbg.core import UsageError
-from rldbg.trainer.zoo import advantage_bugs, log_prob_bugs, loss_bugs, reward_bugs, rollout_bugs, update_bugs
+from rldbg.trainer.zoo import (
+    advantage_bugs,
+    asynchronous_bugs,
+    input_bugs,
+    log_prob_bugs,
+    loss_bugs,
+    rank_bugs,
+    reward_bugs,
+    rollout_bugs,
+    turn_bugs,
+    update_bugs,
+)
 from rldbg.trainer.zoo.bug import Bug, replaced
 
-_SOURCES = (rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs)
+_SOURCES = (
+    *(rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs),
+    *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs),
+)
 BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 
 

@@ -44,7 +44,7 @@ def dual_clip(original: Any, name: str, new: Any, old: Any, advantages: Any, **o
     import torch
 
     tokens = original(name, new, old, advantages, **options)
-    bounded = torch.minimum(tokens.values, -1.5 * advantages)
+    bounded = torch.minimum(tokens.values, -1.1 * advantages)
     return replace(tokens, values=torch.where(advantages < 0, bounded, tokens.values))
 
 
@@ -180,7 +180,7 @@ def kl_as_absolute_difference(_original: Any, new: Any, reference: Any, _estimat
     return (new - reference).abs()
 
 
-@bug(targets.FORWARD, stage="gradient", cause="entropy-detached", late=True)
+@bug(targets.FORWARD, stage="gradient", cause=(), late=True)
 def entropy_without_gradient(original: Any, *arguments: Any, **options: Any) -> Any:
     """The entropy is computed under no_grad: its bonus is reported and does nothing."""
     result = original(*arguments, **options)

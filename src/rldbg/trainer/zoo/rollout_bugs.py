@@ -177,7 +177,7 @@ def weights_one_step_late(original: Any, sampler: Any, weights: Any, policy_vers
     sampler.waiting = kept
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause="rollout-mismatch", late=True)
+@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause=(), late=True)
 def one_layer_not_synced(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """One tensor's name does not match and is skipped when weights are loaded."""
     own = sampler._model.state_dict()

@@ -1,0 +1,151 @@
+"""Hypotheses about loss masks: a rule says which mask a sample would get, and must give every sample its own.
+
+Rules are made of few parts: which tokens (prompt, environment text, answers, the first or last of each) in which turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation, for_samples
+from rldbg.analysis.explain.subsets import turn_of
+from rldbg.analysis.tokens import SampleTokens
+
+_TURNS = 6
+# The mask that a fault makes of the right one; the sample tells what is prompt.
+_Rule = Callable[[np.ndarray, int], np.ndarray]
+
+
+def masks(evidence: Evidence) -> Iterator[Explanation]:
+    """Equal tokens, different masks: by which rule?"""
+    pairs = [pair for pair in evidence.samples if np.array_equal(pair[0].tokens, pair[1].tokens)]
+    changed = [pair for pair in pairs if not np.array_equal(pair[0].loss_mask != 0, pair[1].loss_mask != 0)]
+    if not changed:
+        return
+    found: list[Explanation] = []
+    for label, right, wrong in evidence.directions:
+        if not _any_not_sampled(pair[right] for pair in changed):
+            rules = [item for item in _rules() if all(_gives(item[2], pair[right], pair[wrong]) for pair in pairs)]
+            facts = {"side": label, "samples": len(changed)}
+            found += [
+                Explanation(name, f"{label}'s loss mask {text} ({len(changed)} samples)", parameters=facts)
+                for name, text in {name: text for name, text, _ in reversed(rules)}.items()
+            ]
+    yield from found
+    for label, right, wrong in () if found else evidence.directions:
+        if not _any_not_sampled(pair[right] for pair in changed):
+            yield from _loosely(label, [(pair[right], pair[wrong]) for pair in changed])
+
+
+def _any_not_sampled(samples: Iterator[SampleTokens]) -> bool:
+    """Whether the right masks would cover tokens that the policy did not sample: then the other side's are right."""
+    for sample in samples:
+        versions = sample.quantities.get("policy_versions")
+        places = np.flatnonzero(sample.loss_mask)
+        if versions is not None and (versions.values[places - versions.start] < 0).any():
+            return True
+    return False
+
+
+def _gives(rule: _Rule, right: SampleTokens, wrong: SampleTokens) -> bool:
+    mask = right.loss_mask != 0
+    return np.array_equal(rule(mask, right.prompt_length), wrong.loss_mask != 0)
+
+
+def _without(part: Callable[[np.ndarray], np.ndarray]) -> _Rule:
+    return lambda mask, _: mask & ~part(mask)
+
+
+def _edges(mask: np.ndarray, *, first: bool) -> np.ndarray:
+    steps = np.diff(np.concatenate([[0], mask.astype(int), [0]]))
+    found: np.ndarray = steps[:-1] == 1 if first else steps[1:] == -1
+    return found
+
+
+def _environment(mask: np.ndarray) -> np.ndarray:
+    """Not trained on, between two answers; numbered by the answer before."""
+    places = np.flatnonzero(mask)
+    inside = np.zeros(len(mask), bool)
+    if places.size:
+        inside[places[0] : places[-1]] = True
+    number = np.cumsum(np.diff(np.concatenate([[0], mask.astype(int)])) == 1)
+    between: np.ndarray = np.where(inside & ~mask, number, 0)
+    return between
+
+
+def _last(mask: np.ndarray) -> np.ndarray:
+    turns = turn_of(mask)
+    last: np.ndarray = (turns > 0) & (turns == turns.max(initial=0))
+    return last
+
+
+def _rules() -> Iterator[tuple[str, str, _Rule]]:
+    """Every exact rule: id, text, and the mask it makes."""
+    for edge, name, word in ((True, "mask-off-at-start", "first"), (False, "mask-off-at-end", "last")):
+        text = f"leaves out the {word} token of"
+
+        def at(mask: np.ndarray, edge: bool = edge) -> np.ndarray:
+            return _edges(mask, first=edge)
+
+        yield name, f"{text} every answer", _without(at)
+        yield name, f"{text} the last answer", _without(lambda mask, at=at: at(mask) & _last(mask))  # type: ignore[misc]
+        yield name, f"{text} the first answer", _without(lambda mask, at=at: at(mask) & (turn_of(mask) == 1))  # type: ignore[misc]
+        yield name, f"{text} every answer but the last", _without(lambda mask, at=at: at(mask) & ~_last(mask))  # type: ignore[misc]
+        yield name, f"{text} every answer but the first", _without(lambda mask, at=at: at(mask) & (turn_of(mask) > 1))  # type: ignore[misc]
+    yield "last-answer-only", "leaves out all answers but the last", lambda mask, _: _last(mask)
+    yield "turn-not-trained", "leaves out all answers but the first", lambda mask, _: mask & (turn_of(mask) == 1)
+    for turn in range(1, _TURNS):
+        rule: _Rule = lambda mask, _, n=turn: mask & (turn_of(mask) != n)  # type: ignore[misc]  # noqa: E731
+        yield "turn-not-trained", f"leaves out answer {turn}", rule
+    text = "also covers environment text"
+    yield "environment-in-mask", f"{text} between the answers", lambda mask, _: mask | (_environment(mask) > 0)
+    yield "environment-in-mask", f"{text}: its last token", lambda mask, _: mask | _before_answers(mask)
+    for turn in range(1, _TURNS):
+        rule = lambda mask, _, n=turn: mask | (_environment(mask) == n)  # type: ignore[misc]  # noqa: E731
+        yield "environment-in-mask", f"{text} after answer {turn}", rule
+    yield "mask-shifted", "is one position early", lambda mask, _: np.append(mask[1:], False)
+    yield "mask-shifted", "is one position late", lambda mask, _: np.append(False, mask[:-1])
+
+
+def _before_answers(mask: np.ndarray) -> np.ndarray:
+    starts = _edges(mask, first=True) & (turn_of(mask) > 1)
+    before: np.ndarray = np.append(starts[1:], False)
+    return before
+
+
+def _loosely(label: str, changed: list[tuple[SampleTokens, SampleTokens]]) -> Iterator[Explanation]:
+    """Faults that do not follow one rule for all samples."""
+    for name, text, fault in (
+        ("samples-masked-out", "leaves whole samples out", _is_empty),
+        ("prompt-in-mask", "also covers prompt tokens", _covers_prompt),
+        ("environment-in-mask", "also covers environment tokens after the prompt", _covers_environment),
+    ):
+        faulty = sum(fault(right, wrong) for right, wrong in changed)
+        if faulty:
+            said = f"{label}'s loss mask {text} ({faulty} samples)"
+            yield for_samples(name, said, faulty, len(changed), {"side": label, "samples": faulty})
+
+
+def _is_empty(_right: SampleTokens, wrong: SampleTokens) -> bool:
+    return not np.any(wrong.loss_mask)
+
+
+def _added(right: SampleTokens, wrong: SampleTokens) -> np.ndarray | None:
+    """The tokens that are trained on in addition, where none is left out."""
+    one, other = right.loss_mask != 0, wrong.loss_mask != 0
+    return np.flatnonzero(other & ~one) if not (one & ~other).any() else None
+
+
+def _covers_prompt(right: SampleTokens, wrong: SampleTokens) -> bool:
+    places = _added(right, wrong)
+    return places is not None and bool((places < right.prompt_length).all())
+
+
+def _covers_environment(right: SampleTokens, wrong: SampleTokens) -> bool:
+    places = _added(right, wrong)
+    return places is not None and bool((places > right.prompt_length).all())
+
+
+HYPOTHESES = {"trajectory": (masks,)}

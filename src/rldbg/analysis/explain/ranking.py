@@ -1,0 +1,117 @@
+"""Which of the hypotheses that were tried is the cause: one that fits while every rival is refuted by a margin.
+
+A rival is refuted when it leaves more than MARGIN times what noise may leave. Statements are of three depths: those
+that name a fault, those that only describe how the numbers relate, and those that only say where the fault lies. A
+deeper one that fits replaces a shallower one, which follows from it. Where several remain, all are candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rldbg.analysis.explain.evidence import Explanation
+
+MARGIN = 4.0
+_NEAREST_SHOWN = 3
+_WORTH_SHOWING = 0.05
+_LOCATES, _DESCRIBES, _NAMES, _SHOWS = range(4)
+
+# fmt: off
+# Read from tokens, masks and ids, which are exact: no fit of real numbers stands against them.
+_SHOWN_BY_IDS = frozenset(
+    (
+        "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost", "mask-off-at-end",
+        "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
+        "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
+        "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
+        "tokens-missing", "turn-not-trained", "turns-cut",
+    )
+)
+_DESCRIPTIONS = frozenset(
+    (
+        "clipped", "gradient-scaled", "gradient-scaled-by-tensor", "loss-scaled", "noise", "offset",
+        "reference-differs", "reward-lost", "reward-rounded", "sampling-rule",
+        "scaled", "seed",
+    )
+)
+# fmt: on
+_LOCATIONS = frozenset({"rollout-mismatch", "backward", "one-term"})
+# The first follows from the second, which says more.
+_FOLLOWS = {
+    "advantage-clipped": {"last-turn-only", "last-token-only"},
+    "entropy-aggregation": {"aggregation"},
+    "group-shares-seed": {"greedy"},
+    "mask-shifted": {"mask-off-at-start", "mask-off-at-end"},
+    "policy-version": {"version-label"},
+    "reference-is-old-policy": {"reference-is-policy"},
+    "reference-is-rollout": {"reference-is-policy", "reference-is-old-policy"},
+    # With few different rewards many functions of them agree: the one that can be inverted says most.
+    "reward-clipped": {"reward-affine", "reward-rounded"},
+    "reward-normalised": {"reward-affine"},
+    "reward-by-turn": {"reward-affine"},
+    "reward-of-group": {"reward-affine", "rows-permuted"},
+    "samples-duplicated": {"group-shares-seed", "greedy"},
+    "weights-not-synced": {"policy-version"},
+}
+
+
+class Reasons(NamedTuple):
+    """The cause; or several candidates of which the data decide none; or, if nothing fits, the nearest."""
+
+    explanations: list[Explanation]
+    candidates: list[Explanation]
+    nearest: list[Explanation]
+
+
+def ranked(items: Iterable[Explanation]) -> Reasons:
+    """The cause, where one statement is left of all that were tried."""
+    tried = sorted(_said_once(items), key=lambda item: -round(item.share, 3))
+    fitting = [item for item in tried if item.fits]
+    if not fitting:
+        return Reasons([], [], tried[:1] + [item for item in tried[1:_NEAREST_SHOWN] if item.share >= _WORTH_SHOWING])
+    depth = max(_depth(item) for item in fitting)
+    winners = _deepest([item for item in fitting if _depth(item) == depth])
+    close = [item for item in tried if not item.fits and _depth(item) >= depth and _is_close(item)]
+    close = [item for item in close if not _follows(item, winners) and _statement(item) != _statement(winners[0])]
+    if depth == _LOCATES or len({_statement(item) for item in winners}) > 1 or close:
+        return Reasons([], [*winners, *close], [])
+    return Reasons(_one_direction(winners), [], [])
+
+
+def _one_direction(items: list[Explanation]) -> list[Explanation]:
+    """Of one statement about either side, the first: it says the same of the other."""
+    found: dict[object, Explanation] = {}
+    for item in items:
+        key = item.id if "side" in item.parameters and not item.together else item.explains
+        found.setdefault(key, item)
+    return list(found.values())
+
+
+def _depth(item: Explanation) -> int:
+    if item.id in _SHOWN_BY_IDS:
+        return _SHOWS
+    if item.id in _LOCATIONS:
+        return _LOCATES
+    return _DESCRIBES if item.id in _DESCRIPTIONS else _NAMES
+
+
+def _deepest(items: list[Explanation]) -> list[Explanation]:
+    return [item for item in items if not _follows(item, items)]
+
+
+def _follows(item: Explanation, others: list[Explanation]) -> bool:
+    return any(other.id in _FOLLOWS.get(item.id, ()) for other in others)
+
+
+def _statement(item: Explanation) -> str:
+    return item.together or item.id
+
+
+def _is_close(item: Explanation) -> bool:
+    return 0 < item.residual <= MARGIN * item.noise
+
+
+def _said_once(items: Iterable[Explanation]) -> list[Explanation]:
+    """Of equal sentences, one; of one statement in several forms, those that fit best."""
+    return list({item.explains: item for item in items}.values())
