@@ -38,13 +38,20 @@ class HookProof:
             "problem": problem,
             "calls": 0,
             "errors": 0,
+            "seconds": 0.0,
         }
 
-    def called(self, name: str) -> None:
+    def called(self, name: str, seconds: float) -> None:
+        """A call began, and what its handler did before it took so long."""
         hook = self._hooks[name]
         hook["calls"] += 1
+        hook["seconds"] += seconds
         if hook["calls"] == 1:
             self.write()
+
+    def took(self, name: str, seconds: float) -> None:
+        """So long did the handler take after the call: the training's own time that recording cost."""
+        self._hooks[name]["seconds"] += seconds
 
     def failed(self, name: str, text: str) -> bool:
         """Whether this is the function's first error."""

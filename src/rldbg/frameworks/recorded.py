@@ -7,6 +7,7 @@ framework: it is written into the process's file below RUN/hooks and said once.
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping
 from types import ModuleType
 from typing import Any
@@ -96,24 +97,28 @@ class ProcessHooks:
 
     def _wrapped(self, original: Any, handler: Handler, name: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None, Any, None] | None:
-            self._proof.called(name)
+            started = time.perf_counter()
             try:
                 call = handler(*args, **kwargs)
                 next(call)
             except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
                 self._failed(name, error)
                 return None
+            finally:
+                self._proof.called(name, time.perf_counter() - started)
             return call
 
         def after(call: Generator[None, Any, None] | None, result: Any) -> None:
             if call is None:
                 return
+            started = time.perf_counter()
             try:
                 call.send(result)
             except StopIteration:
                 pass
             except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
                 self._failed(name, error)
+            self._proof.took(name, time.perf_counter() - started)
 
         if inspect.iscoroutinefunction(original):
 

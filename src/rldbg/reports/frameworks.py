@@ -43,13 +43,14 @@ def framework_details(support: Support) -> RenderableType:
 
 def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> RenderableType:
     """What each process hooked for a recording, how often it was called, and what is missing."""
-    table = Table("process", "rank", "function", "records", "calls", box=None, header_style="bold")
+    table = Table("process", "rank", "function", "records", "calls", "cost", box=None, header_style="bold")
     for process in processes:
         for name, hook in process["hooks"].items():
             failed = f", {hook['errors']} failed" if hook["errors"] else ""
             calls = Text(hook["problem"] or f"{hook['calls']}{failed}", "" if hook["calls"] and not failed else "red")
             who = f"{process['host']} {process['pid']}"
-            table.add_row(who, process["rank"] or "-", name, ", ".join(hook["records"]), calls)
+            cost = f"{hook['seconds']:.3f} s"
+            table.add_row(who, process["rank"] or "-", name, ", ".join(hook["records"]), calls, cost)
     return Group(table, findings_to_terminal(findings))
 
 
