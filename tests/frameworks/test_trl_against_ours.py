@@ -59,9 +59,9 @@ def test_the_same_algorithm_gives_the_same_numbers(ours, theirs):
 @pytest.mark.parametrize(
     ("settings", "stage", "word"),
     [
-        pytest.param({"args": {"loss_type": "dr_grpo"}}, "loss", "divided by", id="loss_type"),
+        pytest.param({"args": {"loss_type": "dr_grpo"}}, "loss", "aggregation: A token_mean, B sum", id="loss_type"),
         pytest.param({"args": {"temperature": 0.5}}, "trajectory", "temperature", id="temperature"),
-        pytest.param({"wrong_mask": True}, "forward", "mask", id="mask"),
+        pytest.param({"wrong_mask": True}, "forward", "B does not train on tokens that the mask", id="mask"),
     ],
 )
 def test_a_planted_difference_is_named(ours, theirs, settings, stage, word):
