@@ -1,6 +1,7 @@
 """TRL from its registry, its trainers unchanged, recorded by `rldbg run --record` alone."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -131,3 +132,30 @@ def test_profiled_steps_are_generations(python, model, tmp_path):
     spans = [line for line in map(json.loads, file.read_text().splitlines()) if isinstance(line, list)]
     steps = {phase: [span[3] for span in spans if span[0] == phase] for phase in ("rollout", "loss")}
     assert steps == {"rollout": [1, 2, 3], "loss": [1, 1, 2, 2, 3, 3]}, "6 optimizer steps, 3 generations"
+
+
+def test_a_command_for_gpus_runs_here_with_a_small_model(python, model, tmp_path):
+    large = tmp_path / "large"
+    shutil.copytree(model, large, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((large / "config.json").read_text())
+    sizes = {"num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64}
+    (large / "config.json").write_text(json.dumps(config | sizes | {"num_key_value_heads": 8, "head_dim": 128}))
+    options = [
+        "--model_name_or_path",
+        large,
+        "--output_dir",
+        tmp_path / "out",
+        "--num_generations",
+        4,
+        "--bf16",
+        "true",
+    ]
+    options += ["--per_device_train_batch_size", 4, "--max_completion_length", 4, "--report_to", "none"]
+    flags = ["--laptop", "--steps", "1", "--record", "--run", tmp_path / "run", "--wait", "0", "--no-doctor"]
+    job = [python, JOB.with_name("trl_flags_job.py"), *options]
+
+    done = rldbg("run", *flags, "--", *job, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"--model_name_or_path={tmp_path}/run/laptop-model" in done.stderr
+    assert {entry.kind for entry in open_recording(tmp_path / "run").entries()} == KINDS

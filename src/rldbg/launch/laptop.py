@@ -58,6 +58,9 @@ def laptop(commands: Sequence[Command], request: Request, run_folder: Path) -> I
     model = laptop_model(request, run_folder)
     if not request.model:
         make_small_model(_source(commands), model)
+    if not any(command.profile.laptop_server for command in commands):
+        yield ()
+        return
     home = {"RLDBG_HOME": str(run_folder)}
     started = _serve("up", "--model", str(model), "--name", _NAME, "--port", "0", "--json", **home)
     found = _ADDRESS.search(started)

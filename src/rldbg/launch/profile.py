@@ -11,6 +11,7 @@
     laptop: entries that --laptop sets; {model} is the small model's folder
     laptop_environment: {NAME: value}     # variables that --laptop sets
     laptop_model: [--model]               # options that name the model
+    laptop_server: true                   # whether its rollouts need a server
     environment: {NAME: value}            # variables that lengthen timeouts outside the options
     sizes: {nodes: [num-nodes], ...}      # for checks before a launch: options (without dashes) that state a size
     prompts_per_mini_batch: [...]         # of these, options that count prompts, where others count samples
@@ -103,6 +104,7 @@ class Profile:
     laptop: tuple[Entry, ...] = ()
     laptop_environment: tuple[tuple[str, str], ...] = ()
     laptop_model: tuple[str, ...] = ()
+    laptop_server: bool = False
 
     def trains(self, program: Program) -> bool:
         return not self.does_other(program) and _matches(program.name, self.train)
@@ -169,6 +171,7 @@ def _load(framework: Framework, file: Path) -> Profile:
         name=framework.name,
         dialect=data["dialect"],
         sizes=tuple((name, tuple(keys)) for name, keys in data.get("sizes", {}).items()),
+        laptop_server=bool(data.get("laptop_server")),
         record_kinds=tuple((kind, str(key)) for kind, key in data.get("record_kinds", {}).items()),
         environment=tuple((name, str(value)) for name, value in data.get("environment", {}).items()),
         laptop_environment=tuple((name, str(value)) for name, value in data.get("laptop_environment", {}).items()),
