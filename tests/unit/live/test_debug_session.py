@@ -25,6 +25,12 @@ class _Debuggee:
         success = message["command"] not in self._refuses
         self._messages.put_nowait({"type": "response", "request_seq": message["seq"], "success": success, "body": {}})
 
+    def withdraw_answer(self):
+        return self._messages.get_nowait()
+
+    def answer(self, message):
+        self._messages.put_nowait(message)
+
     def stop(self, thread):
         self._messages.put_nowait({"type": "event", "event": "stopped", "body": {"threadId": thread}})
 
@@ -98,6 +104,29 @@ def test_a_jump_that_is_refused_changes_nothing():
         return debuggee.asked[-2:]
 
     assert asyncio.run(scene()) == ["evaluate", "continue"]
+
+
+def test_a_refused_jump_is_heard_when_its_client_has_left():
+    async def scene():
+        debuggee, changed, session, running = await _session(refuses=["goto"])
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        # WHEN the client that asked for the jump is killed before the debuggee has answered
+        asking = asyncio.create_task(session.request("goto", {"threadId": 1, "targetId": 1}))
+        while debuggee.asked[-1] != "goto":
+            await asyncio.sleep(0)
+        late = debuggee.withdraw_answer()
+        asking.cancel()
+        await asyncio.wait({asking})
+        debuggee.answer(late)
+        # THEN the process is known to stand where it stood, for the next client
+        async with asyncio.timeout(10):
+            while session.stop is None:
+                await asyncio.sleep(0)
+        running.cancel()
+        return session.stop.thread_id, session.is_stepping
+
+    assert asyncio.run(scene()) == (1, False)
 
 
 def test_a_step_under_way_is_known_until_it_stops():

@@ -191,31 +191,25 @@ class DebugSession:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[seq] = waiting
         message = {"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)}
-        try:
-            if command in _RESUMING:
-                return await self._resume(message, waiting, timeout_s)
-            self._stream.send(message)
-            return await self._answer(waiting, command, timeout_s)
-        finally:
-            self._waiting.pop(seq, None)
+        if command in _RESUMING:
+            self._begin_resume(command, waiting)
+        # Not when whoever asked has left: that a resume was refused must be heard all the same.
+        waiting.add_done_callback(lambda _answered: self._waiting.pop(seq, None))
+        self._stream.send(message)
+        return await self._answer(waiting, command, timeout_s)
 
-    async def _resume(self, message: Message, waiting: asyncio.Future[Message], timeout_s: float) -> Message:
+    def _begin_resume(self, command: str, waiting: asyncio.Future[Message]) -> None:
         """From now on it counts as running; when the debuggee refuses, it stands where it stood."""
-        command = message["command"]
         before = (self.stop, self._halt, self.translation, set(self._stopped_threads))
         self._resumed()
         self._is_resuming, self.is_stepping = True, command != "continue"
         # Before any later message is read: the next stop may come right behind the answer.
         waiting.add_done_callback(lambda answered: self._resume_was_answered(answered, before))
-        try:
-            self._stream.send(message)
-            return await self._answer(waiting, command, timeout_s)
-        finally:
-            self._is_resuming = False
 
     def _resume_was_answered(
         self, answered: asyncio.Future[Message], before: "tuple[Stop | None, Stop | None, Translation | None, set[int]]"
     ) -> None:
+        self._is_resuming = False
         refused = not answered.cancelled() and answered.exception() is None and not answered.result().get("success")
         if refused and self._halt is None and not self.ended.is_set():
             self.stop, self._halt, self.translation, self._stopped_threads = before
