@@ -16,7 +16,8 @@ from .peer import Connection, Peer, dial
 from .settings import BrokerAddress, Settings, say
 from .stacks import mark_as_ours
 
-_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# A broker that was killed is there again within two seconds; later nobody is waiting.
+_RETRY_S = (*[0.1] * 50, *[0.5] * 20, 1.0, 2.0, 5.0, 10.0)
 
 
 class NoBroker(Exception):

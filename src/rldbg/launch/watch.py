@@ -14,9 +14,11 @@ import psutil
 
 from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
-from rldbg.live import BrokerClient, start_broker
+from rldbg.live import BrokerClient, is_alive, start_broker
 
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
+# Signals wait for us meanwhile.
+_ANSWER_S = 2.0
 _SESSION_FOLDER = re.compile(r"--session[_-]dir[=\0](?P<folder>[^\0]+)")
 
 
@@ -55,8 +57,12 @@ class Watch:
         try:
             self._look()
         except UnreachableError:
-            # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
-            self._restart()
+            if is_alive(self.run.path):
+                # Stopped or busy: another one would not know who is stopped.
+                self._once(("silent",), "the broker is there and does not answer; waiting for it")
+            else:
+                # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
+                self._restart()
 
     def finish(self) -> list[Finding]:
         """The last look, and what it says about breakpoints that were never reached."""
@@ -75,15 +81,16 @@ class Watch:
 
     def _connect(self) -> None:
         self._client = BrokerClient(self.run.path.resolve())
-        for place in self.breakpoints:
+        # A broker that took the place of another has kept them.
+        kept = self._client.request("break_list", timeout_s=10.0)["breaks"]
+        for place in set(self.breakpoints) - {f"{each['file']}:{each['line']}" for each in kept}:
             file, _, line = place.rpartition(":")
-            made = self._client.request("break_set", file=file, line=int(line), timeout_s=10.0)
-            self._breaks.append(made)
+            kept.append(self._client.request("break_set", file=file, line=int(line), timeout_s=10.0))
+        self._breaks = kept
 
     def _restart(self) -> None:
         self.close()
         try:
-            self._breaks.clear()
             self.begin()
         except (UnreachableError, PrerequisiteError) as error:
             self._once(("broker",), f"the broker is unreachable: {error}")
@@ -92,7 +99,7 @@ class Watch:
 
     def _look(self) -> None:
         assert self._client is not None
-        for process in self._client.request("ps", all=True, timeout_s=10.0)["processes"]:
+        for process in self._client.request("ps", all=True, timeout_s=_ANSWER_S)["processes"]:
             self.reported[(str(process["host"]), int(process["pid"] or 0))] = process
             self._announce(process)
         if time.monotonic() >= self._next_look:

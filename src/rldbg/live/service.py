@@ -1,7 +1,7 @@
 """The broker as an operating-system process: started detached, found through RUN/broker.json, stopped by asking it.
 
-RUN/broker.json (mode 0600) holds address, token and process id; it exists exactly while the broker answers. The token
-is passed through that file only: never as an argument, in an environment or in a log.
+RUN/broker.json (mode 0600) holds address, token and process id; RUN/broker.lock is held while the broker exists. The
+token is passed through that file only: never as an argument, in an environment or in a log.
 """
 
 import asyncio
@@ -21,8 +21,7 @@ import psutil
 
 from rldbg.agent import PROTOCOL
 from rldbg.live.broker import Broker
-from rldbg.live.external_ray.attached_workers import AttachedWorkers
-from rldbg.live.external_ray.dashboard import Dashboard
+from rldbg.live.broker_lock import TakenError, broker_lock
 
 FILE = "broker.json"
 _FAREWELL_S = 600.0
@@ -50,14 +49,24 @@ def serve(options: ServiceOptions) -> None:
     # Terminals and schedulers hang up on whole sessions; paused ranks must not be let go by that.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(_serve(options))
+    try:
+        with broker_lock(options.run):
+            asyncio.run(_serve(options))
+    except TakenError:
+        # Somebody else has started one at the same moment.
+        return
 
 
 async def _serve(options: ServiceOptions) -> None:
     token = secrets.token_urlsafe(32)
     broker = Broker(token=token, run=options.run)
     state = broker.state
+    state.sessions.breaks.keep_in(options.run / "breakpoints.json", owner=options.owner_pid)
     if options.ray_url:
+        # A broker of a run never needs these, and starts faster without them.
+        from rldbg.live.external_ray.attached_workers import AttachedWorkers
+        from rldbg.live.external_ray.dashboard import Dashboard
+
         state.external = AttachedWorkers(Dashboard(options.ray_url), state.processes, state.sessions)
     server = await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)
     loop = asyncio.get_running_loop()
@@ -71,6 +80,7 @@ async def _serve(options: ServiceOptions) -> None:
     finally:
         with contextlib.suppress(OSError):
             file.unlink()
+        state.sessions.breaks.forget_file()
         for task in tasks:
             task.cancel()
         server.close()

@@ -63,6 +63,34 @@ class BreakTable:
         self._last = 0
         # What each process calls the files it was given breakpoints in: they must be sent again to be cleared.
         self._paths: dict[int, dict[str, str]] = {}
+        self._file: Path | None = None
+        self._owner = 0
+
+    def keep_in(self, file: Path, *, owner: int) -> None:
+        """Writes all breakpoints there from now on, and takes up those of a broker of the same owner that died."""
+        self._file, self._owner = file, owner
+        try:
+            body = json.loads(file.read_text(encoding="utf-8"))
+            kept = body["breakpoints"] if body["owner"] == owner else []
+            for each in kept:
+                self._last = int(each["id"]) - 1
+                self.add(each).hits.update(each["hits"])
+        except (OSError, ValueError, KeyError, TypeError, UsageError):
+            # None were kept, or not by us.
+            return
+
+    def forget_file(self) -> None:
+        """The broker ends because it was told to: the next one begins without breakpoints."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _keep(self) -> None:
+        if self._file is None:
+            return
+        rows = [each.to_dict() for each in self._breaks.values()]
+        temporary = self._file.with_name(f".{self._file.name}")
+        temporary.write_text(json.dumps({"schema_version": 1, "owner": self._owner, "breakpoints": rows}))
+        temporary.replace(self._file)
 
     def __len__(self) -> int:
         return len(self._breaks)
@@ -85,6 +113,7 @@ class BreakTable:
             once=bool(body.get("once")),
         )
         self._breaks[made.number] = made
+        self._keep()
         return made
 
     def clear(self, numbers: list[int]) -> list[Break]:
@@ -92,7 +121,9 @@ class BreakTable:
         unknown = [number for number in numbers if number not in self._breaks]
         if unknown:
             raise UsageError(f"no such breakpoint: {unknown[0]}", "`rldbg break --list` lists them")
-        return [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
+        cleared = [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
+        self._keep()
+        return cleared
 
     def all(self) -> list[Break]:
         return list(self._breaks.values())
@@ -156,6 +187,7 @@ class BreakTable:
             raise UsageError(f"no such breakpoint: {number}", "`rldbg break --list` lists them")
         self._breaks[number].condition = condition
         self._breaks[number].failures.clear()
+        self._keep()
         return self._breaks[number]
 
     def note_stop(self, process: Process) -> bool:
@@ -176,6 +208,7 @@ class BreakTable:
                     if each.selection.text == f"@{process.facts.get('pid')}":
                         # As tbreak does: it was for this process alone.
                         del self._breaks[each.number]
+                self._keep()
         return spent
 
 

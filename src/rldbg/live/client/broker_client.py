@@ -10,6 +10,7 @@ from typing import Any
 
 from rldbg.agent import BrokerAddress, Connection, Peer, Refused, RequestFailed, WireError, dial
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, RldbgError, UnreachableError, UsageError
+from rldbg.live.broker_lock import is_held
 
 _ERRORS: dict[str, type[RldbgError]] = {
     kind.kind: kind for kind in (UsageError, PrerequisiteError, IncompleteDataError, UnreachableError)
@@ -35,6 +36,11 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     except (OSError, WireError) as error:
         if _has_ended(run):
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
+        if is_held(run):
+            raise UnreachableError(
+                f"the broker of {run} is there and does not answer: {error}",
+                "it is stopped (Ctrl-Z, SIGSTOP) or its host is very busy: resume it, or wait and try again",
+            ) from error
         raise UnreachableError(
             f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
             f"start a new one: rldbg broker start --run {run}; agents reconnect by themselves",

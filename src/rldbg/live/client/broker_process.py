@@ -9,34 +9,34 @@ import time
 from pathlib import Path
 
 from rldbg.agent import BrokerAddress, disarmed
-from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
+from rldbg.core import Environment, PrerequisiteError, Run
+from rldbg.live.broker_lock import TakenError, broker_lock, is_held
 from rldbg.live.client.broker_client import BrokerClient
 
 _START_S = 20.0
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the run has a broker that answers."""
-    try:
-        with BrokerClient(folder):
-            return True
-    except (UnreachableError, PrerequisiteError):
-        return False
+    """Whether the run has a broker: its process counts, not how soon it answers."""
+    return is_held(folder) and BrokerAddress.read(folder) is not None
 
 
 def start_broker(
     run: Run, *, host: str = "127.0.0.1", port: int = 0, owner_pid: int = 0, ray_url: str = ""
 ) -> BrokerAddress:
-    """Starts the run's broker as a process of its own, unless one answers already."""
+    """Starts the run's broker as a process of its own, unless there is one already."""
     folder = run.path.resolve()
-    if is_alive(folder):
-        address = BrokerAddress.read(folder)
-        assert address is not None
-        return address
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
-    with contextlib.suppress(FileNotFoundError):
-        (folder / "broker.json").unlink()
+    while True:
+        try:
+            with broker_lock(folder), contextlib.suppress(FileNotFoundError):
+                # Of a broker that is dead: whoever holds the lock may say so.
+                (folder / "broker.json").unlink()
+            break
+        except TakenError:
+            if (there := _address(folder, None)) is not None:
+                return there
     options = {"run": str(folder), "host": host, "port": port, "owner_pid": owner_pid, "ray_url": ray_url}
     private = os.open(folder / "logs" / "broker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(private, "a", encoding="utf-8") as log:
@@ -48,14 +48,21 @@ def start_broker(
             env=disarmed(Environment().everything()),
             start_new_session=True,
         )
+    if (made := _address(folder, process)) is None:
+        raise PrerequisiteError(f"the broker of {folder} did not start", f"see its log: {folder}/logs/broker.log")
+    return made
+
+
+def _address(folder: Path, process: "subprocess.Popen[bytes] | None") -> BrokerAddress | None:
+    """Once it is there: of the broker that `process` becomes, or of one that was faster; None when that has ended."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if (address := BrokerAddress.read(folder)) is not None:
             return address
-        if process.poll() is not None:
+        if (process is None or process.poll() is not None) and not is_held(folder):
             break
         time.sleep(0.02)
-    raise PrerequisiteError(f"the broker of {folder} did not start", f"see its log: {folder}/logs/broker.log")
+    return None
 
 
 def stop_broker(folder: Path) -> None:

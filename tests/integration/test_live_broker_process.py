@@ -1,0 +1,88 @@
+"""One broker per run: a silent one is not dead, a dead one is replaced at once, and breakpoints survive it."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from live_job import LiveJob, looping_job, until
+
+from rldbg.core import Run, UnreachableError
+from rldbg.live import BrokerClient, start_broker, stop_broker
+
+
+def _brokers(folder):
+    return [p for p in psutil.process_iter() if _is_broker_of(p, folder)]
+
+
+def _is_broker_of(process, folder):
+    try:
+        return "rldbg.live.service" in process.cmdline() and str(folder) in process.cmdline()[-1]
+    except psutil.Error:
+        return False
+
+
+def test_a_broker_that_is_stopped_is_not_replaced(tmp_path):
+    with looping_job(tmp_path) as job:
+        job.client.request("pause", who="loop")
+        pid = job.broker_pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            # WHEN the broker is silent THEN nobody starts a twin, and the first command says what is the matter
+            start_broker(job.run, owner_pid=os.getpid())
+            assert [broker.pid for broker in _brokers(tmp_path)] == [pid] and job.broker_pid() == pid
+            with pytest.raises(UnreachableError, match="is there and does not answer"):
+                BrokerClient(job.run.path)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        # AND what is stopped is still known to be
+        assert [p["who"] for p in job.wait_stopped()] == ["loop"]
+
+
+def test_all_who_start_a_broker_at_once_get_the_same_one(tmp_path):
+    run = Run.create(name="test", path=tmp_path / "run")
+    with ThreadPoolExecutor(4) as pool:
+        addresses = list(pool.map(lambda _: start_broker(run, owner_pid=os.getpid()), range(4)))
+    try:
+        assert len(set(addresses)) == 1
+        until(lambda: len(_brokers(tmp_path)) == 1, "the others to give up")
+    finally:
+        stop_broker(run.path)
+
+
+def test_a_dead_broker_is_replaced_at_once_and_breakpoints_stay(tmp_path):
+    with looping_job(tmp_path) as job:
+        script = str(tmp_path / "loop.py")
+        job.client.request("break_set", file=script, line=4, ranks="loop", **{"if": "i < 0"})
+        job.client.request("break_set", file=script, line=5, **{"if": "total == -1"})
+        job.client.request("break_clear", ids=[1])
+        job.kill_broker()
+        until(lambda: not _brokers(tmp_path), "the broker to be dead")
+        # WHEN it is dead THEN the first command says so at once
+        begin = time.monotonic()
+        with pytest.raises(UnreachableError, match="does not answer"):
+            BrokerClient(job.run.path)
+        with pytest.raises(UnreachableError, match="lost"):
+            job.client.request("ps")
+        assert time.monotonic() - begin < 1.0
+        # AND the next one has the breakpoints and finds the processes
+        start_broker(job.run, owner_pid=os.getpid())
+        with BrokerClient(job.run.path) as client:
+            kept = client.request("break_list")["breaks"]
+            assert [(each["id"], each["line"], each["if"]) for each in kept] == [(2, 5, "total == -1")]
+            until(lambda: client.request("break_list")["breaks"][0]["set_in"] == {"loop": True}, "the breakpoint")
+            client.request("break_condition", id=2, condition="total >= 0")
+            until(lambda: client.request("ps")["processes"][0]["line"] == 5, "the stop")
+            client.request("break_clear")
+            client.request("continue", who="all")
+
+
+def test_breakpoints_end_with_the_broker_that_was_told_to_end(tmp_path):
+    with LiveJob(tmp_path) as job:
+        job.client.request("break_set", file="x.py", line=4)
+        stop_broker(job.run.path)
+        start_broker(job.run, owner_pid=os.getpid())
+        with BrokerClient(job.run.path) as client:
+            assert not client.request("break_list")["breaks"]
