@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .hooks import find_agent, start, stop_without_a_run
     from .imports import AfterImports
     from .peer import Connection, Peer, dial
+    from .peer_owner import is_own_user, owner_of_peer
     from .process import Agent
     from .ray_process import snake_case
     from .selection import Selection, SelectionError, Subject, parse_selection

@@ -5,6 +5,7 @@ this process knows, through pydevd's own authorisation message; a stranger is dr
 """
 
 import contextlib
+import os
 import select
 import socket
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 from .framing import Decoder, WireError, encode, nonce, proves
 from .peer import Connection
+from .peer_owner import owner_of_peer
 from .stacks import mark_as_ours
 
 
@@ -64,7 +66,9 @@ class Relay:
                 candidate, _ = self._listener.accept()
                 candidate.settimeout(self._timeout_s)
                 with contextlib.suppress(OSError, WireError):
-                    return candidate, self._authorise(candidate)
+                    # Others would be waited for: who is not known here has to show the secret, like pydevd.
+                    if owner_of_peer(candidate) in (None, os.getuid()):
+                        return candidate, self._authorise(candidate)
                 candidate.close()
 
     def _authorise(self, candidate: socket.socket) -> bytes:

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 )
 @click.option("--port", default=0, help="Local port for --ide (default: a free one).")
 @click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="Unix socket for editors that can use one, instead of --ide's port.",
+)
+@click.option(
     "--launch-json",
     type=click.Path(path_type=Path, dir_okay=False),
     is_flag=False,
@@ -42,6 +48,7 @@ def command(
     commands: tuple[str, ...],
     ide: bool,
     port: int,
+    socket_path: Path | None,
     launch_json: Path | None,
     wait_s: float,
     as_json: bool,
@@ -59,8 +66,8 @@ def command(
 
     with open_target(run_dir, ray_url) as client:
         who = who or _the_stopped_one(client)
-        if ide:
-            return _serve_editors(client.run, who, port, launch_json, as_json)
+        if ide or socket_path:
+            return _serve_editors(client.run, who, port, socket_path, launch_json, as_json)
         commands_at = Commands(ProcessGroup(client, who, stop=True, wait_s=wait_s).prompts, OtherProcesses(client))
         if commands or not sys.stdin.isatty():
             code = _run_script(commands_at, commands or _lines_of_stdin(), as_json)
@@ -82,11 +89,19 @@ def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
     return _run_prompt(at_file)
 
 
-def _serve_editors(run: Path, who: str, port: int, launch_json: Path | None, as_json: bool) -> int:
-    """Until interrupted."""
+def _serve_editors(
+    run: Path, who: str, port: int, socket_path: Path | None, launch_json: Path | None, as_json: bool
+) -> int:
+    """Until interrupted, or until the process has ended."""
     from rldbg.live import EditorPort, launch_configuration, write_launch_configuration
 
-    editor = EditorPort(run, who, port)
+    editor = EditorPort(run, who, port, socket_path=socket_path)
+    if socket_path is not None:
+        facts = {"who": editor.facts["who"], "socket": str(socket_path)}
+        print_json(facts) if as_json else print_line(f"{facts['who']} at {socket_path}")
+        sys.stdout.flush()
+        editor.serve(print_note)
+        return ExitCode.OK
     configuration = launch_configuration(editor.facts["who"], editor.port, editor.facts.get("cwd", ""))
     if launch_json is not None:
         write_launch_configuration(launch_json, configuration)

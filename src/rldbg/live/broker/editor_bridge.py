@@ -36,7 +36,8 @@ class EditorBridge:
             self._stream.send({"type": "refused", "reason": str(error)})
             self._stream.close()
             return
-        self._stream.send({"type": "welcome", "about": {"who": process.who, "cwd": process.facts.get("cwd", "")}})
+        about = {"who": process.who, "pid": process.facts.get("pid"), "cwd": process.facts.get("cwd", "")}
+        self._stream.send({"type": "welcome", "about": about})
         process.attached[self._name] += 1
         session.listeners.append(self._pass_on)
         try:

@@ -1,7 +1,8 @@
 """A local port that VS Code, or any editor that speaks the debug adapter protocol, can attach to.
 
 The port listens on loopback and carries one editor at a time to the broker, where the session lives: closing the editor
-leaves the process stopped, and the next editor finds it there.
+leaves the process stopped, and the next editor finds it there. Editors cannot show the run's token; the kernel says
+which user connects, and only the owner of this process, or root, is let through.
 """
 
 import contextlib
@@ -13,50 +14,88 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import Connection
-from rldbg.core import UsageError
-from rldbg.live.client.broker_client import connect
+from rldbg.agent import Connection, is_own_user, owner_of_peer
+from rldbg.core import IncompleteDataError, UnreachableError, UsageError
+from rldbg.live.client.broker_client import BrokerClient, connect
+
+_LOOK_EVERY_S = 2.0
 
 
 class EditorPort:
-    """Listens for editors until closed."""
+    """Listens for editors of this user until closed, or until the process at which they look has ended."""
 
-    def __init__(self, run: Path, who: str, port: int = 0) -> None:
+    def __init__(self, run: Path, who: str, port: int = 0, *, socket_path: Path | None = None) -> None:
         self._run = run
-        self._who = who
+        self._socket_path = socket_path
         # Refused here, before the user types the port into an editor, when the process cannot be debugged.
-        self._next: Connection | None = self._dial()
+        self._next: Connection | None = connect(run, "editor", who=who)
         self.facts: dict[str, Any] = self._next.about
+        self._who = f"@{self.facts['pid']}"
         try:
-            self._listener = socket.create_server(("127.0.0.1", port))
+            self._listener = _listen_at(socket_path) if socket_path else socket.create_server(("127.0.0.1", port))
         except OSError as error:
             self._next.close()
             raise UsageError(
-                f"cannot listen on port {port}: {error.strerror}", "omit --port to get a free one"
+                f"cannot listen at {socket_path or port}: {error.strerror}",
+                "choose another path" if socket_path else "omit --port to get a free one",
             ) from error
-        self.port: int = self._listener.getsockname()[1]
+        self.port: int = 0 if socket_path else self._listener.getsockname()[1]
 
     def serve(self, said: Callable[[str], None]) -> None:
-        """Carries editors, one after the other, until interrupted."""
-        with self._listener:
-            while True:
-                editor, _ = self._listener.accept()
-                said("editor attached")
-                with editor:
-                    self._carry(editor)
-                said("editor detached; the process is unchanged")
+        """Carries editors, one after the other, until interrupted or until the process has ended."""
+        try:
+            with self._listener, BrokerClient(self._run) as client:
+                self._listener.settimeout(_LOOK_EVERY_S)
+                while self._is_there(client):
+                    with contextlib.suppress(TimeoutError):
+                        editor, _ = self._listener.accept()
+                        with editor:
+                            self._meet(editor, said)
+        finally:
+            if self._socket_path is not None:
+                self._socket_path.unlink(missing_ok=True)
+        said("the process has ended; no more editors can attach")
 
-    def _dial(self) -> Connection:
-        return connect(self._run, "editor", who=self._who)
+    def _is_there(self, client: BrokerClient) -> bool:
+        try:
+            client.request("select", who=self._who)
+        except (IncompleteDataError, UnreachableError):
+            return False
+        return True
+
+    def _meet(self, editor: socket.socket, said: Callable[[str], None]) -> None:
+        if not is_own_user(editor):
+            said(f"refused: a connection of user {owner_of_peer(editor)}")
+            return
+        said("editor attached")
+        self._carry(editor)
+        said("editor detached; the process is unchanged")
 
     def _carry(self, editor: socket.socket) -> None:
-        channel, self._next = self._next or self._dial(), None
-        editor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        channel, self._next = self._next or connect(self._run, "editor", who=self._who), None
+        editor.settimeout(None)
+        if editor.family != socket.AF_UNIX:
+            editor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):
             if rest := channel.leftover():
                 editor.sendall(rest)
             _pump(editor, channel.sock)
         channel.close()
+
+
+def _listen_at(path: Path) -> socket.socket:
+    """A unix socket that only this user can connect to."""
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    listener.listen()
+    return listener
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
