@@ -28,6 +28,7 @@ _HANDED_DOWN = (
     "RLDBG_REDACT",
     "RLDBG_COLLECTIVE_TIMEOUT_S",
     "RLDBG_DEBUGPY",
+    "RLDBG_PASS_EXCEPTIONS",
     "RLDBG_PROFILING_PLAN",
     "RLDBG_RECORD_HOOKS",
     "RLDBG_LAPTOP_SERVER",
@@ -42,6 +43,7 @@ class Arming:
     ray_breakpoints: bool = False
     redact: bool = True
     collective_timeout_s: float = PATIENCE_S
+    pass_exceptions: tuple[str, ...] = ()
 
 
 def armed_environment(
@@ -65,6 +67,8 @@ def armed_environment(
         armed["RLDBG_NEXT_RAY_HOOK"] = previous
     if arming.post_mortem_wait_s:
         armed["RLDBG_POST_MORTEM"] = f"{arming.post_mortem_wait_s:g}"
+    if arming.pass_exceptions:
+        armed["RLDBG_PASS_EXCEPTIONS"] = ",".join(arming.pass_exceptions)
     if arming.ray_breakpoints:
         armed["RLDBG_RAY_BREAKPOINTS"] = "1"
     if arming.collective_timeout_s:

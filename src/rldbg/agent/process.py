@@ -16,22 +16,17 @@ from typing import Any
 
 from . import collectives
 from .choice import Choice
-from .crash import crash_record, is_second_hand, write_crash
 from .debugger import Debugger, NoDebugger
-from .framing import Message, WireError
+from .framing import Message
 from .identity import describe_process
 from .link import Link, NoBroker
-from .post_mortem_adapter import PostMortemAdapter
-from .redaction import load_redact
+from .post_mortem import PostMortem
 from .settings import Settings, say
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
 
-_CRASH_FILES = 50
 # Thirty-two ranks that stop at once on a busy host take their time.
 _PATIENCE_S = 60.0
-# A process that dies waits no longer than this for the stacks of the others.
-_CRASH_S = 5.0
 
 
 class Agent:
@@ -41,11 +36,11 @@ class Agent:
         self.settings = settings
         self._chosen: dict[str, Any] = {}
         self._stops = 0
-        self._crashes = 0
         self._choice = Choice()
         self._counting = threading.Lock()
         self._link = self._new_link()
         self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)
+        self._post_mortem = self._new_post_mortem()
 
     def start(self) -> None:
         os.register_at_fork(
@@ -78,9 +73,7 @@ class Agent:
         if not self._link.wait_connected(3.0):
             say(f"breakpoint skipped: no broker is reachable ({self._link.refusal or self.settings.run}) at {where}")
             return
-        with self._counting:
-            self._stops += 1
-            number = self._stops
+        number = self._new_stop()
         facts |= {
             "function": frame.f_code.co_name,
             "stop": number,
@@ -101,70 +94,15 @@ class Agent:
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
             say(f"cannot stop at {where}: {error}; continuing")
 
+    def _new_stop(self) -> int:
+        with self._counting:
+            self._stops += 1
+            return self._stops
+
     # Dying.
 
     def crashed(self, error: BaseException, where: str) -> None:
-        """Writes the crash file, tells the broker, then waits to be looked at if the run asked for that."""
-        if self._crashes >= _CRASH_FILES:
-            return
-        self._crashes += 1
-        redact = load_redact() if self.settings.redact else None
-        record = crash_record(
-            error,
-            who=self.identity(),
-            where=where,
-            redact=redact,
-            keep_values=redact is not None or not self.settings.redact,
-        )
-        path = self._write_crash(record)
-        top = (record["exceptions"][0]["frames"] or [{}])[0]
-        facts = {name: top.get(name) for name in ("file", "line", "function")}
-        message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
-        # A program that fails in its first lines may be faster than its agent's connection.
-        connected = self._link.wait_connected(3.0)
-        with contextlib.suppress(NoBroker):
-            # Asked, not told: the broker answers when it has written down where every process stands.
-            told = facts | {"message": message, "path": str(path or ""), "where": where}
-            self._link.request("crash", told, timeout_s=_CRASH_S)
-        if self.settings.post_mortem_wait_s > 0 and connected and _is_worth_a_wait(error, where):
-            self._wait_post_mortem(error, facts | {"notes": [message, *blocked_loop_note()]})
-
-    def _write_crash(self, record: dict[str, Any]) -> Path | None:
-        try:
-            path = write_crash(self.settings.run / "crashes", record, self._crashes)
-        except OSError as failure:
-            say(f"the crash file could not be written: {failure}")
-            return None
-        say(f"crash file {path}: rldbg attach {path}")
-        return path
-
-    def _wait_post_mortem(self, error: BaseException, facts: dict[str, Any]) -> None:
-        limit = self.settings.post_mortem_wait_s
-        with self._counting:
-            self._stops += 1
-            number = self._stops
-        facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception", "timeout_s": limit}
-        try:
-            answer = self._link.request("stopping", facts | {"identity": self.identity()}, timeout_s=_PATIENCE_S)
-            session = self._debugger.new_number()
-            channel = self._dial(session)
-        except NoBroker as problem:
-            self._link.tell("stop_failed", {"stop": number, "reason": str(problem)})
-            say(f"post-mortem is not available for this exception: {problem}")
-            return
-        self._link.tell("debug_ready", {"session": session, "stop": number})
-        adapter = PostMortemAdapter(error)
-        say(f"waiting up to {limit:g} s at the exception: Task paused, waiting for debugger to attach...")
-        say(f"to end the wait: rldbg continue {answer.get('who')} --run {self.settings.run}")
-        try:
-            while not adapter.ended:
-                for message in adapter.handle(channel.receive(timeout_s=limit)):
-                    channel.send(message)
-        except (WireError, TimeoutError):
-            # The broker went away or nobody came: the exception goes its way.
-            pass
-        finally:
-            channel.close()
+        self._post_mortem.report(error, where)
 
     # Answering the broker.
 
@@ -234,6 +172,15 @@ class Agent:
     def _new_link(self) -> Link:
         return Link(self.settings, about=self.identity, handle=self._handle)
 
+    def _new_post_mortem(self) -> PostMortem:
+        return PostMortem(
+            self.settings,
+            link=lambda: self._link,
+            identity=self.identity,
+            new_stop=self._new_stop,
+            new_session=self._debugger.new_number,
+        )
+
     def _session_ended(self, session: int) -> None:
         self._link.tell("debug_closed", {"session": session})
 
@@ -248,7 +195,8 @@ class Agent:
     def _after_fork_in_child(self) -> None:
         self._counting = threading.Lock()
         self._choice.forget_lock()
-        self._stops = self._crashes = 0
+        self._stops = 0
+        self._post_mortem = self._new_post_mortem()
         self._link.abandon()
         self._link = self._new_link()
         self._debugger.forget_in_child()
@@ -258,11 +206,6 @@ class Agent:
         """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""
         with contextlib.suppress(OSError):
             self._link.tell("bye", {})
-
-
-def _is_worth_a_wait(error: BaseException, where: str) -> bool:
-    """Not what a launcher says about its ranks, nor a program that cannot be loaded: there is nothing to inspect."""
-    return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")
 
 
 def spy_on(pid: int, options: list[str]) -> dict[str, Any]:

@@ -100,6 +100,13 @@ def _failed_task(frame: FrameType) -> str:
     return ""
 
 
+def is_async_actor() -> bool:
+    """Whether the code that calls this stands in an actor with an event loop: all its methods share one thread."""
+    worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    asks = getattr(getattr(worker, "core_worker", None), "current_actor_is_asyncio", None)
+    return bool(asks and asks())
+
+
 def _dashboard(module: Any) -> str:
     node = getattr(module, "_global_node", None)
     try:

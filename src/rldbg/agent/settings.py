@@ -24,6 +24,7 @@ class Settings:
     redact: bool = True
     collective_timeout_s: float = 0.0
     debugpy: str = ""
+    pass_exceptions: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, values: Mapping[str, str] = os.environ) -> "Settings | None":
@@ -40,6 +41,7 @@ class Settings:
             redact=values.get("RLDBG_REDACT", "1") != "0",
             collective_timeout_s=_seconds(values, "RLDBG_COLLECTIVE_TIMEOUT_S"),
             debugpy=values.get("RLDBG_DEBUGPY", ""),
+            pass_exceptions=tuple(name for name in values.get("RLDBG_PASS_EXCEPTIONS", "").split(",") if name),
         )
 
 

@@ -50,6 +50,12 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
     default=None,
     help="Seconds to hold a crashed process for inspection (default: 600 at a terminal, else 0).",
 )
+@click.option(
+    "--pass-exceptions",
+    default="",
+    metavar="NAMES",
+    help="Exceptions that never hold a process, comma separated; subclasses are included.",
+)
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")
 @click.option("--tame", is_flag=True, hidden=True, help="The former name of --skip-kills.")
@@ -73,6 +79,7 @@ def command(
     ray_breakpoints: bool,
     legacy: bool,
     wait_s: float | None,
+    pass_exceptions: str,
     hide: bool,
     skip_kills: bool,
     tame: bool,
@@ -118,7 +125,8 @@ def command(
     if dry_run:
         return _explain(request, run_folder, as_json)
     _apply(settings)
-    outcome = _run(request, run_folder, _holding_s(wait_s), hide, quiet=as_json)
+    passed = tuple(name.strip() for name in pass_exceptions.split(",") if name.strip())
+    outcome = _run(request, run_folder, _holding_s(wait_s), hide, passed, quiet=as_json)
     diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
@@ -142,7 +150,9 @@ def _holding_s(given: float | None) -> float:
     return _ATTENDED_WAIT_S if attended else 0.0
 
 
-def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool, *, quiet: bool) -> "Outcome":
+def _run(
+    request: "Request", run_folder: Path | None, wait_s: float, hide: bool, passed: tuple[str, ...], *, quiet: bool
+) -> "Outcome":
     from rldbg.launch import run_armed
 
     return run_armed(
@@ -153,6 +163,7 @@ def _run(request: "Request", run_folder: Path | None, wait_s: float, hide: bool,
         announce=announce,
         quiet_stdout=quiet,
         redact_secrets=hide,
+        pass_exceptions=passed,
     )
 
 

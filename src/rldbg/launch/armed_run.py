@@ -61,6 +61,7 @@ def run_armed(
     announce: Callable[[Explanation, tuple[Finding, ...], Run], None],
     quiet_stdout: bool = False,
     redact_secrets: bool = True,
+    pass_exceptions: Sequence[str] = (),
 ) -> Outcome:
     """Runs the request armed. `announce` is called once everything is known and before anything has started."""
     check_breakpoints(request)
@@ -82,6 +83,7 @@ def run_armed(
         post_mortem_wait_s=post_mortem_wait_s if request.post_mortem else 0.0,
         ray_breakpoints=request.ray_breakpoints or request.legacy,
         redact=redact_secrets,
+        pass_exceptions=tuple(pass_exceptions),
     )
     with _on_a_laptop(explanation, request, folder) as added:
         plan = make_plan(

@@ -17,6 +17,7 @@ from rldbg.live.broker.async_peer import HANDSHAKE_S, AsyncPeer, Stream, greet
 from rldbg.live.broker.client_handler import ClientHandler
 from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.editor_bridge import EditorBridge
+from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import keep_stacks
 from rldbg.live.broker.state import BrokerState
@@ -24,6 +25,8 @@ from rldbg.live.broker.state import BrokerState
 _log = logging.getLogger(__name__)
 _STRANGERS = 256
 _OPEN_S = 30.0
+# A process that dies waits no longer than this for the stacks of the others.
+_STACKS_S = 5.0
 
 
 class Broker:
@@ -35,16 +38,17 @@ class Broker:
         self.clients = 0
         self.had_agents = False
         self.last_contact = time.monotonic()
-        self._strangers = 0
+        self._strangers: list[Stream] = []
         self._keeping_stacks: asyncio.Future[Any] | None = None
+        self._holds = ExceptionHolds(self.state.processes)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
         stream = Stream(reader, writer, STRANGER_LIMIT_BYTES)
-        if self._strangers >= _STRANGERS:
-            stream.close()
-            return
-        self._strangers += 1
+        if len(self._strangers) >= _STRANGERS:
+            # Who knows the token shows it in milliseconds: those who have been silent longest make room.
+            self._strangers.pop(0).close()
+        self._strangers.append(stream)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 kind, about = await greet(stream, self._token)
@@ -53,7 +57,8 @@ class Broker:
             stream.close()
             return
         finally:
-            self._strangers -= 1
+            if stream in self._strangers:
+                self._strangers.remove(stream)
         serve = {"agent": self._serve_agent, "debug": self._serve_debuggee, "editor": self._serve_editor}
         # Cancelled only when the broker ends, and then there is nothing left to say.
         with contextlib.suppress(asyncio.CancelledError):
@@ -69,6 +74,8 @@ class Broker:
                 return await self._stopping(process, body)
             if op == "crash":
                 return await self._crashed(process, body)
+            if op == "await_holds":
+                return await self._holds.ended()
             raise UsageError(f"unknown request: {op!r}")
 
         async def on_event(event: str, body: Message) -> None:
@@ -112,8 +119,11 @@ class Broker:
         if self._keeping_stacks is None:
             # Finished even when the process that crashed does not wait for it.
             self._keeping_stacks = self.state.sessions.spawn(keep_stacks(self.state.processes, self.state.run))
-        await asyncio.shield(self._keeping_stacks)
-        return {}
+        await asyncio.wait({self._keeping_stacks}, timeout=_STACKS_S)
+        decision = self._holds.decide(process)
+        if decision.get("hold_s"):
+            self.state.sessions.spawn(self._holds.follow(process))
+        return decision
 
     async def _stopping(self, process: Process, body: Message) -> Message:
         """An agent is about to halt its process: first make everybody patient, then let it."""
@@ -151,6 +161,8 @@ class Broker:
 
     async def _continue_after(self, process: Process, stop: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
+        # Nobody is thrown out of a prompt.
+        await process.wait_until(lambda: not process.attached or process.stop is None, None)
         if process.stops_seen == stop and process.stop is not None and process.is_alive:
             await self.state.sessions.resume(process, "continue")
 

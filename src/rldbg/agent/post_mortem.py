@@ -1,0 +1,141 @@
+"""What happens when an exception leaves a process, a thread or a Ray task: written down, reported, held if asked for.
+
+Which exceptions are held is decided by the broker, which knows the whole run (`holding` says which never are).
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .crash import crash_record, is_second_hand, write_crash
+from .framing import Message, WireError
+from .holding import has_users_code, is_control_flow, is_one_of, origins, raising_line
+from .link import Link, NoBroker
+from .post_mortem_adapter import PostMortemAdapter
+from .ray_process import is_async_actor
+from .redaction import load_redact
+from .settings import Settings, say
+from .stacks import mark_as_ours
+from .terminal import blocked_loop_note
+
+_CRASH_FILES = 50
+# A process that dies waits no longer than this for a busy broker.
+_CRASH_S = 10.0
+_PATIENCE_S = 60.0
+
+
+class PostMortem:
+    """One per process. Waiting at an exception is a stop like any other, in a debug session of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        link: Callable[[], Link],
+        identity: Callable[[], dict[str, Any]],
+        new_stop: Callable[[], int],
+        new_session: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._identity = identity
+        self._new_stop = new_stop
+        self._new_session = new_session
+        self._crashes = 0
+
+    def report(self, error: BaseException, where: str) -> None:
+        """Writes the crash file, tells the broker, then waits to be looked at if the broker says so."""
+        passes = is_one_of(error, self._settings.pass_exceptions)
+        if where == "task" and (passes or is_control_flow(error) or not has_users_code(error)):
+            # The caller will most likely handle it: a queue that is empty, a timeout, a cancellation.
+            return
+        if self._crashes >= _CRASH_FILES:
+            return
+        self._crashes += 1
+        record = self._record(error, where)
+        path = self._write(record)
+        top = (record["exceptions"][0]["frames"] or [{}])[0]
+        facts = {name: top.get(name) for name in ("file", "line", "function")}
+        message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
+        # A program that fails in its first lines may be faster than its agent's connection.
+        connected = self._link().wait_connected(3.0)
+        may_hold = connected and not passes and _is_worth_a_wait(error, where)
+        told = facts | {"message": message, "path": str(path or ""), "where": where}
+        told |= {"exception": raising_line(error), "origins": origins(error)}
+        told |= {"wait_s": self._settings.post_mortem_wait_s if may_hold else 0.0}
+        answer: Message = {}
+        with contextlib.suppress(NoBroker):
+            # Asked, not told: the broker answers when it has written down where every process stands.
+            answer = self._link().request("crash", told, timeout_s=_CRASH_S)
+        self._obey(answer, error, facts | {"notes": [message]}, where)
+
+    def _record(self, error: BaseException, where: str) -> dict[str, Any]:
+        redact = load_redact() if self._settings.redact else None
+        keep_values = redact is not None or not self._settings.redact
+        return crash_record(error, who=self._identity(), where=where, redact=redact, keep_values=keep_values)
+
+    def _write(self, record: dict[str, Any]) -> Path | None:
+        try:
+            path = write_crash(self._settings.run / "crashes", record, self._crashes)
+        except OSError as failure:
+            say(f"the crash file could not be written: {failure}")
+            return None
+        say(f"crash file {path}: rldbg attach {path}")
+        return path
+
+    def _obey(self, answer: Message, error: BaseException, facts: dict[str, Any], where: str) -> None:
+        limit_s = float(answer.get("hold_s") or 0.0)
+        if limit_s and where == "task" and is_async_actor():
+            # All methods of the actor share this thread: another one waits, and they go on.
+            facts["notes"].append("the actor's other methods go on, and its caller has the error already")
+            hold = threading.Thread(target=self._hold, args=(error, facts, limit_s), name="rldbg-hold", daemon=True)
+            mark_as_ours(hold).start()
+        elif limit_s:
+            facts["notes"] += blocked_loop_note()
+            self._hold(error, facts, limit_s)
+        elif answer.get("held"):
+            self._wait_for_others(answer["held"])
+        elif answer.get("reason"):
+            say(f"not held: {answer['reason']}")
+
+    def _wait_for_others(self, held: list[str]) -> None:
+        """A driver that ends would take the workers with it at which somebody looks."""
+        run, whom = self._settings.run, held[0] if len(held) == 1 else "all"
+        say(f"waiting while {', '.join(held)} is held; to end the wait: rldbg continue {whom} --run {run}")
+        with contextlib.suppress(NoBroker):
+            self._link().request("await_holds", {}, timeout_s=self._settings.post_mortem_wait_s)
+
+    def _hold(self, error: BaseException, facts: dict[str, Any], limit_s: float) -> None:
+        link, number, run = self._link(), self._new_stop(), self._settings.run
+        facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception"}
+        facts |= {"timeout_s": limit_s, "identity": self._identity()}
+        try:
+            answer = link.request("stopping", facts, timeout_s=_PATIENCE_S)
+            session = self._new_session()
+            channel = link.dial_debug_channel(session)
+        except NoBroker as problem:
+            link.tell("stop_failed", {"stop": number, "reason": str(problem)})
+            say(f"post-mortem is not available for this exception: {problem}")
+            return
+        link.tell("debug_ready", {"session": session, "stop": number})
+        adapter = PostMortemAdapter(error)
+        say(f"waiting up to {limit_s:.0f} s at the exception: Task paused, waiting for debugger to attach...")
+        say(f"{limit_s:.0f} s of {self._settings.post_mortem_wait_s:g} s are left for all exceptions of this run")
+        say(f"to end the wait: rldbg continue {answer.get('who')} --run {run}")
+        try:
+            while not adapter.ended:
+                # Longer than the broker's limit: it does not let go while somebody is attached.
+                for message in adapter.handle(channel.receive(timeout_s=limit_s + self._settings.post_mortem_wait_s)):
+                    channel.send(message)
+        except (WireError, TimeoutError):
+            # The broker went away or nobody came: the exception goes its way.
+            pass
+        finally:
+            channel.close()
+
+
+def _is_worth_a_wait(error: BaseException, where: str) -> bool:
+    """Not what a launcher says about its ranks, nor a program that cannot be loaded: there is nothing to inspect."""
+    return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")

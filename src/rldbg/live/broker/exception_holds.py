@@ -1,0 +1,76 @@
+"""How long processes may be held at exceptions: whether a caller handles one is not known while it is held.
+
+An exception that ends its process is held; of those in tasks and threads the first of each kind (type and raising
+line). All holds of a run together have one budget of wall-clock time.
+"""
+
+import time
+
+from rldbg.agent import Message
+from rldbg.live.broker.processes import Process, ProcessTable
+
+# Between the decision and the moment at which the process says that it waits.
+_ANNOUNCED_S = 30.0
+
+
+class ExceptionHolds:
+    """Decides for each crash and measures the time; holds that overlap count once."""
+
+    def __init__(self, processes: ProcessTable) -> None:
+        self._processes = processes
+        self._kinds: set[str] = set()
+        self._held: set[Process] = set()
+        self._since = 0.0
+        self._spent_s = 0.0
+
+    def decide(self, process: Process) -> Message:
+        """`hold_s` when the process is to wait, `held` when it is to let others wait, else `reason`."""
+        crash = process.crash or {}
+        budget_s = float(crash.get("wait_s") or 0.0)
+        if not budget_s:
+            return {}
+        if self._is_handed_on(crash):
+            crash["held"] = True
+            return {"held": sorted(each.who for each in self._held)} if crash.get("where") == "process" else {}
+        left_s = budget_s - self.spent_s
+        if left_s < 1.0:
+            return {"reason": f"the {budget_s:g} s for all exceptions of this run are used up"}
+        kind = str(crash.get("exception"))
+        if crash.get("where") != "process" and kind in self._kinds:
+            return {"reason": f"the first {kind} of this run was held"}
+        self._kinds.add(kind)
+        crash["held"] = True
+        if not self._held:
+            self._since = time.monotonic()
+        self._held.add(process)
+        return {"hold_s": left_s}
+
+    @property
+    def spent_s(self) -> float:
+        return self._spent_s + (time.monotonic() - self._since if self._held else 0.0)
+
+    async def follow(self, process: Process) -> None:
+        """From the decision until the hold of the process is over."""
+        await process.wait_until(lambda: _is_at_exception(process) or not process.is_alive, _ANNOUNCED_S)
+        await process.wait_until(lambda: not _is_at_exception(process), None)
+        self._spent_s = self.spent_s
+        self._since = time.monotonic()
+        self._held.discard(process)
+        process.touch()
+
+    async def ended(self) -> Message:
+        """When no process is held any more."""
+        while self._held:
+            process = next(iter(self._held))
+            await process.wait_until(lambda process=process: process not in self._held, None)  # type: ignore[misc]
+        return {}
+
+    def _is_handed_on(self, crash: Message) -> bool:
+        """Whether Ray brought the error from a process in which it was held: that was its stop."""
+        pids = crash.get("origins") or []
+        raised_in = [each for each in self._processes if each.facts.get("pid") in pids]
+        return any(each.crash and each.crash.get("held") for each in raised_in)
+
+
+def _is_at_exception(process: Process) -> bool:
+    return process.stop is not None and process.stop.reason == "exception"

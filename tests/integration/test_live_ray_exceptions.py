@@ -1,0 +1,110 @@
+"""Exceptions in Ray jobs: what the program may handle does not stall it, and what it does not is one stop."""
+
+import pytest
+from live_job import LiveJob, output
+
+from rldbg.agent import Arming
+
+BEGIN = """
+import os, ray
+from ray.util.queue import Empty, Queue
+ray.init(address=os.environ["CLUSTER"], log_to_driver=False)
+class Done(Exception): pass
+@ray.remote(num_cpus=0.1)
+class Policy:
+    def act(self):
+        raise Done("the episode is over")
+    def late(self):
+        raise TimeoutError("the environment is slow")
+    def fail(self, n):
+        doubled = n * 2
+        raise ValueError(f"bad batch {doubled}")
+@ray.remote(num_cpus=0.1)
+class Server:
+    async def ping(self):
+        return "PONG"
+    async def fail(self):
+        tokens = [1, 2, 3]
+        raise ValueError("no such prompt")
+def caught(call, kind):
+    try:
+        call()
+    except kind:
+        return kind.__name__
+policy = Policy.remote()
+"""
+HANDLES = """
+queue = Queue(actor_options={"num_cpus": 0.1})
+print("HANDLED", caught(queue.get_nowait, Empty), caught(lambda: ray.get(policy.late.remote()), TimeoutError),
+      caught(lambda: ray.get(policy.act.remote()), Done), flush=True)
+print("REPEATED", [caught(lambda: ray.get(policy.fail.remote(n)), ValueError) for n in range(3)], flush=True)
+"""
+ASYNC = """
+server = Server.remote()
+caught(lambda: ray.get(server.fail.remote()), ValueError)
+print(ray.get(server.ping.remote()), flush=True)
+ray.get(policy.fail.remote(4))
+"""
+
+
+def _line(process, word):
+    """The first line that holds a word; the test's own time limit ends a wait in vain."""
+    return next((line for line in process.stdout if word in line), "the program has ended")
+
+
+@pytest.fixture
+def job(tmp_path, ray_cluster):
+    arming = Arming(post_mortem_wait_s=60.0, pass_exceptions=("Done",))
+    variables = {"CLUSTER": ray_cluster.stage.gcs_address, "RAY_AUTH_MODE": "token"}
+    with LiveJob(tmp_path, arming=arming, environment=variables) as job:
+        yield job
+
+
+def test_handled_exceptions_do_not_stall_a_job(job):
+    process = job.start(job.write("train.py", BEGIN + HANDLES))
+    # WHEN queues are empty, calls time out and the program's own control flow raises THEN nothing is held or recorded
+    assert _line(process, "HANDLED") == "HANDLED Empty TimeoutError Done\n"
+    assert not list((job.run.path / "crashes").glob("*"))
+    # AND the first exception of a kind is held, the later ones are recorded
+    (stopped,) = job.wait_stopped()
+    assert (stopped["function"], stopped["reason"]) == ("Policy.fail", "exception")
+    assert "0\n" in job.rldbg("attach", "policy", "-c", "p doubled", "-c", "c").stdout
+    text = output(process)
+    assert "REPEATED ['ValueError', 'ValueError', 'ValueError']" in text and process.returncode == 0
+    assert len(list((job.run.path / "crashes").glob("*.json"))) == 3
+
+
+def test_one_failure_is_one_stop_and_async_actors_go_on(job):
+    process = job.start(job.write("train.py", BEGIN + ASYNC))
+    # WHEN a method of an async actor fails THEN its other methods answer while the exception can be looked at
+    assert _line(process, "PONG") == "PONG\n"
+    stopped = job.wait_stopped(2)
+    assert sorted(each["function"] for each in stopped) == ["Policy.fail", "Server.fail"]
+    assert "[1, 2, 3]" in job.rldbg("attach", "server", "-c", "p tokens").stdout
+    # AND the driver, which ends of the other failure, is no further stop but waits for whoever is looked at
+    job.client.request("continue", who="policy")
+    assert "waiting while server is held" in _line(process, "waiting while")
+    assert [each["who"] for each in job.stopped()] == ["server"]
+    job.client.request("continue", who="server")
+    assert "ValueError" in output(process) and process.returncode == 1
+
+
+THREADS = """
+import threading
+def first(): raise ValueError("one")
+def second(): raise KeyError("two")
+def third(): raise RuntimeError("three")
+for target in (first, second, third, first):
+    thread = threading.Thread(target=target); thread.start(); thread.join()
+"""
+
+
+def test_all_holds_of_a_run_share_one_limit(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=3.0)) as job:
+        process = job.start(job.write("train.py", THREADS))
+        job.wait_stopped()
+        job.client.request("continue", who="all")
+        text = output(process, 30)
+    # The second exception is held for what the first has left, the third for nothing, the last is of a known kind.
+    assert text.count("waiting up to") == 2 and "3 s of 3 s are left" in text, text
+    assert "the 3 s for all exceptions of this run are used up" in text
