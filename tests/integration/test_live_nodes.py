@@ -15,6 +15,8 @@ from free_networks import free_network, free_port
 from live_job import LiveJob, output, until
 from ray_stage import Stage
 
+from rldbg.agent import BrokerAddress, WireError, dial
+
 STEPS = """
 import os, socket
 def step(rank):
@@ -89,6 +91,31 @@ def test_a_process_on_another_node_dials_out(node, tmp_path):
         assert "RESULT second-node" in output(far) and "RESULT" in output(near)
 
 
+TELLS = """
+import sys, time
+sys._rldbg_agent.tell_far_nodes(sys.argv[1])
+time.sleep(600)
+"""
+
+
+def test_a_broker_on_loopback_widens_when_ray_has_another_node(node, tmp_path):
+    with LiveJob(tmp_path) as job:
+        address = BrokerAddress.read(job.run.path)
+        far_python, *arguments = node.command(sys.executable, job.write("train.py", STEPS))
+        far = job.start(*arguments, python=far_python, RANK=1)
+        # WHEN the driver's agent says that its cluster has another node, as it does once Ray knows it
+        job.start(job.write("driver.py", TELLS), node.head)
+        # THEN the process there stops at its breakpoint, and the token is still needed at the new address
+        (stopped,) = job.wait_stopped()
+        assert stopped["host"] == "second-node"
+        widened = BrokerAddress.read(job.run.path)
+        assert (widened.host, widened.port, widened.token) == (node.head, address.port, address.token)
+        with pytest.raises(WireError):
+            dial((widened.host, widened.port), kind="client", token="wrong", about={})
+        job.client.request("continue", who="all")
+        assert "RESULT second-node" in output(far)
+
+
 @pytest.mark.soak
 def test_workers_of_two_raylets_are_one_run(node, tmp_path):
     folder, port = Path(f"/tmp/rldbg-nodes-{os.getpid()}"), free_port()
@@ -98,7 +125,8 @@ def test_workers_of_two_raylets_are_one_run(node, tmp_path):
     head = [ray, "start", "--head", f"--port={port}", f"--node-ip-address={node.head}", f"--temp-dir={folder}"]
     second = [ray, "start", f"--address={node.head}:{port}", f"--node-ip-address={node.address}"]
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | quiet}
-    with LiveJob(tmp_path, host=node.head) as job:
+    # The broker begins on loopback: the driver's agent says that there is another node.
+    with LiveJob(tmp_path) as job:
         raylets = [subprocess.Popen([*head, "--include-dashboard=false", *common], start_new_session=True, **options)]
         try:
             until(lambda: _answers(node.head, port), "the head node", 90)

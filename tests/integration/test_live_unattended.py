@@ -21,7 +21,7 @@ finally:
 # Says that it is there once the broker knows it, and ends with the run.
 SLEEPS = """
 import sys, threading, time
-sys._rldbg_agent._link.wait_connected(30)
+sys._rldbg_agent._link.wait_connected()
 def sleep_here():
     print("UP", flush=True)
     time.sleep(20)
@@ -41,6 +41,7 @@ def test_a_crash_of_an_unattended_run_is_recorded_and_not_held(tmp_path):
     done = rldbg(*command, check=False, cwd=tmp_path, env=_environment(tmp_path))
     # THEN it has ended with the program's exit code, and left the crash and the stacks of all processes
     assert done.returncode == 1 and "the loss is not a number" in done.stderr
+    assert "the broker listens at 127.0.0.1:" in done.stderr
     (crash,) = (tmp_path / "run" / "crashes").glob("*.json")
     assert json.loads(crash.read_text())["exceptions"][0]["type"] == "ValueError"
     stacks = json.loads((tmp_path / "run" / "stacks" / "at_first_crash.json").read_text())["stacks"]

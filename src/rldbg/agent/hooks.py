@@ -17,8 +17,9 @@ from .crash import is_end_by_signal
 from .identity import describe_process
 from .imports import AfterImports
 from .process import Agent
-from .ray_process import is_ray_worker
+from .ray_process import is_ray_worker, wait_for_far_node
 from .settings import Settings, say
+from .stacks import mark_as_ours
 from .terminal import prompt_here
 
 _ATTRIBUTE = "_rldbg_agent"
@@ -146,6 +147,11 @@ def _say_what_ray_opens(module: ModuleType) -> None:
     module._ensure_debugger_port_open_thread_safe = open_and_say  # type: ignore[attr-defined]
 
 
+def _watch_nodes(agent: Agent) -> None:
+    watching = threading.Thread(target=wait_for_far_node, args=(agent.tell_far_nodes,), name="rldbg-nodes", daemon=True)
+    mark_as_ours(watching).start()
+
+
 def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> dict[str, Callable[[ModuleType], None]]:
     """Modules of others that need a word from us when the program imports them."""
 
@@ -177,4 +183,6 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
             collectives.patient_groups(module, settings.collective_timeout_s)
 
     watched["torch.distributed.distributed_c10d"] = process_groups
+    if not is_ray_worker():
+        watched["ray._private.worker"] = lambda _module: _watch_nodes(agent)
     return watched

@@ -8,6 +8,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from .stacks import mark_as_ours
 
 # A broker that was killed is there again within two seconds; later nobody is waiting.
 _RETRY_S = (*[0.1] * 50, *[0.5] * 20, 1.0, 2.0, 5.0, 10.0)
+# The first attempt ends sooner, except on another host than the broker's.
+_FIRST_S = 15.0
 
 
 class NoBroker(Exception):
@@ -43,6 +46,7 @@ class Link:
         self._failures = 0
         self._refusal = ""
         self._pausing = False
+        self._began = time.monotonic()
         self._wake_read, self._wake_write = socket.socketpair()
         self._thread: threading.Thread | None = None
 
@@ -65,9 +69,9 @@ class Link:
             if sock is not None:
                 sock.close()
 
-    def wait_connected(self, timeout_s: float) -> bool:
+    def wait_connected(self) -> bool:
         """Whether there is a broker; waits only while the first attempt of a young process is still under way."""
-        self._settled.wait(timeout_s)
+        self._settled.wait(_FIRST_S)
         return self._connected.is_set()
 
     @property
@@ -106,8 +110,9 @@ class Link:
     def _run(self) -> None:
         while not self._pausing:
             if self._peer is None:
-                self._connect()
-                self._settled.set()
+                is_final = self._connect()
+                if is_final or time.monotonic() > self._began + _FIRST_S:
+                    self._settled.set()
             if self._peer is None:
                 delay = _RETRY_S[min(self._failures, len(_RETRY_S) - 1)]
                 self._failures += 1
@@ -116,22 +121,26 @@ class Link:
             self._failures = 0
             self._serve(self._peer)
 
-    def _connect(self) -> None:
+    def _connect(self) -> bool:
+        """Whether it was worth trying; False when the broker is about to be told that it is needed on this host."""
         address = BrokerAddress.read(self._settings.run)
         if address is None:
-            return
+            return True
+        if address.is_out_of_reach(socket.gethostname()):
+            return False
         try:
             connection = dial((address.host, address.port), kind="agent", token=address.token, about=self._about())
         except Refused as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 say(f"the broker refused this process: {error}")
-            return
+            return True
         except (OSError, WireError):
-            return
+            return True
         self._refusal = ""
         self._peer = Peer(connection, self._handle)
         self._connected.set()
+        return True
 
     def _serve(self, peer: Peer) -> None:
         """Until the connection ends or a fork is near."""

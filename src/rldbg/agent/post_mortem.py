@@ -60,7 +60,7 @@ class PostMortem:
         facts = {name: top.get(name) for name in ("file", "line", "function")}
         message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
         # A program that fails in its first lines may be faster than its agent's connection.
-        connected = self._link().wait_connected(3.0)
+        connected = self._link().wait_connected()
         may_hold = connected and not passes and _is_worth_a_wait(error, where)
         told = facts | {"message": message, "path": str(path or ""), "where": where}
         told |= {"exception": raising_line(error), "origins": origins(error)}

@@ -70,7 +70,7 @@ class Agent:
         if has_own_terminal():
             prompt_here(frame)
             return
-        if not self._link.wait_connected(3.0):
+        if not self._link.wait_connected():
             say(f"breakpoint skipped: no broker is reachable ({self._link.refusal or self.settings.run}) at {where}")
             return
         number = self._new_stop()
@@ -201,6 +201,11 @@ class Agent:
         self._link = self._new_link()
         self._debugger.forget_in_child()
         self._link.start()
+
+    def tell_far_nodes(self, address: str) -> None:
+        """Ray has other nodes: processes there must reach the broker, at this host's address in the cluster."""
+        if self._link.wait_connected():
+            self._link.tell("far_nodes", {"address": address})
 
     def finish(self) -> None:
         """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""

@@ -3,6 +3,8 @@
 import re
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -11,6 +13,7 @@ from typing import Any
 _WORD_AFTER_ACRONYM = re.compile(r"([A-Z]{2,})([A-Z][a-z])")
 _WORD_START = re.compile(r"([a-z0-9])([A-Z])")
 _WORKER_MODE = 1
+_NODES_EVERY_S = 0.5
 _HERE = str(Path(__file__).parent)
 
 
@@ -105,6 +108,23 @@ def is_async_actor() -> bool:
     worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
     asks = getattr(getattr(worker, "core_worker", None), "current_actor_is_asyncio", None)
     return bool(asks and asks())
+
+
+def wait_for_far_node(found: Callable[[str], None]) -> None:
+    """In a driver: calls back with this node's address once the cluster has another node; ends with the process."""
+    while True:
+        time.sleep(_NODES_EVERY_S)
+        worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+        if worker is None or not getattr(worker, "connected", False):
+            continue
+        try:
+            own = str(worker.node_ip_address)
+            addresses = {str(n["NodeManagerAddress"]) for n in sys.modules["ray"].nodes() if n.get("Alive")}
+        except Exception:  # noqa: BLE001 - the cluster may go away at any moment, with any error of Ray's
+            continue
+        if addresses - {own}:
+            found(own)
+            return
 
 
 def _dashboard(module: Any) -> str:

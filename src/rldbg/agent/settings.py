@@ -52,13 +52,19 @@ class BrokerAddress:
     host: str
     port: int
     token: str
+    node: str = ""
+
+    def is_out_of_reach(self, node: str) -> bool:
+        """Whether only processes of another host can connect: the broker does not know yet that it is needed here."""
+        return self.host.startswith("127.") and self.node not in ("", node)
 
     @classmethod
     def read(cls, run: Path) -> "BrokerAddress | None":
         """None when the run has no broker (yet, or any more)."""
         try:
             data = json.loads((run / "broker.json").read_text(encoding="utf-8"))
-            return cls(host=str(data["host"]), port=int(data["port"]), token=str(data["token"]))
+            node = str(data.get("node") or "")
+            return cls(host=str(data["host"]), port=int(data["port"]), token=str(data["token"]), node=node)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -56,6 +56,9 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
     metavar="NAMES",
     help="Exceptions that never hold a process, comma separated; subclasses are included.",
 )
+@click.option(
+    "--listen", default="", metavar="ADDRESS", help="Address of this host for processes on others (default: as needed)."
+)
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")
 @click.option("--tame", is_flag=True, hidden=True, help="The former name of --skip-kills.")
@@ -80,6 +83,7 @@ def command(
     legacy: bool,
     wait_s: float | None,
     pass_exceptions: str,
+    listen: str,
     hide: bool,
     skip_kills: bool,
     tame: bool,
@@ -92,7 +96,7 @@ def command(
     commands are stubs.
     """
     from rldbg.doctor import RunSettings
-    from rldbg.launch import Request, resolve_command
+    from rldbg.launch import Request, resolve_command, run_armed
 
     if steps is not None and epochs is not None:
         raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
@@ -126,7 +130,17 @@ def command(
         return _explain(request, run_folder, as_json)
     _apply(settings)
     passed = tuple(name.strip() for name in pass_exceptions.split(",") if name.strip())
-    outcome = _run(request, run_folder, _holding_s(wait_s), hide, passed, quiet=as_json)
+    outcome = run_armed(
+        request,
+        run_folder=run_folder,
+        post_mortem_wait_s=_holding_s(wait_s),
+        say=lambda text: print_note(f"rldbg: {text}"),
+        announce=announce,
+        quiet_stdout=as_json,
+        redact_secrets=hide,
+        pass_exceptions=passed,
+        listen=listen,
+    )
     diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
@@ -148,23 +162,6 @@ def _holding_s(given: float | None) -> float:
         return given
     attended = sys.stdin is not None and sys.stdin.isatty() and not Environment().everything().get("CI")
     return _ATTENDED_WAIT_S if attended else 0.0
-
-
-def _run(
-    request: "Request", run_folder: Path | None, wait_s: float, hide: bool, passed: tuple[str, ...], *, quiet: bool
-) -> "Outcome":
-    from rldbg.launch import run_armed
-
-    return run_armed(
-        request,
-        run_folder=run_folder,
-        post_mortem_wait_s=wait_s,
-        say=lambda text: print_note(f"rldbg: {text}"),
-        announce=announce,
-        quiet_stdout=quiet,
-        redact_secrets=hide,
-        pass_exceptions=passed,
-    )
 
 
 def _diagnosed(outcome: "Outcome", request: "Request") -> "Diagnosis":

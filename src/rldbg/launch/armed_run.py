@@ -62,12 +62,13 @@ def run_armed(
     quiet_stdout: bool = False,
     redact_secrets: bool = True,
     pass_exceptions: Sequence[str] = (),
+    listen: str = "",
 ) -> Outcome:
     """Runs the request armed. `announce` is called once everything is known and before anything has started."""
     check_breakpoints(request)
     run = Run.create(name=request.name, path=run_folder, redact_secrets=redact_secrets)
     folder = run.path.resolve()
-    watch = Watch(run, say, owner_pid=os.getpid(), host=broker_host(request), breakpoints=request.breakpoints)
+    watch = Watch(run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=request.breakpoints)
     with ThreadPoolExecutor(max_workers=1) as pool:
         # A broker takes as long to start as a dry run; it has ended its start when this block is left.
         starting = pool.submit(watch.start_broker)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from rldbg.agent import BrokerAddress
 from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
 from rldbg.live import BrokerClient, is_alive, start_broker
@@ -45,6 +46,7 @@ class Watch:
         """Before the child starts, so that breakpoints are there when its processes are."""
         self.start_broker()
         self._connect()
+        self._announce_address()
 
     def start_broker(self) -> None:
         start_broker(self.run, host=self.host, owner_pid=self.owner_pid)
@@ -99,6 +101,7 @@ class Watch:
 
     def _look(self) -> None:
         assert self._client is not None
+        self._announce_address()
         for process in self._client.request("ps", all=True, timeout_s=_ANSWER_S)["processes"]:
             self.reported[(str(process["host"]), int(process["pid"] or 0))] = process
             self._announce(process)
@@ -106,6 +109,13 @@ class Watch:
             self._next_look = time.monotonic() + _LOOK_FOR_UNREACHED_EVERY_S
             self._look_for_unreached()
             self._note_ray_logs()
+
+    def _announce_address(self) -> None:
+        """Whatever is bound is said, also when it changes: agents on other hosts need an address of this one."""
+        address = BrokerAddress.read(self.run.path)
+        if address is not None:
+            place = f"{address.host}:{address.port}"
+            self._once(("address", place), f"the broker listens at {place}; only this run's token opens it")
 
     def _announce(self, process: dict[str, Any]) -> None:
         dashboard = process["ray"].get("dashboard")

@@ -68,12 +68,21 @@ async def _serve(options: ServiceOptions) -> None:
         from rldbg.live.external_ray.dashboard import Dashboard
 
         state.external = AttachedWorkers(Dashboard(options.ray_url), state.processes, state.sessions)
-    server = await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)
+    servers = [await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)]
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
-    port = server.sockets[0].getsockname()[1]
+    port = servers[0].sockets[0].getsockname()[1]
     _publish(file, {"host": _reachable(options.host), "port": port, "token": token})
+
+    async def widen(address: str) -> None:
+        """A broker on loopback is reached by this host alone; agents elsewhere read the new address in the file."""
+        if not options.host.startswith("127.") or len(servers) > 1 or address.startswith("127."):
+            return
+        servers.append(await asyncio.start_server(broker.accept, address, port, backlog=1024))
+        _publish(file, {"host": address, "port": port, "token": token})
+
+    state.widen = widen
     tasks = [asyncio.ensure_future(state.watch()), asyncio.ensure_future(_end_when_unneeded(broker, options))]
     try:
         await state.stopping.wait()
@@ -83,7 +92,8 @@ async def _serve(options: ServiceOptions) -> None:
         state.sessions.breaks.forget_file()
         for task in tasks:
             task.cancel()
-        server.close()
+        for server in servers:
+            server.close()
         state.farewell()
 
 
@@ -106,7 +116,7 @@ def _is_needed(broker: Broker) -> bool:
 
 
 def _publish(file: Path, facts: dict[str, object]) -> None:
-    body = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid()} | facts
+    body = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()} | facts
     temporary = file.with_name(f".{FILE}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:

@@ -97,6 +97,8 @@ class Broker:
     def _agent_said(self, process: Process, event: str, body: Message) -> None:
         if event == "identity":
             self.state.learn(process, body)
+        elif event == "far_nodes":
+            self.state.sessions.spawn(self.state.widen(str(body.get("address"))))
         elif event == "bye":
             process.said_goodbye = True
         elif event == "debug_ready":

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +11,10 @@ from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _FRESH_S = 0.5
+
+
+async def _listen_nowhere_else(_address: str) -> None:
+    return
 
 
 class ExternalWorkers(Protocol):
@@ -32,6 +37,8 @@ class BrokerState:
         self.sessions = DebugSessions(run)
         self.external: ExternalWorkers | None = None
         self.stopping = asyncio.Event()
+        # Listens at one more address of this host, for agents on others.
+        self.widen: Callable[[str], Awaitable[None]] = _listen_nowhere_else
 
     def learn(self, process: Process, facts: dict[str, Any]) -> None:
         """Takes over what a process says about itself, and what that means for breakpoints."""
