@@ -55,7 +55,9 @@ def _line(process, word):
 @pytest.fixture
 def job(tmp_path, ray_cluster):
     arming = Arming(post_mortem_wait_s=60.0, pass_exceptions=("Done",))
-    variables = {"CLUSTER": ray_cluster.stage.gcs_address, "RAY_AUTH_MODE": "token"}
+    # The cluster is on loopback, as the stage's drivers are.
+    loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = loopback | {"CLUSTER": ray_cluster.stage.gcs_address, "RAY_AUTH_MODE": "token"}
     with LiveJob(tmp_path, arming=arming, environment=variables) as job:
         yield job
 

@@ -1,10 +1,17 @@
 """The one place of the agent in which a thread may be seen standing: where a breakpoint() is the last thing its
-function does, no later line of that function exists to stop at, and the stop happens here, with the function below."""
+function does, no later line of that function exists to stop at, and the stop happens here, with the function below.
+A main thread that waits in `ray.get`, a sleep or a lock executes no line either: a signal makes it come here.
+"""
 
 import dis
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
+
+# Ignored by default, and sent by nobody unless a socket asks for it.
+_SIGNAL = signal.SIGURG
 
 
 def is_last_statement(frame: FrameType) -> bool:
@@ -24,6 +31,31 @@ def _line_of(instruction: dis.Instruction) -> int | None:
     """Python 3.13 renamed what earlier versions call starts_line."""
     line: int | None = getattr(instruction, "line_number", instruction.starts_line)
     return line
+
+
+def can_be_called_here() -> bool:
+    """Prepares the main thread for `call_here`, unless the program uses that signal itself."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
+        signal.signal(_SIGNAL, _on_signal)
+    return signal.getsignal(_SIGNAL) is _on_signal
+
+
+def call_here() -> bool:
+    """Makes the main thread execute a line of this file, also out of a wait in C that looks for signals."""
+    ident = threading.main_thread().ident
+    if ident is None or signal.getsignal(_SIGNAL) is not _on_signal:
+        return False
+    signal.pthread_kill(ident, _SIGNAL)
+    return True
+
+
+def _on_signal(_signal: int, _frame: FrameType | None) -> None:
+    """The first event makes Python 3.11 switch this thread's tracing on; the next function is seen by the debugger."""
+    _stand_if_told()
+
+
+def _stand_if_told() -> None:
+    return  # the line on which the thread stands
 
 
 def stand_here(suspend_at: Callable[[FrameType], None]) -> None:

@@ -18,6 +18,7 @@ from . import collectives
 from .choice import Choice
 from .debugger import Debugger, NoDebugger
 from .framing import Message
+from .halt import call_here, can_be_called_here
 from .identity import describe_process
 from .link import Link, NoBroker
 from .post_mortem import PostMortem
@@ -46,6 +47,7 @@ class Agent:
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
         )
+        can_be_called_here()
         self._link.start()
 
     def identify(self, **facts: Any) -> None:
@@ -114,6 +116,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            "call_main": lambda: {"called": call_here()},
             "interrupt": lambda: self._interrupt(showing_only=bool(body.get("showing_only"))),
             # Loaded only when somebody wants a profile.
             "profile": lambda: importlib.import_module(".profiling", __package__).answer(body),

@@ -144,7 +144,7 @@ class ClientHandler:
             self._state.sessions.spawn(self._state.sessions.release_once_open(process))
             raise
         if body.get("stop") and process.stop is None:
-            await self._state.sessions.pause(process)
+            await self._state.sessions.pause(process, float(body.get("wait_s") or 10.0))
         return process.to_dict()
 
     async def _detach(self, body: Message) -> Message:
@@ -195,9 +195,15 @@ class ClientHandler:
 
     async def _continue(self, body: Message) -> Message:
         async def let_go(process: Process) -> None:
-            await self._state.sessions.resume(process, "continue")
+            if process.stop is None:
+                await self._state.sessions.cancel_pause(process)
+            else:
+                await self._state.sessions.resume(process, "continue")
 
-        return await self._each(self._chosen(body, states=("stopped",)), let_go)
+        everyone = self._chosen(body)
+        pausing = [process for process in everyone if process.session is not None and process.session.is_pausing]
+        stopped = [process for process in everyone if process.stop is not None]
+        return await self._each([*stopped, *pausing] or self._chosen(body, states=("stopped",)), let_go)
 
     async def _each(self, chosen: list[Process], act: Callable[[Process], Awaitable[None]]) -> Message:
         async def attempt(process: Process) -> Message:

@@ -50,6 +50,8 @@ _REQUEST_S = 30.0
 # An expression may take its time; the text of a value that is there should not.
 _SHOWING_S = 5.0
 _INTERRUPTS = 8
+# `ray.get` looks for signals once a second.
+_MAIN_S = 2.0
 
 
 @dataclass
@@ -109,6 +111,8 @@ class DebugSession:
         self.ended = asyncio.Event()
         # Whether a step is under way: whoever asked for it may leave, and its end is still a stop.
         self.is_stepping = False
+        # Whether it is to stop at a line that it has not reached yet.
+        self.is_pausing = False
         self._is_resuming = False
         self._stopped_threads: set[int] = set()
         self._initialized = asyncio.Event()
@@ -262,7 +266,7 @@ class DebugSession:
         if event == "initialized":
             self._initialized.set()
         elif event == "stopped":
-            self.is_stepping = False
+            self.is_stepping = self.is_pausing = False
             self._stopped_threads.add(int(body.get("threadId", 0)))
             # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
             locating = asyncio.create_task(self._locate(body))
@@ -293,14 +297,40 @@ class DebugSession:
             self._on_change()
 
     async def _describe(self, stop: Stop) -> None:
-        stack = await self.request("stackTrace", {"threadId": stop.thread_id, "startFrame": 0, "levels": 30})
-        frames = stack.get("stackFrames") or []
+        threads = (await self.request("threads", {})).get("threads") or []
+        names = {int(thread["id"]): str(thread.get("name")) for thread in threads}
+        if stop.reason == "pause":
+            await self._prefer_main_thread(stop, names)
+        frames = await self._frames_of(stop.thread_id)
         fill_stop(stop, frames)
         if self.prepare_stop is not None:
             await self.prepare_stop(self, stop, frames)
-        threads = await self.request("threads", {})
-        names = {thread.get("id"): thread.get("name") for thread in threads.get("threads", [])}
-        stop.thread = str(names.get(stop.thread_id, ""))
+        stop.thread = names.get(stop.thread_id, "")
+
+    async def _frames_of(self, thread: int) -> list[Message]:
+        stack = await self.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
+        frames: list[Message] = stack.get("stackFrames") or []
+        return frames
+
+    async def _prefer_main_thread(self, stop: Stop, names: dict[int, str]) -> None:
+        """A pause stops all threads and reports the first, often a library's; whoever pauses means the main one."""
+        main = next((ident for ident, name in names.items() if name == "MainThread"), stop.thread_id)
+        if main == stop.thread_id:
+            return
+        deadline = time.monotonic() + _MAIN_S
+        while time.monotonic() < deadline:
+            frames = await self._frames_of(main)
+            if frames and await self._can_evaluate(frames[0]):
+                break
+            await asyncio.sleep(0.05)
+        else:
+            stop.notes.append("the main thread is in C code: its values can be read when it is back in Python")
+        stop.thread_id = main
+        self._stopped_threads.add(main)
+
+    async def _can_evaluate(self, frame: Message) -> bool:
+        arguments = {"expression": "None", "frameId": frame.get("id"), "context": "watch"}
+        return bool((await self.forward_untranslated("evaluate", arguments, 5.0)).get("success"))
 
     def _resumed(self) -> None:
         self.stop = self._halt = None

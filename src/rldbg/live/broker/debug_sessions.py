@@ -130,16 +130,16 @@ class DebugSessions:
         except (RldbgError, TimeoutError) as error:
             _log.info("breakpoints of %s: %s", process.who, error)
 
-    async def pause(self, process: Process) -> None:
-        """Stops a running process at its next line of Python."""
+    async def pause(self, process: Process, wait_s: float = _STOP_S) -> None:
+        """Stops a running process at its next line of Python; when none comes in time, as soon as one does."""
         try:
             with process.in_use():
-                await self._stop(process)
+                await self._stop(process, wait_s)
         except asyncio.CancelledError:
             self.spawn(self.release_once_open(process))
             raise
 
-    async def _stop(self, process: Process) -> None:
+    async def _stop(self, process: Process, wait_s: float) -> None:
         session = await self.settled(process)
         await process.wait_until(lambda: session.stop is not None or not session.is_halting, _STOP_S)
         if session.stop is not None:
@@ -149,10 +149,12 @@ class DebugSessions:
         if main is None:
             raise UnreachableError(f"{process.who} has no Python thread", "`rldbg stacks --native` shows where it is")
         await session.request("pause", {"threadId": main["id"]})
-        if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), _STOP_S):
+        await _call_main_thread(process)
+        if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), wait_s):
+            session.is_pausing = True
             raise UnreachableError(
                 f"{process.who} is not running Python code; it stops as soon as it does",
-                f"`rldbg stacks {process.who} --native` shows where it is",
+                f"`rldbg stacks {process.who} --native` shows where it is; `rldbg continue {process.who}` cancels this",
             )
         if session.stop is None:
             raise UnreachableError(
@@ -167,6 +169,12 @@ class DebugSessions:
             raise UsageError(f"{process.who} is not stopped", "`rldbg ps` lists stopped processes")
         await session.request(how, {"threadId": stop.thread_id} | arguments)
         if how == "continue":
+            await self.release(process)
+
+    async def cancel_pause(self, process: Process) -> None:
+        """Of a process that has not reached a line of Python since it was to be paused."""
+        if process.session is not None:
+            process.session.is_pausing = False
             await self.release(process)
 
     async def release(self, process: Process) -> None:
@@ -185,7 +193,7 @@ class DebugSessions:
         async with process.opening:
             session = process.session
             needed = process.users or process.declared or process.attached or self.breaks.concerns(process)
-            if session is None or needed or session.is_halting or session.is_stepping:
+            if session is None or needed or session.is_halting or session.is_stepping or session.is_pausing:
                 return
             if await self._close(process, session):
                 await process.wait_until(lambda: process.session is not session, _OPEN_S)
@@ -222,6 +230,13 @@ class DebugSessions:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("in the background: %s", error)
+
+
+async def _call_main_thread(process: Process) -> None:
+    """Out of a wait that looks for signals, `ray.get` or a sleep; where there is no agent, nothing can."""
+    if process.agent is not None:
+        with contextlib.suppress(WireError, TimeoutError):
+            await process.agent.request("call_main", {}, timeout_s=5.0)
 
 
 async def _interrupt(process: Process, *, showing_only: bool) -> None:

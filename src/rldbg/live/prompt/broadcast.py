@@ -49,7 +49,9 @@ class ProcessGroup:
             )
         self.not_stopped = tuple(p["who"] for p in processes if p not in meant)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            debuggees = list(pool.map(lambda p: BrokerDebuggee(client, f"@{p['pid']}", stop=stop), meant))
+            debuggees = list(
+                pool.map(lambda p: BrokerDebuggee(client, f"@{p['pid']}", stop=stop, wait_s=min(wait_s, 10.0)), meant)
+            )
         self._debuggees = debuggees
         self.prompts = [PdbCommands(debuggee, wait_s=wait_s) for debuggee in debuggees]
 
@@ -76,8 +78,15 @@ def execute_on(
     how: Callable[[PdbCommands, str], CommandResult] = PdbCommands.execute,
 ) -> BroadcastResult:
     """Runs the same command in all processes at once and groups the answers."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda prompt: _ask(prompt, command, how), prompts))
+    if len(prompts) == 1:
+        answers = [_ask(prompts[0], command, how)]
+    else:
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        try:
+            answers = list(pool.map(lambda prompt: _ask(prompt, command, how), prompts))
+        finally:
+            # Ctrl-C does not wait for answers that may take long.
+            pool.shutdown(wait=False, cancel_futures=True)
     groups, spread = group_answers(answers)
     return BroadcastResult(tuple(answers), tuple(groups), spread, not_stopped)
 

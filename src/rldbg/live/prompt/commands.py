@@ -66,6 +66,16 @@ class Commands:
         except RldbgError as error:
             return _failed(error)
 
+    def interrupt(self) -> Outcome:
+        """Ctrl-C while a command runs: as in pdb, what was told to go is stopped again."""
+        try:
+            for prompt in self.prompts:
+                prompt.debuggee.pause()
+                prompt.forget()
+        except RldbgError as error:
+            return _failed(error)
+        return self.here()
+
     def _command(self, line: str) -> Outcome:
         # As in pdb, an empty line repeats the last command.
         line = self._last = line or self._last

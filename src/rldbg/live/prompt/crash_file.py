@@ -71,6 +71,9 @@ class CrashFile:
     def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
         raise UsageError(_GONE)
 
+    def pause(self) -> None:
+        """Nothing runs here."""
+
     def set_break(self, **body: Any) -> Message:
         raise UsageError(_GONE)
 

@@ -32,6 +32,9 @@ class Debuggee(Protocol):
     def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
         """Steps or continues, and waits for the next stop; `facts` are new afterwards."""
 
+    def pause(self) -> None:
+        """Stops it again; `facts` are new afterwards."""
+
     def set_break(self, **body: Any) -> Message: ...
 
     def breaks(self) -> list[Message]: ...
@@ -47,9 +50,9 @@ class BrokerDebuggee:
     # The broker knows the frame of the stop and fills it in: no round trip to ask for it.
     top_frame: int | str = "stopped"
 
-    def __init__(self, client: BrokerClient, who: str, *, stop: bool) -> None:
+    def __init__(self, client: BrokerClient, who: str, *, stop: bool, wait_s: float = 10.0) -> None:
         self._client = client
-        self.facts: dict[str, Any] = client.request("attach", who=who, stop=stop)
+        self.facts: dict[str, Any] = client.request("attach", wait_s + 60.0, who=who, stop=stop, wait_s=wait_s)
         # Names change when processes come and go; the process id does not.
         self._who = f"@{self.facts['pid']}"
 
@@ -63,6 +66,10 @@ class BrokerDebuggee:
         self.facts = self._client.request(
             "resume", timeout_s=wait_s + 60.0, who=self._who, how=how, wait_s=wait_s, arguments=arguments
         )
+
+    def pause(self) -> None:
+        """Stops it again; `facts` are new afterwards."""
+        self.facts = self._client.request("attach", who=self._who, stop=True)
 
     def wait(self, wait_s: float) -> None:
         self.facts = self._client.request("wait_stopped", timeout_s=wait_s + 60.0, who=self._who, wait_s=wait_s)

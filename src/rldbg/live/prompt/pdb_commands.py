@@ -304,8 +304,10 @@ class PdbCommands:
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
             return CommandResult("*** cannot step after an exception; c resumes", ok=False)
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
-        self.debuggee.resume(how, self.wait_s, **thread, **arguments)
-        self.forget()
+        try:
+            self.debuggee.resume(how, self.wait_s, **thread, **arguments)
+        finally:
+            self.forget()
         facts = self.debuggee.facts
         if facts["state"] == "stopped":
             return self.here()

@@ -48,11 +48,19 @@ class Prompt:
             elif outcome.text:
                 self._write(outcome.text)
             try:
-                outcome = self._commands.take(self._session.prompt(self._label()))
+                line = self._session.prompt(self._label())
             except KeyboardInterrupt:
                 outcome = Outcome()
+                continue
             except EOFError:
                 return
+            outcome = self._taken(line)
+
+    def _taken(self, line: str) -> Outcome:
+        try:
+            return self._commands.take(line)
+        except KeyboardInterrupt:
+            return self._commands.interrupt()
 
     def _label(self) -> str:
         names = compress(self._commands.names)

@@ -1,0 +1,125 @@
+"""A pause means the main thread, also while it waits in C: in a sleep, a lock, `ray.get`, or a collective."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from live_job import LiveJob, until
+from other_python import python_with
+from test_live_terminal import Terminal
+
+# The main thread waits as a driver does in `ray.get`; another thread is busy, as Ray's log printer is.
+WAITS = """
+import sys, threading, time
+def print_logs():
+    while True:
+        time.sleep(0.01)
+def wait_for_result(limit_s):
+    mine = "the driver"
+    threading.Event().wait(limit_s)
+    return mine
+threading.Thread(target=print_logs, name="ray_print_logs", daemon=True).start()
+wait_for_result(600)
+"""
+# A wait that signals do not end, as in a collective: C code returns when its time is up.
+IN_C = """
+import ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+class Time(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+mutex = ctypes.create_string_buffer(64)
+libc.pthread_mutex_lock(mutex)
+def all_reduce(limit_s):
+    loss = 0.25
+    libc.pthread_mutex_timedlock(mutex, ctypes.byref(Time(int(time.time()) + limit_s, 0)))
+    after = loss
+    time.sleep(600)
+def busy():
+    while True:
+        time.sleep(0.01)
+if "busy" in sys.argv:
+    threading.Thread(target=busy, name="loader", daemon=True).start()
+all_reduce(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    with LiveJob(tmp_path) as job:
+        yield job
+
+
+def _start(job, text, *arguments, python=sys.executable):
+    job.start(job.write("train.py", text), *arguments, python=python)
+    until(lambda: any(p["who"] == "train" for p in job.ps()), "the agent")
+    return until(lambda: [p for p in job.ps() if p["who"] == "train"], "the process")[0]
+
+
+@pytest.mark.parametrize("version", [None, "3.12", pytest.param("3.13", marks=pytest.mark.soak)])
+def test_attach_stops_in_the_main_thread_that_waits(job, version):
+    _start(job, WAITS, python=python_with(version, "debugpy") if version else sys.executable)
+    for _ in range(3):
+        until(lambda: "wait_for_result" in str(job.client.request("stacks")), "the wait")
+        done = job.rldbg(
+            "attach", "train", "-c", "w", "-c", "p __import__('threading').current_thread().name", "-c", "c"
+        )
+        assert "wait_for_result()" in done.stdout and "'MainThread'" in done.stdout, done.stdout
+
+
+def test_attach_to_a_rank_in_c_shows_its_main_thread_and_resumes(job):
+    _start(job, IN_C, 600, "busy")
+    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+    done = job.rldbg("attach", "train", "-c", "w", "-c", "p loss", check=False)
+    assert "all_reduce()" in done.stdout and "in C code" in done.stdout, done.stdout
+    (stopped,) = job.stopped()
+    assert stopped["function"] == "all_reduce" and any("in C code" in note for note in stopped["notes"])
+    job.rldbg("continue", "all")
+    until(lambda: not job.ps()[0]["debugged"], "the session to be closed")
+
+
+def test_a_rank_in_c_stops_as_soon_as_it_is_back_though_the_client_left(job):
+    process = _start(job, IN_C, 8)
+    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+    # WHEN attach gives up THEN it says what will happen, and that happens
+    done = job.rldbg("attach", "train", "--wait", "1", "-c", "w", check=False)
+    assert done.returncode and "stops as soon as it does" in done.stderr and not job.stopped()
+    (stopped,) = job.wait_stopped()
+    assert (stopped["pid"], stopped["function"]) == (process["pid"], "all_reduce")
+    job.rldbg("continue", "all")
+
+
+def test_continue_cancels_a_pause_that_has_not_come_true(job):
+    _start(job, IN_C, 8)
+    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+    job.rldbg("attach", "train", "--wait", "1", "-c", "w", check=False)
+    job.rldbg("continue", "train")
+    until(lambda: "time.sleep(600)" in _where(job), "the program to go on")
+    assert not job.stopped() and not job.ps()[0]["debugged"]
+
+
+def _where(job):
+    """The line at which the main thread is."""
+    frames = job.client.request("stacks")["stacks"][0]["threads"][0]["frames"]
+    line = next((f["line"] for f in frames if f["function"] == "all_reduce"), 1)
+    return (job.folder / "train.py").read_text().splitlines()[line - 1]
+
+
+def test_ctrl_c_after_continue_stops_again_at_once(job):
+    _start(job, WAITS)
+    command = [sys.executable, "-m", "rldbg", "attach", "train", "--run", str(job.run.path)]
+    terminal = Terminal(command, os.environ | {"RLDBG_HOME": str(job.folder / "home")}, job.folder)
+    try:
+        terminal.expect("(train)")
+        terminal.type("c")
+        until(lambda: not job.stopped(), "the program to go on")
+        # WHEN Ctrl-C is typed while `c` waits for the next stop THEN the prompt is back at the running program
+        begin = time.monotonic()
+        os.killpg(os.getpgid(terminal.process.pid), signal.SIGINT)
+        terminal.expect("-> ")
+        assert time.monotonic() - begin < 15 and job.wait_stopped()
+        terminal.type("c")
+        until(lambda: not job.stopped(), "the program to go on")
+    finally:
+        terminal.close()
