@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from . import collectives, values
+from . import async_tasks, collectives, values
 from .arming import armed_runtime_env
 from .choice import Choice
 from .crash import is_end_by_signal
@@ -42,6 +42,7 @@ def start(settings: Settings | None = None) -> Agent | None:
     setattr(sys, _ATTRIBUTE, agent)
     # Expressions that debuggers evaluate here show their results through this module.
     setattr(sys, "_rldbg_values", values)  # noqa: B010 - mypy knows no such attribute
+    setattr(sys, "_rldbg_async_tasks", async_tasks)  # noqa: B010
     if os.environ.get("PYTHONBREAKPOINT") != "0" and not settings.ray_breakpoints:
         _own_breakpoints(agent)
     uncaught = UncaughtExceptions(agent)

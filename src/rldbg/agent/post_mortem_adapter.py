@@ -18,13 +18,13 @@ _ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "ter
 Message = dict[str, Any]
 
 
-class PostMortemAdapter:
-    """Answers debug adapter requests about one exception; `ended` is set by the request that lets it go."""
+class FramesAdapter:
+    """Answers debug adapter requests about frames that no thread executes, innermost first, each with its line and a
+    label; `ended` is set by the request that lets them go."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(self, frames: list[tuple[FrameType, int, str]]) -> None:
         self.ended = False
-        self._frames = _frames(error)
+        self._frames = frames
         self._sent = 0
 
     def handle(self, request: Message) -> list[Message]:
@@ -50,13 +50,7 @@ class PostMortemAdapter:
             return self._numbered([response | {"success": False, "message": text}])
         return self._numbered([response, *self._events_after(command)])
 
-    def _events_after(self, command: str) -> list[Message]:
-        if command == "attach":
-            return [self._event("initialized", {})]
-        if command == "configurationDone":
-            kind = type(self.error).__name__
-            body = {"reason": "exception", "threadId": THREAD_ID, "allThreadsStopped": True, "text": kind}
-            return [self._event("stopped", body | {"description": "post-mortem"})]
+    def _events_after(self, _command: str) -> list[Message]:
         return []
 
     def _event(self, event: str, body: Message) -> Message:
@@ -97,14 +91,6 @@ class PostMortemAdapter:
         ]
         return {"stackFrames": frames, "totalFrames": len(frames)}
 
-    def _on_exceptionInfo(self, _arguments: Message) -> Message:  # noqa: N802
-        return {
-            "exceptionId": type(self.error).__name__,
-            "description": str(self.error),
-            "breakMode": "unhandled",
-            "details": {"stackTrace": "".join(traceback.format_exception(self.error))},
-        }
-
     def _on_scopes(self, arguments: Message) -> Message:
         reference = int(arguments["frameId"])
         return {"scopes": [{"name": "Locals", "variablesReference": reference, "expensive": False}]}
@@ -132,6 +118,31 @@ class PostMortemAdapter:
 
     def _frame(self, number: Any) -> FrameType:
         return self._frames[int(number) - 1][0]
+
+
+class PostMortemAdapter(FramesAdapter):
+    """The frames of one exception and of its causes."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(_frames(error))
+        self.error = error
+
+    def _events_after(self, command: str) -> list[Message]:
+        if command == "attach":
+            return [self._event("initialized", {})]
+        if command == "configurationDone":
+            kind = type(self.error).__name__
+            body = {"reason": "exception", "threadId": THREAD_ID, "allThreadsStopped": True, "text": kind}
+            return [self._event("stopped", body | {"description": "post-mortem"})]
+        return []
+
+    def _on_exceptionInfo(self, _arguments: Message) -> Message:  # noqa: N802
+        return {
+            "exceptionId": type(self.error).__name__,
+            "description": str(self.error),
+            "breakMode": "unhandled",
+            "details": {"stackTrace": "".join(traceback.format_exception(self.error))},
+        }
 
 
 def _compiled(text: str) -> CodeType | None:

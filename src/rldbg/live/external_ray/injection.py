@@ -9,7 +9,7 @@ from rldbg.agent import Message
 from rldbg.core import UsageError
 from rldbg.live.broker.debug_session import DebugSession, Stop, fill_stop
 
-_MODULES = ("values", "post_mortem_adapter")
+_MODULES = ("values", "post_mortem_adapter", "async_tasks")
 _PACKAGE = "_rldbg_lent"
 _HOOK = "_debugpy_excepthook"
 _TRANSLATED = frozenset({"stackTrace", "scopes", "variables", "evaluate", "exceptionInfo", "threads"})
@@ -29,6 +29,7 @@ if not hasattr(sys, "_rldbg_values"):
         exec(compile(text, "<rldbg " + name + ">", "exec"), module.__dict__)
         setattr(package, name, module)
     sys._rldbg_values = package.values
+    sys._rldbg_async_tasks = package.async_tasks
     sys._rldbg_post_mortem_adapter = package.post_mortem_adapter
 """
     return f"__import__('builtins').exec({program!r}, {{}})"

@@ -98,13 +98,13 @@ class BrokerDebuggee:
 
 def evaluate(debuggee: Debuggee, expression: str, frame_id: int | str) -> Message:
     """The value of an expression in a frame: {"type", "text", "tensor"?, "data"?}. Raises EvaluationError."""
-    return _call(debuggee, f"{_VALUES}.answer(({expression}\n))", frame_id, expression)
+    return call(debuggee, f"{_VALUES}.answer(({expression}\n))", frame_id, expression)
 
 
 def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int | str) -> dict[str, Message]:
     """The values of several variables in one round trip."""
     pairs = ", ".join(f"{name!r}: {name}" for name in names)
-    body = _call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals", LOOKING_S)
+    body = call(debuggee, f"{_VALUES}.answers({{{pairs}}})", frame_id, "locals", LOOKING_S)
     values: dict[str, Message] = body["values"]
     return values
 
@@ -113,7 +113,7 @@ def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id:
     """Lines of a file as the process itself sees it, and how many the file has."""
     lines: list[str] = []
     while True:
-        body = _call(debuggee, f"{_VALUES}.source({file!r}, {first + len(lines)}, {last})", frame_id, file)
+        body = call(debuggee, f"{_VALUES}.source({file!r}, {first + len(lines)}, {last})", frame_id, file)
         lines += body["lines"]
         total = int(body["total"])
         if not body["lines"] or first + len(lines) > min(last, total):
@@ -122,7 +122,7 @@ def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id:
 
 def function_place(debuggee: Debuggee, expression: str, frame_id: int | str) -> tuple[str, int]:
     """File and first line of a function that an expression names. Raises EvaluationError."""
-    body = _call(debuggee, f"{_VALUES}.place(({expression}\n))", frame_id, expression)
+    body = call(debuggee, f"{_VALUES}.place(({expression}\n))", frame_id, expression)
     return str(body["file"]), int(body["line"])
 
 
@@ -135,7 +135,8 @@ def execute(debuggee: Debuggee, statement: str, frame_id: int | str) -> str:
     return str(body.get("result") or "")
 
 
-def _call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str, timeout_s: float = 30.0) -> Message:
+def call(debuggee: Debuggee, expression: str, frame_id: int | str, shown: str, timeout_s: float = 30.0) -> Message:
+    """The JSON that an expression of ours gives; `shown` stands for it in errors."""
     try:
         body = debuggee.ask("evaluate", timeout_s=timeout_s, expression=expression, frameId=frame_id, context="watch")
     except RldbgError as error:

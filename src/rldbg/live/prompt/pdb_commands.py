@@ -12,6 +12,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.core import UsageError
 from rldbg.live.own_frames import NOT_THE_USERS
+from rldbg.live.prompt.async_tasks import WaitingTask, chosen_task, current_task, list_tasks, tasks_text
 from rldbg.live.prompt.debuggee import (
     LOOKING_S,
     Debuggee,
@@ -71,6 +72,8 @@ class PdbCommands:
             "exc": self._exception,
             "threads": self._threads,
             "thread": self._switch_thread,
+            "tasks": self._tasks,
+            "task": self._switch_task,
             "b": lambda text: self._break(text, once=False),
             "tbreak": lambda text: self._break(text, once=True),
             "cl": self._clear,
@@ -117,6 +120,7 @@ class PdbCommands:
 
     def forget(self) -> None:
         """The process has moved: frames of the last stop mean nothing any more."""
+        self._leave_task()
         self._frames, self._index, self._listed, self._thread = [], 0, 0, "stopped"
 
     def _load_frames(self) -> None:
@@ -142,6 +146,9 @@ class PdbCommands:
         frame = self.frame
         text = self._source(int(frame["line"]), int(frame["line"]))
         line = f"\n-> {text[0].strip()}" if text else ""
+        waits = self.debuggee.label if isinstance(self.debuggee, WaitingTask) else ""
+        if task := waits or current_task(self.debuggee, self.frame_id):
+            line += f"\nin task {task}"
         shown = "".join(f"\ndisplay {expression}: {self._display_value(expression)}" for expression in self._displays)
         return CommandResult(
             f"> {frame_place(frame)}{line}{shown}", value={"file": frame_path(frame), "line": frame["line"]}
@@ -156,6 +163,23 @@ class PdbCommands:
         return CommandResult(
             "\n".join(lines[::-1]), value=[{"file": frame_path(f), "line": f["line"]} for f in self._frames]
         )
+
+    def _tasks(self, _text: str) -> CommandResult:
+        self._leave_task()
+        tasks = list_tasks(self.debuggee, self.frame_id)
+        return CommandResult(tasks_text(tasks), value=tasks)
+
+    def _switch_task(self, text: str) -> CommandResult:
+        if not text:
+            return CommandResult("*** task N", ok=False)
+        self.forget()
+        self.debuggee = chosen_task(self.debuggee, text, self.frame_id) or self.debuggee
+        return self.here()
+
+    def _leave_task(self) -> None:
+        if isinstance(self.debuggee, WaitingTask):
+            self.debuggee = self.debuggee.debuggee
+            self._frames, self._index, self._listed = [], 0, 0
 
     def _threads(self, _text: str) -> CommandResult:
         threads = self.debuggee.ask("threads").get("threads") or []
@@ -303,6 +327,7 @@ class PdbCommands:
         facts = self.debuggee.facts
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
             return CommandResult("*** cannot step after an exception; c resumes", ok=False)
+        self._leave_task()
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
         try:
             self.debuggee.resume(how, self.wait_s, **thread, **arguments)

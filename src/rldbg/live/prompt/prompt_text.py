@@ -9,6 +9,7 @@ from rldbg.agent import Message
 HELP = """\
 n s r c          next, step into, return, continue      unt [LINE]  until a later line     j LINE  jump
 u d [N]  f N     up, down, frame                        w           where                  threads, thread N
+tasks, task N    list asyncio tasks, look at task N
 l [A,B]  ll      list source                            p pp EXPR   print                  whatis EXPR
 a  locals        arguments, local variables             display [EXPR], undisplay EXPR     exc  the exception
 b [WHERE[, IF]]  breakpoint (FILE:LINE, LINE, FUNCTION) tbreak      once                   cl [N]  condition N EXPR

@@ -1,0 +1,75 @@
+"""The asyncio tasks of a stopped process: which one runs, where the others wait, and what their variables are.
+
+Called through evaluations of a debugger, also in workers that have no agent. A task that waits has frames that belong
+to no thread; an adapter over them answers the requests that look.
+"""
+
+import json
+import re
+import sys
+from types import FrameType
+from typing import Any
+
+from .post_mortem_adapter import FramesAdapter
+from .values import JsonText
+
+
+def current() -> JsonText:
+    """The task in which the calling thread is, or none."""
+    task = _current()
+    return JsonText({"task": f"{task.get_name()} ({_coroutine_name(task)})" if task is not None else None})
+
+
+def listing() -> JsonText:
+    """All tasks that are not done, in a stable order: their numbers are valid while the process is stopped."""
+    running, rows = _current(), []
+    for task in _tasks():
+        frames = _frames(task)
+        row = {"name": task.get_name(), "coroutine": _coroutine_name(task), "current": task is running}
+        place = {"file": frames[0].f_code.co_filename, "line": frames[0].f_lineno} if frames else {}
+        rows.append(row | place)
+    return JsonText({"tasks": rows})
+
+
+def request(number: int, text: str) -> JsonText:
+    """Answers a debug adapter request, given as JSON, about the frames of one task."""
+    adapter = FramesAdapter([(frame, frame.f_lineno, "") for frame in _frames(_tasks()[number])])
+    return JsonText(adapter.handle(json.loads(text))[0])
+
+
+def _tasks() -> list[Any]:
+    module = sys.modules.get("asyncio.tasks")
+    # Of all event loops; Python 3.12 renamed the set and put tasks that started eagerly in one of their own.
+    sets = [getattr(module, name, ()) for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks")]
+    found = {id(task): task for each in sets if not callable(each) for task in list(each) if not task.done()}
+    return sorted(found.values(), key=lambda task: [int(w) if w.isdigit() else w for w in _words(task.get_name())])
+
+
+def _words(name: str) -> list[str]:
+    """Task-2 comes before Task-10; words and numbers alternate, so that any two names can be compared."""
+    return re.split(r"(\d+)", name)
+
+
+def _current() -> Any:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio.current_task() if asyncio is not None else None
+    except RuntimeError:
+        return None
+
+
+def _coroutine_name(task: Any) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", task.get_coro()))
+
+
+def _frames(task: Any) -> list[FrameType]:
+    """From the innermost coroutine that it waits in to its own."""
+    frames: list[FrameType] = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if getattr(waiting, f"{kind}_frame", None)), None)
+        if kind is None:
+            break
+        frames.append(getattr(waiting, f"{kind}_frame"))
+        waiting = getattr(waiting, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None)
+    return frames[::-1]

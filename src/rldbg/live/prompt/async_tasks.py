@@ -1,0 +1,68 @@
+"""asyncio tasks at the prompt: a list, the one in which the process stands, and a look at one that waits."""
+
+import json
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.core import UsageError
+from rldbg.live.prompt.debuggee import Debuggee, EvaluationError, call
+
+_MODULE = "__import__('sys')._rldbg_async_tasks"
+_LOOKING = frozenset({"stackTrace", "scopes", "variables", "evaluate"})
+
+
+class WaitingTask:
+    """A task that waits, in place of the process: its frames are looked at, everything else goes to the process."""
+
+    top_frame: int | str = 1
+
+    def __init__(self, debuggee: Debuggee, number: int, name: str) -> None:
+        self.debuggee = debuggee
+        self.label = f"{name}, which waits"
+        self._number = number
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.debuggee, name)
+
+    def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
+        if command not in _LOOKING:
+            return self.debuggee.ask(command, timeout_s=timeout_s, **arguments)
+        request = json.dumps({"seq": 1, "type": "request", "command": command, "arguments": arguments})
+        expression = f"{_MODULE}.request({self._number}, {request!r})"
+        answer = call(self.debuggee, expression, self.debuggee.top_frame, self.label, timeout_s)
+        if not answer.get("success"):
+            raise EvaluationError(str(answer.get("message")))
+        body: Message = answer.get("body") or {}
+        return body
+
+
+def current_task(debuggee: Debuggee, frame_id: int | str) -> str:
+    """The task of the stopped thread; empty where there is none, or where it cannot be asked."""
+    try:
+        return str(call(debuggee, f"{_MODULE}.current()", frame_id, "the task").get("task") or "")
+    except EvaluationError:
+        return ""
+
+
+def list_tasks(debuggee: Debuggee, frame_id: int | str) -> list[Message]:
+    found: list[Message] = call(debuggee, f"{_MODULE}.listing()", frame_id, "the tasks")["tasks"]
+    return found
+
+
+def chosen_task(debuggee: Debuggee, text: str, frame_id: int | str) -> WaitingTask | None:
+    """The task with a number or a name; None when it is the one in which the process stands."""
+    tasks = list_tasks(debuggee, frame_id)
+    numbers = [n for n, task in enumerate(tasks) if text in (str(n), task["name"])]
+    if not numbers:
+        raise UsageError(f"no such task: {text!r}", "`tasks` lists them")
+    chosen = tasks[numbers[0]]
+    return None if chosen["current"] else WaitingTask(debuggee, numbers[0], chosen["name"])
+
+
+def tasks_text(tasks: list[Message]) -> str:
+    rows = (
+        f"{'>' if task['current'] else ' '} {number:>3} {task['name']:<16} {task['coroutine']}"
+        + (f" at {task['file']}:{task['line']}" if task.get("file") else "")
+        for number, task in enumerate(tasks)
+    )
+    return "\n".join(rows) or "no asyncio tasks"

@@ -1,0 +1,60 @@
+"""asyncio at the prompt: which task it stands in, what the others wait for, and their variables."""
+
+import sys
+
+import pytest
+from live_job import LiveJob, output
+from other_python import python_with
+
+PROGRAM = """
+import asyncio
+async def fetch(key, event):
+    wanted = f"batch {key}"
+    await event.wait()
+    return wanted
+async def step(event):
+    done = 0
+    breakpoint()
+    done += 1
+    await asyncio.sleep(0.01)
+    done += 1
+    event.set()
+    return done
+async def main():
+    event = asyncio.Event()
+    tasks = [asyncio.create_task(fetch(key, event), name=f"fetch-{key}") for key in (1, 2, 10)]
+    await asyncio.sleep(0)
+    print("RESULT", await asyncio.create_task(step(event), name="stepping"), await asyncio.gather(*tasks), flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("version", [None, "3.12", pytest.param("3.13", marks=pytest.mark.soak)])
+def test_tasks_are_listed_and_looked_at(tmp_path, version):
+    with LiveJob(tmp_path) as job:
+        python = python_with(version, "debugpy") if version else sys.executable
+        process = job.start(job.write("train.py", PROGRAM), python=python)
+        job.wait_stopped()
+        commands = (
+            "tasks",
+            "task fetch-2",
+            "u",
+            "p wanted",
+            "w",
+            "task stepping",
+            "p done",
+            "n",
+            "n",
+            "p done",
+            "task 99",
+        )
+        words = [word for command in commands for word in ("-c", command)]
+        text = job.rldbg("attach", "train", *words, check=False).stdout
+        # THEN the tasks are listed in order, one that waits is looked at, and the prompt comes back to the stopped one
+        assert text.index("fetch-1") < text.index("fetch-2") < text.index("fetch-10"), text
+        assert "in task stepping (step)" in text and "in task fetch-2, which waits" in text
+        assert "'batch 2'" in text and "fetch()" in text
+        # AND after a step over an await the prompt says which task it stands in
+        assert text.count("in task stepping (step)") >= 4 and "no such task: '99'" in text
+        job.client.request("continue", who="all")
+        assert "RESULT 2 ['batch 1', 'batch 2', 'batch 10']" in output(process)
