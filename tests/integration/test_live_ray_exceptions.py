@@ -1,7 +1,7 @@
 """Exceptions in Ray jobs: what the program may handle does not stall it, and what it does not is one stop."""
 
 import pytest
-from live_job import LiveJob, output
+from live_job import LiveJob, output, until
 
 from rldbg.agent import Arming
 
@@ -110,3 +110,55 @@ def test_all_holds_of_a_run_share_one_limit(tmp_path):
     # The second exception is held for what the first has left, the third for nothing, the last is of a known kind.
     assert text.count("waiting up to") == 2 and "3 s of 3 s are left" in text, text
     assert "the 3 s for all exceptions of this run are used up" in text
+
+
+SLOW = """
+import os, pathlib, sys, time
+def wait_for(name):
+    while not pathlib.Path(os.environ["GATES"], name).exists():
+        time.sleep(0.02)
+if "default_worker" in sys.argv[0]:
+    wait_for("import")
+class Policy:
+    def __init__(self, rank):
+        wait_for("init")
+        self.rank = rank
+    def step(self):
+        breakpoint()
+        return self.rank
+"""
+NAMED = """
+import os, ray, slow_policy
+variables = {"env_vars": {"GATES": os.environ["GATES"]}}
+ray.init(address=os.environ["CLUSTER"], log_to_driver=False, runtime_env=variables)
+Policy = ray.remote(num_cpus=0.1)(slow_policy.Policy)
+@ray.remote(num_cpus=0.1)
+def reward():
+    breakpoint()
+    return 7
+policies = [Policy.options(name=f"policy_{rank}").remote(rank) for rank in range(2)]
+print("RESULT", ray.get([policy.step.remote() for policy in policies]), ray.get(reward.remote()), flush=True)
+"""
+
+
+def test_actors_have_their_names_from_the_start_and_tasks_theirs_in_any_folder(job):
+    folder = job.folder / "ray"
+    folder.mkdir()
+    job.write("ray/slow_policy.py", SLOW)
+    process = job.start(job.write("ray/train.py", NAMED), GATES=folder)
+    # WHEN the actors import their class THEN they are known by their names
+    until(lambda: _names(job, "policy") == ["policy_0", "policy_1"], "actors that import")
+    (folder / "import").touch()
+    # AND with their ranks as soon as their constructors have them
+    until(lambda: _names(job, "policy") == ["policy/0", "policy/1"], "actors that are being made")
+    (folder / "init").touch()
+    job.wait_stopped(2)
+    assert _names(job, "policy") == ["policy/0", "policy/1"]
+    job.client.request("continue", who="policy/0:2")
+    until(lambda: [p["who"] for p in job.stopped()] == ["reward"], "the task")
+    job.client.request("continue", who="all")
+    assert "RESULT [0, 1] 7" in output(process)
+
+
+def _names(job, part):
+    return sorted(p["who"] for p in job.ps() if part in p["who"])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .ray_process import snake_case
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
+    from .stacks import TOOL_FILES
     from .startup.rldbg_startup import NOT_THE_USERS
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -5,10 +5,10 @@ knows the whole run: the first of each kind is held, all together for a limited 
 """
 
 import re
-import sys
 import traceback
 from pathlib import Path
 
+from .ray_process import is_rays_own
 from .stacks import is_tool_file
 
 _CONTROL_FLOW = {
@@ -37,10 +37,9 @@ def has_users_code(error: BaseException) -> bool:
 
 def is_library_file(file: str) -> bool:
     """Of Ray, of the standard library or of a debugger; another program's folder may be called `ray` too."""
-    ray = getattr(sys.modules.get("ray"), "__file__", None)
-    if ray and file.startswith(str(Path(ray).parent) + "/"):
-        return True
-    return is_tool_file(file) or (file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file)
+    return (
+        is_rays_own(file) or is_tool_file(file) or (file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file)
+    )
 
 
 def raising_line(error: BaseException) -> str:

@@ -30,7 +30,7 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
     ray = ray_facts()
     rank, world_size = _rank(ray)
     found: dict[str, Any] = {
-        "role": settings.role or ray.role or _program(),
+        "role": settings.role or without_rank(ray.role, rank) or _program(),
         "rank": rank,
         "world_size": world_size,
         "coordinates": _coordinates(settings.coordinates),
@@ -46,6 +46,11 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
         "ray": ray.to_dict(),
     }
     return found | {name: value for name, value in chosen.items() if value is not None}
+
+
+def without_rank(role: str, rank: int | None) -> str:
+    """An actor that is called policy_1 and has rank 1 is policy/1."""
+    return re.sub(rf"[-_.:/]{rank}$", "", role) if rank is not None else role
 
 
 @functools.lru_cache(maxsize=4)

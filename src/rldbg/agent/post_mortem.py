@@ -4,6 +4,7 @@ Which exceptions are held is decided by the broker, which knows the whole run (`
 """
 
 import contextlib
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,7 @@ class PostMortem:
         except OSError as failure:
             say(f"the crash file could not be written: {failure}")
             return None
-        say(f"crash file {path}: rldbg attach {path}")
+        say(f"crash file {path}: rldbg attach {shlex.quote(str(path))}")
         return path
 
     def _obey(self, answer: Message, error: BaseException, facts: dict[str, Any], where: str) -> None:
@@ -102,13 +103,15 @@ class PostMortem:
 
     def _wait_for_others(self, held: list[str]) -> None:
         """A driver that ends would take the workers with it at which somebody looks."""
-        run, whom = self._settings.run, held[0] if len(held) == 1 else "all"
-        say(f"waiting while {', '.join(held)} is held; to end the wait: rldbg continue {whom} --run {run}")
+        say(f"waiting while {', '.join(held)} is held; {self._to_end(held[0] if len(held) == 1 else 'all')}")
         with contextlib.suppress(NoBroker):
             self._link().request("await_holds", {}, timeout_s=self._settings.post_mortem_wait_s)
 
+    def _to_end(self, who: str) -> str:
+        return f"to end the wait: rldbg continue {shlex.quote(who)} --run {shlex.quote(str(self._settings.run))}"
+
     def _hold(self, error: BaseException, facts: dict[str, Any], limit_s: float) -> None:
-        link, number, run = self._link(), self._new_stop(), self._settings.run
+        link, number = self._link(), self._new_stop()
         facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception"}
         facts |= {"timeout_s": limit_s, "identity": self._identity()}
         try:
@@ -123,7 +126,7 @@ class PostMortem:
         adapter = PostMortemAdapter(error)
         say(f"waiting up to {limit_s:.0f} s at the exception: Task paused, waiting for debugger to attach...")
         say(f"{limit_s:.0f} s of {self._settings.post_mortem_wait_s:g} s are left for all exceptions of this run")
-        say(f"to end the wait: rldbg continue {answer.get('who')} --run {run}")
+        say(self._to_end(str(answer.get("who"))))
         try:
             while not adapter.ended:
                 # Longer than the broker's limit: it does not let go while somebody is attached.

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .stacks import chain
+
 _WORD_AFTER_ACRONYM = re.compile(r"([A-Z]{2,})([A-Z][a-z])")
 _WORD_START = re.compile(r"([a-z0-9])([A-Z])")
 _WORKER_MODE = 1
@@ -54,41 +56,75 @@ def ray_facts() -> RayFacts:
     actor = next(iter(getattr(worker, "actors", {}).values()), None)
     if actor is not None:
         return _actor_facts(worker, actor)
+    if (loading := _loading_actor(worker)) is not None:
+        return loading
     function = _running_task()
     return RayFacts(kind="task", role=function or "ray_worker", idle=not function, task=function)
 
 
-def _actor_facts(worker: Any, actor: Any) -> RayFacts:
+def _actor_name(worker: Any) -> str:
     try:
-        name = worker.actor_name or ""
+        return str(worker.actor_name or "")
     except (AttributeError, RuntimeError, UnicodeDecodeError):
         # Older Ray has no actor_name on the worker; the class name is a good name too.
-        name = ""
+        return ""
+
+
+def _actor_facts(worker: Any, actor: Any) -> RayFacts:
+    name = _actor_name(worker)
     rank = getattr(actor, "rank", getattr(actor, "_rank", None))
+    if type(rank) is not int:
+        rank = _given_rank()
     class_name = type(actor).__name__
     return RayFacts(
         kind="actor",
         role=name or snake_case(class_name),
-        rank=rank if type(rank) is int else None,
+        rank=rank,
         actor_name=name,
         actor_class=class_name,
         task=_running_task(),
     )
 
 
+def _main_frames() -> list[FrameType]:
+    """Of the worker's main thread, outermost first."""
+    return chain(sys._current_frames().get(threading.main_thread().ident or 0))[::-1]
+
+
+def _loading_actor(worker: Any) -> RayFacts | None:
+    """The actor whose class is being imported: that may take minutes, and it is somebody from the start."""
+    for frame in _main_frames():
+        if frame.f_code.co_name == "load_actor_class" and is_rays_own(frame.f_code.co_filename):
+            descriptor = frame.f_locals.get("actor_creation_function_descriptor")
+            class_name = str(getattr(descriptor, "class_name", "")).rpartition(".")[2]
+            name = _actor_name(worker)
+            if name or class_name:
+                role = name or snake_case(class_name)
+                return RayFacts(kind="actor", role=role, actor_name=name, actor_class=class_name, task="__init__")
+    return None
+
+
+def _given_rank() -> int | None:
+    """The `rank` that an actor's constructor was called with, while it has not returned."""
+    frames = (frame for frame in _main_frames() if frame.f_code.co_name == "__init__")
+    given = next((frame.f_locals["rank"] for frame in frames if "rank" in frame.f_locals), None)
+    return given if type(given) is int else None
+
+
 def _running_task() -> str:
     """The function that the worker's main thread executes for Ray: the outermost frame that is not Ray's own."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames: list[FrameType] = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
     inside = False
-    for frame in reversed(frames):
-        if inside and "/ray/" not in frame.f_code.co_filename:
+    for frame in _main_frames():
+        if inside and not is_rays_own(frame.f_code.co_filename):
             return _failed_task(frame) or frame.f_code.co_name
         inside = inside or frame.f_code.co_name == "main_loop"
     return ""
+
+
+def is_rays_own(file: str) -> bool:
+    """Of the Ray that is imported; the user's folders may be called `ray` too."""
+    ray = getattr(sys.modules.get("ray"), "__file__", None)
+    return file.startswith("python/ray/") or bool(ray and file.startswith(str(Path(ray).parent) + "/"))
 
 
 def _failed_task(frame: FrameType) -> str:
@@ -97,7 +133,7 @@ def _failed_task(frame: FrameType) -> str:
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "/ray/" not in code.co_filename:
+        if not is_rays_own(code.co_filename):
             return str(code.co_name)
         trace = trace.tb_next
     return ""

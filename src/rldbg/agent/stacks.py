@@ -10,6 +10,20 @@ from typing import Any
 from .values import describe
 
 _DEPTH = 200
+# Parts of paths that only debuggers have: a program may lie in a folder called `debugpy` or `ray`.
+TOOL_FILES = (
+    "/debugpy/_vendored/",
+    "/debugpy/server/",
+    "/debugpy/common/",
+    "/debugpy/public_api.py",
+    "/_pydev_bundle/",
+    "/_pydevd_bundle/",
+    "/_pydevd_frame_eval/",
+    "/_pydevd_sys_monitoring/",
+    "/pydevd.py",
+    "/ray/util/rpdb.py",
+    "/ray/util/debugpy.py",
+)
 _HERE = str(Path(__file__).parent)
 
 
@@ -57,7 +71,7 @@ def without_tools(frames: list[FrameType]) -> list[FrameType]:
 
 
 def is_tool_file(file: str) -> bool:
-    return "/debugpy/" in file or "pydevd" in file or file.startswith(_HERE) or file.endswith("ray/util/rpdb.py")
+    return any(part in file for part in TOOL_FILES) or file.startswith(_HERE)
 
 
 def frame_facts(frame: FrameType, line: int | None = None, *, with_locals: bool = False) -> dict[str, Any]:

@@ -4,6 +4,7 @@ What would be gone once the run has ended is noted as it passes: where Ray keeps
 """
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -125,11 +126,12 @@ class Watch:
             self._once(("extension", dashboard), f"for VS Code's Ray extension (with --ray-breakpoints): {paste}")
         if process["state"] == "stopped" and process["reason"] != "step":
             place = f"{process['file']}:{process['line']}"
-            text = f"{process['who']} stopped at {place}: rldbg attach {process['who']} --run {self.run.path}"
+            command = f"rldbg attach {shlex.quote(process['who'])} --run {shlex.quote(str(self.run.path))}"
+            text = f"{process['who']} stopped at {place}: {command}"
             self._once(("stopped", process["pid"], process["stop_number"]), text)
         if process["crash_file"]:
             message = (process["message"] or "").partition("\n")[0][:200]
-            text = f"{process['who']} crashed: {message}: rldbg attach {process['crash_file']}"
+            text = f"{process['who']} crashed: {message}: rldbg attach {shlex.quote(process['crash_file'])}"
             self._once(("crash", process["crash_file"]), text)
 
     def _note_ray_logs(self) -> None:

@@ -22,6 +22,8 @@ NOT_THE_USERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.semaphore_tracker",
 )
+# A file or folder of the package itself, for each that is named by its path.
+_MARKS = ("_raylet.so", "_raylet.pyd", "_raylet.pyx", "_vendored")
 _NOT_THE_USERS_PROGRAMS = frozenset({"rldbg", "ray", "pip", "pip3", "uv", "py-spy"})
 
 
@@ -76,4 +78,12 @@ def _is_a_helper(argv: list[str]) -> bool:
         names = {words[1]}
     if names == {"rldbg"} and "train" in words:
         return False
-    return bool(names & _NOT_THE_USERS_PROGRAMS) or any(part in word for word in words for part in NOT_THE_USERS)
+    is_theirs = any(_leads_into(word, part) for word in words for part in NOT_THE_USERS)
+    return is_theirs or bool(names & _NOT_THE_USERS_PROGRAMS)
+
+
+def _leads_into(word: str, part: str) -> bool:
+    """Whether a path leads into that package: the user's own folders may be called `ray` or `debugpy` too."""
+    before, found, _ = word.partition(part)
+    package = part.split("/")[1] if part.startswith("/") else ""
+    return bool(found) and (not package or any(Path(before, package, mark).exists() for mark in _MARKS))

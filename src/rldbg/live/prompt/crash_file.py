@@ -101,7 +101,7 @@ class CrashFile:
             call = ast.parse(expression.strip(), mode="eval").body
         except SyntaxError:
             call = None
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
             raise UsageError(_GONE)
         if call.func.attr == "source":
             return self._source(*(ast.literal_eval(argument) for argument in call.args))

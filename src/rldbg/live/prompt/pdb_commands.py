@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.agent import Message
+from rldbg.agent import TOOL_FILES, Message
 from rldbg.core import UsageError
 from rldbg.live.own_frames import NOT_THE_USERS
 from rldbg.live.prompt.async_tasks import WaitingTask, chosen_task, current_task, list_tasks, tasks_text
@@ -131,7 +131,7 @@ class PdbCommands:
             frames.pop(0)
         if not frames:
             raise UsageError("no Python frame in this thread", "`threads` lists the threads")
-        self._frames = [frame for frame in frames if "/pydevd" not in frame_path(frame)]
+        self._frames = [frame for frame in frames if not any(part in frame_path(frame) for part in TOOL_FILES)]
 
     def _move(self, by: int) -> CommandResult:
         _ = self.frame
