@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from free_networks import free_port
-from live_job import PATIENCE_S
+from live_job import PATIENCE_S, close_pipes
 
 SCENES = Path(__file__).with_name("ray_scenes.py")
 
@@ -30,7 +30,8 @@ class Stage:
             text=True,
         )
         self._lines: SimpleQueue[str] = SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.gcs_address = self._wait_for("READY", 120.0)
 
     def _read(self) -> None:
@@ -65,6 +66,8 @@ class Stage:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._reader.join(30)
+        close_pipes(self.process)
 
 
 class Cluster:
