@@ -148,8 +148,7 @@ def _sizes(job: JobSettings) -> Iterator[ProbeResult]:
         yield result("preflight-batch", title, "fail", reason, fix)
     elif prompts and mini and _whole(job, prompts, samples) % mini:
         fix = "make the mini batch a divisor of the batch"
-        reason = f"batch {_whole(job, prompts, samples)}, mini batch {mini}"
-        yield result("preflight-batch", title, "fail", reason, fix)
+        yield result("preflight-batch", title, "fail", f"batch {_whole(job, prompts, samples)}, mini batch {mini}", fix)
     elif prompts:
         yield result("preflight-batch", title, "pass", f"{prompts} prompts x {samples} samples")
     if "samples" in _stated(job) and samples == 1:

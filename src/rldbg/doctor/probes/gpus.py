@@ -26,8 +26,7 @@ def gpu_visible(machine: Machine) -> Found:
         return "fail", "a device exists, but nvidia-smi does not list it", fix
     masked = machine.variables.get("CUDA_VISIBLE_DEVICES")
     if masked is not None and masked.strip() in ("", "-1"):
-        fix = "unset CUDA_VISIBLE_DEVICES"
-        return "warn", "CUDA_VISIBLE_DEVICES hides all of them", fix
+        return "warn", "CUDA_VISIBLE_DEVICES hides all of them", "unset CUDA_VISIBLE_DEVICES"
     return "pass", f"{len(listed.splitlines())}: {listed.splitlines()[0].split(' (')[0]}"
 
 
@@ -73,8 +72,7 @@ def gpu_processes(machine: Machine) -> Found:
     lines = [line for line in listed.splitlines() if line.strip()]
     if not lines:
         return "pass", "none"
-    fix = "end your own left-over processes by pid before a run"
-    return "warn", f"{len(lines)}: {lines[0]}", fix
+    return "warn", f"{len(lines)}: {lines[0]}", "end your own left-over processes by pid before a run"
 
 
 @gpu_check("GPU errors")

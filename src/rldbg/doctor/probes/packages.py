@@ -85,11 +85,9 @@ def name_squats(_machine: Machine) -> Found:
         described = " ".join(str(about.get(key, "")) for key in ("summary", "home_page", "project_url"))
         if repository.lower() not in described.lower() and not _OWN_WORDS.search(described):
             fix = f'pip uninstall {name}; pip install "git+https://github.com/{repository}.git"'
-            reason = f"{name} {version} is another project: {described[:80] or 'no description'}"
-            return "fail", reason, fix
+            return "fail", f"{name} {version} is another project: {described[:80] or 'no description'}", fix
     names = ", ".join([*of_frameworks, *_TAKEN])
-    reason = f"{names} are the expected packages or not installed"
-    return "pass", reason
+    return "pass", f"{names} are the expected packages or not installed"
 
 
 @check("C compiler")
@@ -100,6 +98,5 @@ def compiler(machine: Machine) -> Found:
         return "warn", "no compiler on PATH", fix
     header = sysconfig.get_paths()["include"]
     if not machine.path(f"{header}/Python.h").exists():
-        fix = "apt install python3-dev for this interpreter"
-        return "warn", f"no Python.h in {header}", fix
+        return "warn", f"no Python.h in {header}", "apt install python3-dev for this interpreter"
     return "pass", "compiler and Python headers are installed"

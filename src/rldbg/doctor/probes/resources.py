@@ -33,8 +33,7 @@ def shm_leftovers(machine: Machine) -> Found:
     size = sum(path.stat().st_size for path in names if path.is_file())
     if size < GIB:
         return "pass", f"{len(names)} files, {gib(size)}"
-    fix = "with no job running: rm /dev/shm/nccl-* /dev/shm/torch_*"
-    return "warn", f"{len(names)} files hold {gib(size)}", fix
+    return "warn", f"{len(names)} files hold {gib(size)}", "with no job running: rm /dev/shm/nccl-* /dev/shm/torch_*"
 
 
 @check("open files")
@@ -51,8 +50,7 @@ def processes_limit(machine: Machine) -> Found:
     limit = machine.limit(resource.RLIMIT_NPROC)
     if limit is None or limit >= 8192:
         return "pass", f"ulimit -u is {limit or 'unlimited'}"
-    fix = "ulimit -u unlimited before ray start; export OMP_NUM_THREADS=1"
-    return "warn", f"ulimit -u is {limit}", fix
+    return "warn", f"ulimit -u is {limit}", "ulimit -u unlimited before ray start; export OMP_NUM_THREADS=1"
 
 
 @check("container's limit of processes")
@@ -72,8 +70,7 @@ def memlock_limit(machine: Machine) -> Found:
         return "pass", "unlimited"
     if not machine.path("/sys/class/infiniband").is_dir():
         return "pass", f"{gib(limit)}, and no InfiniBand here"
-    fix = "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK: RDMA needs it"
-    return "warn", f"ulimit -l is {gib(limit)}", fix
+    return "warn", f"ulimit -l is {gib(limit)}", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK: RDMA needs it"
 
 
 @check("memory")

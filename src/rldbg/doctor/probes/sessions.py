@@ -81,8 +81,7 @@ def ray_stale_session(machine: Machine) -> Found:
     if not idle:
         return "pass", "none left over"
     fix = "if it is left over: ray stop (rldbg doctor --fix nccl-invalid-arg-stale-ray stops it after asking)"
-    reason = f"{idle[0].folder} runs and is unused (pids {', '.join(map(str, idle[0].pids))})"
-    return "warn", reason, fix
+    return "warn", f"{idle[0].folder} runs and is unused (pids {', '.join(map(str, idle[0].pids))})", fix
 
 
 @check("Ray's temporary folder")

@@ -52,16 +52,14 @@ def debugger_variables(machine: Machine) -> Found:
         return "fail", "RAY_DEBUG_POSTMORTEM has no effect", fix
     mode = values.get("RAY_DEBUG")
     if mode not in (None, "1", "legacy"):
-        fix = "unset RAY_DEBUG, or RAY_DEBUG=1"
-        return "fail", f"RAY_DEBUG={mode} disables breakpoints without a message", fix
+        return "fail", f"RAY_DEBUG={mode} disables breakpoints without a message", "unset RAY_DEBUG, or RAY_DEBUG=1"
     if values.get("RAY_DEBUG_POST_MORTEM") == "1":
         if mode == "legacy":
             fix = "unset RAY_DEBUG for the debugpy debugger"
             return "warn", "RAY_DEBUG=legacy selects the old post-mortem", fix
         if sys.version_info >= (3, 12) and values.get("PYDEVD_USE_SYS_MONITORING") != "0":
             fix = "PYDEVD_USE_SYS_MONITORING=0 in the workers, or rldbg run"
-            reason = "on Python 3.12 and later Ray's post-mortem stops in the wrong frame"
-            return "warn", reason, fix
+            return "warn", "on Python 3.12 and later Ray's post-mortem stops in the wrong frame", fix
     return "pass", "breakpoints work"
 
 
@@ -85,8 +83,7 @@ def misspelt_variables(machine: Machine) -> Found:
     if not wrong:
         return "pass", "no misspelt names found"
     name, right = next(iter(wrong.items()))
-    fix = f"export {right}={machine.variables[name]}; unset {name}"
-    return "warn", f"{name} should be {right}", fix
+    return "warn", f"{name} should be {right}", f"export {right}={machine.variables[name]}; unset {name}"
 
 
 @check("variables of the CUDA allocator")
@@ -119,8 +116,7 @@ def nccl_variables(machine: Machine) -> Found:
     values = machine.variables
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE") if values.get(name) == "1"]
     if slow:
-        fix = f"unset {' '.join(slow)} unless intended: transfers become slower"
-        return "warn", f"{', '.join(slow)} set", fix
+        return "warn", f"{', '.join(slow)} set", f"unset {' '.join(slow)} unless intended: transfers become slower"
     return "pass", "nothing is disabled"
 
 
