@@ -169,7 +169,5 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 def _signal(processes: Sequence[psutil.Process], number: int) -> None:
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue

@@ -1,5 +1,6 @@
 """Python processes of a run that no agent speaks for, with the reason why."""
 
+import contextlib
 import os
 import re
 import time
@@ -36,12 +37,10 @@ class UnreachedProcess:
 def unreached_processes(child_pid: int, known: set[int], run: Path) -> Iterator[UnreachedProcess]:
     """The child's Python processes, and Ray workers of this user, that have not reported in."""
     for process in _candidates(child_pid, run):
-        try:
-            if process.pid in known or process.create_time() > time.time() - _YOUNG_S or _is_helper(process):
-                continue
-            yield UnreachedProcess(process.pid, _name(process), _reason(process))
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            is_young = process.create_time() > time.time() - _YOUNG_S
+            if process.pid not in known and not is_young and not _is_helper(process):
+                yield UnreachedProcess(process.pid, _name(process), _reason(process))
 
 
 def _candidates(child_pid: int, run: Path) -> Iterator[psutil.Process]:
@@ -52,13 +51,11 @@ def _candidates(child_pid: int, run: Path) -> Iterator[psutil.Process]:
         family = set()
     mine = os.getuid()
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             if process.uids().real != mine or not _is_python(process):
                 continue
             if process.pid in family or process.environ().get("RLDBG_RUN") == str(run):
                 yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
-            continue
 
 
 def _is_python(process: psutil.Process) -> bool:

@@ -1,5 +1,6 @@
 """Runs a script with stand-ins for its commands, in a sandbox, and tells what it would have started."""
 
+import contextlib
 import json
 import os
 import re
@@ -200,12 +201,10 @@ def _programs(path: str) -> dict[str, str]:
     """Every file on PATH by its name, where it is found first; each folder is read once."""
     found: dict[str, str] = {}
     for folder in path.split(os.pathsep):
-        try:
-            with os.scandir(folder or ".") as files:
-                for file in files:
-                    found.setdefault(file.name, file.path)
-        except OSError:
-            continue  # PATH may name folders that are not there or not readable
+        # PATH may name folders that are not there or not readable.
+        with contextlib.suppress(OSError), os.scandir(folder or ".") as files:
+            for file in files:
+                found.setdefault(file.name, file.path)
     return found
 
 
