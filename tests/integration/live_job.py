@@ -43,14 +43,14 @@ def until(condition, what, timeout_s=PATIENCE_S):
     raise AssertionError(f"not within {timeout_s} s: {what}")
 
 
-def rldbg(*arguments, run=None, check=True, **options):
+def rldbg(*arguments, run=None, check=True, timeout_s=PATIENCE_S, **options):
     """The command line in a process of its own."""
     extra = ["--run", str(run)] if run else []
     done = subprocess.run(
         [sys.executable, "-m", "rldbg", *arguments, *extra],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=timeout_s,
         stdin=subprocess.DEVNULL,
         check=False,
         **options,

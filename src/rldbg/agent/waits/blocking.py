@@ -175,7 +175,8 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
     refs = frame.variable("object_refs") or frame.variable("ray_waitables") or frame.variable("refs")
     each = refs.elements() or [refs] if refs is not None else []
     tasks = [task for ref in each if (task := _ray_task(ref))]
-    wait = {"kind": "ray_get", "call": frame.function.rpartition(".")[2], "tasks": tasks, "count": len(each)}
+    calls = [call.method for call in looking.sources.calls_at(looking.place)] if looking.place is not None else []
+    wait = {"kind": "ray_get", "tasks": tasks, "count": len(each), "methods": calls}
     return wait | {"timeout": _timeout(frame)}
 
 

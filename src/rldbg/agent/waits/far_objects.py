@@ -134,7 +134,9 @@ class FarObject:
         return self._memory.keyed(keys, values) if keys else iter(())
 
     def items(self) -> list[tuple[str, Object]]:
-        return list(self._named(self._table()).items())
+        if self._address not in self._memory.tables:
+            self._memory.tables[self._address] = self._named(self._table())
+        return list(self._memory.tables[self._address].items())
 
     def pairs(self) -> list[tuple[Object, Object]]:
         found = ((object_at(self._memory, key), object_at(self._memory, value)) for key, value in self._table())
@@ -208,13 +210,11 @@ class FarObject:
         return self._at(16) if "weakref" in self.kind or "ReferenceType" in self.bases() else None
 
     def suspended(self) -> Suspended | None:
-        if "coroutine" in self.kind and self.kind not in _COROUTINES:
-            return self._compiled()
         if self.kind not in _COROUTINES:
             return None
         layout = self._memory.layout
         frame = FarFrame(self._memory, self._address + layout["frame_code"] - layout["frame_start"])
-        return Suspended(frame, frame.top()) if frame.file else None
+        return Suspended(frame, frame.top()) if frame.file else self._compiled()
 
     def _compiled(self) -> Suspended | None:
         """A coroutine that was compiled to C: among the first things it holds is what it awaits."""

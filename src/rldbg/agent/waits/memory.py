@@ -6,11 +6,14 @@ What is read may change meanwhile: anything that cannot be read is absent, and n
 import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 from .layout import Layout, LayoutError, base_of, library_of
 
 _WORD = 8
 _LIMIT = 20_000
+_PAGE_BITS = 12
+_PAGE = 1 << _PAGE_BITS
 _FLAGS = 168
 
 
@@ -23,6 +26,8 @@ class Memory:
         self.minor = layout["minor"]
         self._file = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._types: dict[int, tuple[str, int]] = {}
+        self._pages: dict[int, bytes] = {}
+        self.tables: dict[int, Any] = {}
 
     def close(self) -> None:
         os.close(self._file)
@@ -30,10 +35,20 @@ class Memory:
     def read(self, address: int, size: int) -> bytes:
         if not 0 < address < 1 << 62 or not 0 <= size <= 1 << 20:
             return b""
-        try:
-            return os.pread(self._file, size, address)
-        except OSError:
-            return b""
+        first, last = address >> _PAGE_BITS, (address + size - 1) >> _PAGE_BITS
+        begin = address & (_PAGE - 1)
+        if first >= last:
+            return self._page(first)[begin : begin + size]
+        return b"".join(self._page(number) for number in range(first, last + 1))[begin : begin + size]
+
+    def _page(self, number: int) -> bytes:
+        """Each page is read once: one look sees one state, and reads little."""
+        if number not in self._pages:
+            try:
+                self._pages[number] = os.pread(self._file, _PAGE, number << _PAGE_BITS)
+            except OSError:
+                self._pages[number] = b""
+        return self._pages[number]
 
     def word(self, address: int) -> int:
         data = self.read(address, _WORD)

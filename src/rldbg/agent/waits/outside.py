@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,12 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .kernel import Facts, all_processes, descendants, environment_of, process_facts, tracing_note
+from .kernel import Facts, all_processes, descendants, environment_of, process_facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
 from .objects import Frame, Object
 from .process_views import FarProcess, ProcessView, ThreadView
-from .snapshot import snapshot
+from .snapshot import frame_facts, snapshot
+from .source import Sources
 
 _PY_SPY_S = 20.0
 _MOST = 256
@@ -56,11 +58,12 @@ def look(
         wanted += [child for pid in list(wanted) for child in descendants(pid, everyone) if _is_python(child)]
     wanted = [pid for pid in dict.fromkeys(wanted) if pid != os.getpid()][:_MOST]
     looks = _Looks(native=native, py_spy=py_spy)
-    found = {pid: looks.at(pid) for pid in wanted}
-    if apart_s:
-        time.sleep(apart_s)
-        found = {pid: mark_moved(before, looks.at(pid), apart_s) for pid, before in found.items()}
-    return list(found.values())
+    if not apart_s:
+        return [looks.at(pid) for pid in wanted]
+    begun = time.monotonic()
+    before = {pid: looks.glance(pid) for pid in wanted}
+    time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
+    return [mark_moved(before[pid], looks.at(pid), apart_s) for pid in wanted]
 
 
 class _Looks:
@@ -70,6 +73,29 @@ class _Looks:
         self._native = native
         self._py_spy = py_spy or find_py_spy()
         self._layouts: dict[str, Layout | str] = {}
+        self._sources: dict[str, Sources] = {}
+
+    def glance(self, pid: int) -> Facts:
+        """Only where the threads are and how much processor time they have used."""
+        try:
+            memory = Memory(pid, self._layout(pid))
+        except (OSError, LayoutError):
+            return {}
+        try:
+            threads = FarProcess(memory).threads()
+        finally:
+            memory.close()
+        return {
+            "threads": [
+                {"native": t.native, "frames": list(map(frame_facts, t.frames)), "kernel": thread_facts(pid, t.native)}
+                for t in threads
+            ]
+        }
+
+    def _sources_of(self, pid: int) -> Sources:
+        """One set of files per container."""
+        space = str(Path(f"/proc/{pid}/ns/mnt").readlink())
+        return self._sources.setdefault(space, Sources(pid))
 
     def at(self, pid: int) -> Facts:
         entry = describe(pid)
@@ -80,13 +106,20 @@ class _Looks:
             memory = Memory(pid, self._layout(pid))
             try:
                 process = FarProcess(memory)
-                entry |= snapshot(process) | {"source": "memory"} | _told_rank(entry, process.modules())
+                entry |= (
+                    snapshot(process, self._sources_of(pid))
+                    | {"source": "memory"}
+                    | _told_rank(entry, process.modules())
+                )
             finally:
                 memory.close()
         except PermissionError:
             return entry | {"unanswered": tracing_note(pid)}
         except (OSError, LayoutError) as error:
             reason = str(error)
+        except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
+            # The process changed while it was read.
+            reason = f"its memory could not be understood ({type(error).__name__})"
         if not entry.get("threads") or self._native:
             self._spy(pid, entry, reason)
         return entry
@@ -117,7 +150,7 @@ class _Looks:
         by_native = {thread.native: thread for thread in threads}
         for thread in entry["threads"]:
             if spied := by_native.get(thread["native"]):
-                thread["frames"] = [{"file": f.file, "line": f.line, "function": f.function} for f in spied.frames]
+                thread["frames"] = list(map(frame_facts, spied.frames))
 
 
 class _SpiedFrame:

@@ -28,9 +28,9 @@ _OPPOSITE = {
 }
 
 
-def snapshot(view: ProcessView) -> Facts:
+def snapshot(view: ProcessView, sources: Sources | None = None) -> Facts:
     """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
-    sources, modules = Sources(view.pid), view.modules()
+    sources, modules = sources or Sources(view.pid), view.modules()
     threads = view.threads()
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
     tasks = [task_facts(task, sources) for task in tasks_in(modules)]
@@ -45,18 +45,14 @@ def snapshot(view: ProcessView) -> Facts:
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     _name_groups([entry["wait"] for entry in entries], modules)
-    everyone = (
-        all_processes()
-        if any(entry["wait"]["kind"] in ("pipe", "queue_get", "queue_put", "socket") for entry in entries)
-        else {}
-    )
+    everyone = all_processes()
     for entry in entries:
         _look_behind(entry["wait"], view.pid, everyone)
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
         "ended": [*_ended_threads(modules, {thread.ident for thread in threads}), *_ended_processes(modules)],
-        "children": _children(view.pid),
+        "children": [facts for facts in everyone.values() if facts["parent"] == view.pid],
         "raised": last_exception(modules),
     }
 
@@ -222,7 +218,3 @@ def ended_process(process: Object) -> str:
         return f"signal {-number}" if number < 0 else f"exit code {number}"
     facts = process_facts(pid.number() or 0)
     return "" if facts and facts["state"] != "zombie" else str(facts.get("exit") or "unknown exit code")
-
-
-def _children(pid: int) -> list[Facts]:
-    return [facts for facts in all_processes().values() if facts["parent"] == pid]

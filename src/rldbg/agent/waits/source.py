@@ -31,6 +31,7 @@ class Sources:
     def __init__(self, pid: int) -> None:
         self._root = f"/proc/{pid}/root"
         self.tree = functools.lru_cache(maxsize=200)(self._tree)
+        self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
 
     def _tree(self, file: str) -> ast.Module | None:
         for path in (file, f"{self._root}{file}"):
@@ -73,12 +74,18 @@ class Sources:
                     found.setdefault(used.address, set()).add(node.func.attr)
         return found
 
-    def _on_line(self, frame: Frame) -> Iterator[ast.AST]:
-        tree = self.tree(frame.file)
-        for node in ast.walk(tree) if tree is not None else ():
-            begin, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-            if begin <= frame.line <= end:
-                yield node
+    def _on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
+        return self._nodes(frame.file, frame.line)
+
+    def _nodes_at(self, file: str, line: int) -> tuple[ast.AST, ...]:
+        """Everything that spans a line, outer things first."""
+        found: list[ast.AST] = []
+        below: list[ast.AST] = [tree] if (tree := self.tree(file)) is not None else []
+        while below:
+            inside = [child for node in below for child in ast.iter_child_nodes(node)]
+            below = [node for node in inside if _spans(node, line)]
+            found += [node for node in below if hasattr(node, "lineno")]
+        return tuple(found)
 
     def held(self, frame: Frame) -> list[ast.expr]:
         """What enclosing `with` blocks hold while this line runs, and what was acquired before and not released."""
@@ -132,6 +139,11 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
             yield node
             yield from _own_nodes(node)
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    """Nodes without a place of their own (arguments, contexts) are looked into."""
+    return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or line)
 
 
 def _header_end(node: ast.With | ast.AsyncWith) -> int:

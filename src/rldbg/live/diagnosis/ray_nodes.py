@@ -57,6 +57,7 @@ class _Joining:
             self._by_process.setdefault(node.id[:2], []).append(node)
         self._processes = {process_id(stack) for stack in stacks}
         self._added: dict[Any, Node] = {}
+        self._explained: set[Any] = set()
 
     def joined(self) -> list[Node]:
         for node in self._nodes:
@@ -73,8 +74,7 @@ class _Joining:
             return
         pending = [task for task in awaited if task["state"] not in _DONE]
         if not pending:
-            lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
-            node.wait = {**node.wait, "lost": lost}
+            self._not_a_task(node)
             return
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         text = f"the result of {self._title(pending[0])}{more}"
@@ -84,6 +84,17 @@ class _Joining:
             return
         for task in pending:
             node.edges += self._edges(task)
+
+    def _not_a_task(self, node: Node) -> None:
+        """Whether a placement group is ready is an object too, and Ray lists no task for it."""
+        groups = [group for group in self._ray["placement_groups"] if group["state"] != "CREATED"]
+        if "ready" in (node.wait.get("methods") or []) and groups:
+            lack = f"{_group_label(groups[0])} is {groups[0]['state'].lower()}{self._lack(_bundles(groups[0]))}"
+            node.wait = {**node.wait, "text": "a placement group to be ready", "lost": lack}
+            self._explained.add(groups[0]["placement_group_id"])
+            return
+        lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
+        node.wait = {**node.wait, "lost": lost}
 
     def _awaited(self, node: Node) -> Iterator[Facts]:
         if node.wait.get("tasks"):
@@ -221,10 +232,14 @@ class _Joining:
                 self._added.pop(node.id)
                 yield node
         for group in self._ray["placement_groups"]:
-            if group["state"] == "PENDING":
-                label = f"placement group {group['name'] or group['placement_group_id'][:8]}"
-                lack = f"{group['state'].lower()}{self._lack(_bundles(group))}"
+            if group["state"] == "PENDING" and group["placement_group_id"] not in self._explained:
+                label = _group_label(group)
+                lack = f"it is pending{self._lack(_bundles(group))}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
+
+
+def _group_label(group: Facts) -> str:
+    return f"placement group {group['name'] or group['placement_group_id'][:8]}"
 
 
 def _bundles(group: Facts) -> dict[str, float]:
@@ -245,5 +260,6 @@ def _cause(actor: Facts) -> str:
         return "no reason is recorded"
     for value in causes.values():
         if isinstance(value, dict) and value.get("error_message"):
-            return str(value["error_message"]).strip().partition("\n")[0][:200]
+            first = str(value["error_message"]).strip().partition("\n")[0]
+            return first.partition(" Some common causes")[0][:200]
     return "no reason is recorded"

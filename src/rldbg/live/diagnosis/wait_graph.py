@@ -105,8 +105,9 @@ class WaitGraph:
 
 def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:
     """Without those at the beginning who wait for many at once, or only started the others."""
-    while len(path) > 2 and (path[0].kind == "child" or len({edge.target for edge in path[0].edges}) > 1):
-        if path[0].kind == "collective":
+    while len(path) > 1 and path[1].waits and path[0].kind != "collective":
+        many = len({edge.target for edge in path[0].edges}) > 1
+        if not many and (path[0].kind != "child" or len(path) == 2):
             break
         path = path[1:]
     return path

@@ -87,7 +87,9 @@ def main() -> None:
         )
         view = _view(ray)
         if request["stacks"]:
-            view["stacks"] = _stacks(ray, view, request)
+            stacks = _stacks(ray, view, request)
+            # Ray learns of a task's state with a delay: what it knows now is newer than the stacks.
+            view = _view(ray) | {"stacks": stacks, "notes": view["notes"]}
     except (PrerequisiteError, UnreachableError) as error:
         view = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
     sys.stdout.write(f"\n{json.dumps(view, default=str)}\n")

@@ -1,0 +1,121 @@
+"""Waits in Ray jobs, armed and not: one job in which everything waits for ever, looked at as a whole."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from free_networks import free_port
+from live_job import LiveJob, close_pipes, rldbg, until
+from ray_stage import plain_environment
+
+SCENES = Path(__file__).with_name("ray_wait_scenes.py")
+# One sentence must hold all words of a line.
+SENTENCES = {
+    "calls": ["Partner.answer (actor second)", "Partner.answer (actor first)", "should run answer", "(deadlock)"],
+    "queue": ["consumer waits at ray_wait_scenes.py:", "an item of a Ray queue", "no running task puts one in"],
+    "dead_producer": ["abandoned waits at", "an item of a Ray queue", "actor producer has died"],
+    "unschedulable": [
+        "waits_for_huge waits at",
+        "actor Huge",
+        "cannot be scheduled: it asks for 8 GPU",
+        "0 of 0 GPU free",
+    ],
+    "placement_group": ["waits_for_group waits at", "placement group", "is pending: it asks for 500 CPU", "CPU free"],
+    "engine": [
+        "trainer waits at",
+        "generator runs generate",
+        "queue `self.results`",
+        "process engine (pid",
+        "killed by",
+    ],
+    "future": ["rollout waits at", "RewardModel.score", "future `self.verdict`", "would complete it"],
+    "locks": ["`self.cache`", "`self.weights`", "flusher", "(deadlock)"],
+}
+
+
+class Job:
+    """The driver of all scenes, with a cluster of its own."""
+
+    def __init__(self, folder, environment):
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        options = {"include_dashboard": True, "dashboard_port": port, "num_cpus": 1, "log_to_driver": False}
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCENES)],
+            env=environment
+            | {"RAY_USAGE_STATS_ENABLED": "0", "SCENE_RAY": json.dumps(options | {"_temp_dir": str(folder)})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        line = next((line for line in self.process.stdout if line.startswith("READY")), "")
+        assert line, "the job ended before it was ready"
+        self.address = line.split()[1]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+        close_pipes(self.process)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _until_said(look):
+    """Ray learns of its tasks with a delay."""
+    seen = {}
+
+    def said():
+        seen["waits"] = [cause["verdict"] for cause in look()["waits"]]
+        return not _missing(seen["waits"])
+
+    try:
+        until(said, "all sentences", 60)
+    except AssertionError:
+        lines = "\n".join(seen["waits"])
+        raise AssertionError(f"missing {_missing(seen['waits'])} in\n{lines}") from None
+
+
+def _missing(waits):
+    return [
+        scene for scene, words in SENTENCES.items() if not any(all(word in wait for word in words) for wait in waits)
+    ]
+
+
+@pytest.fixture(scope="module")
+def unarmed():
+    job = Job(Path(f"/tmp/rldbg-waits-{os.getpid()}"), plain_environment())
+    yield job
+    job.end()
+
+
+def test_every_wait_of_a_plain_cluster_is_explained(unarmed):
+    def look():
+        done = rldbg("stacks", "--ray", unarmed.url, "--diagnose", "--json", check=False, timeout_s=240)
+        assert done.returncode == 1, done.stderr
+        return json.loads(done.stdout)
+
+    _until_said(look)
+
+
+def test_all_workers_of_a_plain_cluster_are_listed(unarmed):
+    workers = json.loads(rldbg("ps", "--ray", unarmed.url, "--json").stdout)["workers"]
+    by_name = {worker["who"]: worker for worker in workers}
+    assert by_name["first"]["state"] == "running" and by_name["first"]["task"] == "Partner.call"
+    assert by_name["first"]["pid"] and by_name["first"]["host"]
+    assert by_name["huge"]["state"] == "pending creation" and by_name["huge"]["asks_for"] == "8 GPU"
+    assert by_name["driver"]["pid"] == unarmed.process.pid
+    text = rldbg("ps", "--ray", unarmed.url).stdout
+    assert "pending creation" in text and "asks for 8 GPU" in text
+
+
+def test_every_wait_of_an_armed_job_is_explained(tmp_path):
+    with LiveJob(tmp_path) as job:
+        scenes = Job(Path(f"/tmp/rldbg-armed-waits-{os.getpid()}"), job.environment)
+        try:
+            _until_said(lambda: json.loads(job.rldbg("stacks", "--diagnose", "--json", check=False).stdout))
+        finally:
+            scenes.end()
