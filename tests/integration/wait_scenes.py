@@ -318,5 +318,36 @@ def data_loader():
         next(loader)
 
 
+def load_checkpoint():
+    time.sleep(3600)
+
+
+def slow_rank():
+    """For torchrun: the last rank is elsewhere while the others reduce."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    (FOLDER / f"slow_rank{dist.get_rank()}").write_text("")
+    if dist.get_rank() == dist.get_world_size() - 1:
+        load_checkpoint()
+    dist.all_reduce(torch.ones(2))
+
+
+def raised_rank():
+    """For torchrun: the last rank raises, and a thread of its own keeps its process alive."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    (FOLDER / f"raised_rank{dist.get_rank()}").write_text("")
+    if dist.get_rank() == dist.get_world_size() - 1:
+        threading.Thread(target=threading.Event().wait, name="heartbeat").start()
+        raise ValueError("the reward is not a number")
+    dist.all_reduce(torch.ones(2))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -24,6 +24,8 @@ _BETWEEN_LOOKS_S = 1.0
 @click.option("--torchrun", is_flag=True, help="Look at all torchrun workers of this host (or of --host).")
 @click.option("--slurm", "slurm_job", metavar="JOB", default="", help="Look at a SLURM job, on all of its nodes.")
 @click.option("--host", default="", help="Look at processes of another host, by ssh.")
+@click.option("--ssh", default="ssh", show_default=True, help="The ssh command for --host.")
+@click.option("--python", default="python3", show_default=True, help="Python of the other host or node, 3.11 or later.")
 @click.option("--native", is_flag=True, help="Include C and C++ frames (needs py-spy).")
 @click.option("--locals", "with_locals", is_flag=True, help="Show the local variables of every frame.")
 @click.option(
@@ -42,6 +44,8 @@ def command(
     torchrun: bool,
     slurm_job: str,
     host: str,
+    ssh: str,
+    python: str,
     native: bool,
     with_locals: bool,
     diagnosing: bool,
@@ -66,7 +70,9 @@ def command(
 
     if dumps is not None:
         return _show([diagnose_dumps(dumps)], [], [], as_json)
-    job = UnarmedJob(ray=ray_url or "", pids=pids, torchrun=torchrun, slurm_job=slurm_job, host=host)
+    job = UnarmedJob(
+        ray=ray_url or "", pids=pids, torchrun=torchrun, slurm_job=slurm_job, host=host, ssh=ssh, python=python
+    )
     if job:
         return _show_unarmed(job, native, diagnosing, as_json)
     return _show_run(run_dir, who, {"native": native, "locals": with_locals}, diagnosing, as_json)

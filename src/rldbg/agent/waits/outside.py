@@ -56,7 +56,8 @@ def look(
         wanted += [pid for pid in everyone if environment_of(pid).get("SLURM_JOB_ID") == slurm_job and _is_python(pid)]
     if children:
         wanted += [child for pid in list(wanted) for child in descendants(pid, everyone) if _is_python(child)]
-    wanted = [pid for pid in dict.fromkeys(wanted) if pid != os.getpid()][:_MOST]
+    above = _above(everyone)
+    wanted = [pid for pid in dict.fromkeys(wanted) if pid in pids or pid not in above][:_MOST]
     looks = _Looks(native=native, py_spy=py_spy)
     if not apart_s:
         return [looks.at(pid) for pid in wanted]
@@ -302,12 +303,18 @@ def _torchrun_workers(everyone: Mapping[int, Facts]) -> list[int]:
     return below or workers
 
 
+def _above(everyone: Mapping[int, Facts]) -> set[int]:
+    """This process and those that started it."""
+    found, pid = set(), os.getpid()
+    while pid in everyone and pid not in found:
+        found.add(pid)
+        pid = everyone[pid]["parent"]
+    return found
+
+
 def _own_pythons(everyone: Mapping[int, Facts]) -> list[int]:
     """All Python processes of this user, without this one and those above it."""
-    above, pid = set(), os.getpid()
-    while pid in everyone and pid not in above:
-        above.add(pid)
-        pid = everyone[pid]["parent"]
+    above = _above(everyone)
     own = [pid for pid in _pythons(everyone) if pid not in above and Path(f"/proc/{pid}").stat().st_uid == os.geteuid()]
     return [pid for pid in own if "rldbg" not in everyone[pid]["command"]]
 

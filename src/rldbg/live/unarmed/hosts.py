@@ -13,17 +13,18 @@ from rldbg.live.unarmed.travelling import program
 _LOOK_S = 120.0
 
 
-def look_by_ssh(host: str, request: Mapping[str, Any], *, python: str = "python3") -> list[dict[str, Any]]:
+def look_by_ssh(host: str, request: Mapping[str, Any], *, ssh: str, python: str) -> list[dict[str, Any]]:
     """Raises UnreachableError when the host cannot be reached or has no Python."""
-    if shutil.which("ssh") is None:
-        raise PrerequisiteError("ssh is not installed", "install an ssh client, or run rldbg on that host")
+    words = shlex.split(ssh)
+    if not words or shutil.which(words[0]) is None:
+        raise PrerequisiteError(f"{ssh!r} is not installed", "install an ssh client, or run rldbg on that host")
     # The shell of the other host splits the words once more.
     command = shlex.join([python, "-", json.dumps(dict(request))])
-    done = _run(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host, command], f"ssh {host}")
+    done = _run([*words, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host, command], f"ssh {host}")
     return _answers(done.stdout)
 
 
-def look_by_srun(job: str, request: Mapping[str, Any], *, python: str = "python3") -> list[dict[str, Any]]:
+def look_by_srun(job: str, request: Mapping[str, Any], *, python: str) -> list[dict[str, Any]]:
     """One look per node of a SLURM job, beside what runs there."""
     if shutil.which("srun") is None:
         raise PrerequisiteError("srun is not installed", "run rldbg on a login node of the cluster")

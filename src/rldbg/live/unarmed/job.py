@@ -13,13 +13,15 @@ from rldbg.live.unarmed.ray_cluster import look_at_ray
 
 @dataclass(frozen=True, slots=True)
 class UnarmedJob:
-    """Where to look. Empty when the user named nothing that is not armed."""
+    """Where to look, and the ssh command and Python to use on other hosts. False when the user named nothing."""
 
     ray: str = ""
     pids: tuple[int, ...] = ()
     torchrun: bool = False
     slurm_job: str = ""
     host: str = ""
+    ssh: str = "ssh"
+    python: str = "python3"
 
     def __bool__(self) -> bool:
         return bool(self.ray or self.pids or self.torchrun or self.slurm_job or self.host)
@@ -43,9 +45,10 @@ def look_at_job(job: UnarmedJob, *, native: bool = False, apart_s: float = 0.0) 
         return UnarmedView(name_workers(view.pop("stacks"), view), view, list(view["notes"]))
     request: dict[str, Any] = {"pids": list(job.pids), "torchrun": job.torchrun, "native": native, "apart_s": apart_s}
     if job.slurm_job:
-        return UnarmedView(look_by_srun(job.slurm_job, request))
+        return UnarmedView(look_by_srun(job.slurm_job, request, python=job.python))
     if job.host:
-        found = look_by_ssh(job.host, request | {"everything": not job.pids and not job.torchrun})
+        request["everything"] = not job.pids and not job.torchrun
+        found = look_by_ssh(job.host, request, ssh=job.ssh, python=job.python)
     else:
         found = look(**request)
     if not found:

@@ -1,0 +1,76 @@
+"""Ranks that nobody armed: under torchrun on this host, in a SLURM job, on another host."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from live_job import close_pipes, rldbg, until
+from ray_stage import plain_environment
+from slurm_cluster import NEEDS_SLURM, running_cluster, wait_for
+
+SCENES = Path(__file__).with_name("wait_scenes.py")
+
+
+def _torchrun(scene, folder, environment):
+    """Two ranks under a real torchrun, once both have joined their process group."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCENES), scene]
+    process = subprocess.Popen(
+        [*command, str(folder)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    until(lambda: len(list(folder.glob(f"{scene}?"))) == 2 or process.poll() is not None, f"ranks of {scene}", 120)
+    assert process.poll() is None, process.stdout.read()
+    return process
+
+
+def _verdicts(*arguments, **options):
+    done = rldbg("stacks", *arguments, "--diagnose", "--json", check=False, timeout_s=120, **options)
+    assert done.returncode == 1, done.stderr
+    return [cause["verdict"] for cause in json.loads(done.stdout)["waits"]]
+
+
+def _until_said(words, look):
+    until(lambda: any(all(word in verdict for word in words) for verdict in look()), f"{words} in {look()}", 60)
+
+
+SLOW = ["rank 0 waits at", "(slow_rank) for all_reduce", "rank 1 never entered it, but sleeps", "(load_checkpoint)"]
+RAISED = ["rank 1 never entered it, but raised ValueError: the reward is not a number at wait_scenes.py:", "heartbeat"]
+
+
+@pytest.mark.parametrize(("scene", "words"), [("slow_rank", SLOW), ("raised_rank", RAISED)])
+def test_ranks_of_torchrun_are_found_and_explained(tmp_path, scene, words):
+    process = _torchrun(scene, tmp_path, plain_environment())
+    try:
+        _until_said(words, lambda: _verdicts("--pid", str(process.pid)))
+        if scene == "slow_rank":
+            stacks = json.loads(rldbg("stacks", "--torchrun", "--json", check=False).stdout)["stacks"]
+            assert {"wait_scenes/0", "wait_scenes/1"} <= {stack["who"] for stack in stacks}
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+        close_pipes(process)
+
+
+@NEEDS_SLURM
+def test_a_slurm_job_and_another_host_are_looked_at(tmp_path):
+    with running_cluster() as cluster:
+        script = f"#!/bin/bash\nsrun -N2 -n2 {sys.executable} {SCENES} lock_deadlock {tmp_path}\n"
+        job = cluster.submit(script, "-N2")
+        wait_for((tmp_path / "lock_deadlock").exists, "the job")
+        words = ["lock `self.tensors`", "pusher", "(deadlock)"]
+        _until_said(words, lambda: _verdicts("--slurm", job, env=cluster.environment))
+        pid = (tmp_path / "lock_deadlock").read_text()
+        _until_said(words, lambda: _verdicts("--host", "node-10", "--ssh", cluster.ssh, "--pid", pid))
+        refused = rldbg("stacks", "--host", "node-9", "--ssh", cluster.ssh, check=False)
+        assert refused.returncode == 5 and "ssh node-9 failed" in refused.stderr
+        cluster.command("scancel", job)
+        gone = rldbg("stacks", "--slurm", "99999", check=False, env=cluster.environment)
+        assert gone.returncode == 5 and "99999" in gone.stderr
