@@ -15,7 +15,8 @@ from .source import Call, Sources, resolve
 
 Wait = dict[str, Any]
 Rule = Callable[[Frame, "Looking"], Wait]
-LOCKS = ("lock", "RLock", "_RLock", "Condition", "Semaphore", "BoundedSemaphore", "Lock", "FileLock")
+SHARED = "shared:"
+LOCKS = ("lock", "RLock", "_RLock", "Condition", "Semaphore", "BoundedSemaphore", "Lock", "SemLock", "FileLock")
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
 
@@ -114,7 +115,8 @@ def _condition(frame: Frame, looking: Looking) -> Wait:
 
 
 def _semaphore(frame: Frame, looking: Looking) -> Wait:
-    return _own(frame, "semaphore", looking, "acquire", "__enter__")
+    wait = _own(frame, "semaphore", looking, "acquire", "__enter__")
+    return wait | {"choices": [{"name": wait["name"], "key": wait["key"], "owner": None}]}
 
 
 def _barrier(frame: Frame, looking: Looking) -> Wait:
@@ -143,6 +145,13 @@ def _future(frame: Frame, looking: Looking) -> Wait:
 
 def _futures(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "future", "name": "", "key": "", "timeout": _timeout(frame)}
+
+
+def _process_lock(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    name = looking.name(value, "acquire", "__enter__")
+    choice = {"name": name, "key": lock_key(value, name), "owner": None}
+    return {"kind": "lock", "choices": [choice], "name": name, "key": choice["key"]}
 
 
 def _child(frame: Frame, looking: Looking) -> Wait:
@@ -218,6 +227,10 @@ def _data_loader(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "data_loader", "workers": found, "timeout": _timeout(frame)}
 
 
+def _message(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "message", "name": looking.name(frame.variable("self"), frame.function.rpartition(".")[2])}
+
+
 def _cuda(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "cuda"}
 
@@ -272,12 +285,15 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("concurrent/futures/_base.py", frozenset({"result", "exception"}), _future),
     ("concurrent/futures/_base.py", frozenset({"wait", "as_completed", "result_iterator"}), _futures),
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
+    ("multiprocessing/synchronize.py", frozenset({"__enter__", "acquire"}), _process_lock),
     ("multiprocessing/process.py", frozenset({"join"}), _child),
     ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
     ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),
     ("subprocess.py", frozenset({"wait", "communicate", "run", "check_output", "call", "check_call"}), _child),
     ("ray/_private/worker.py", frozenset({"get", "wait", "get_objects"}), _ray_get),
     ("importlib._bootstrap>", frozenset({"acquire"}), _import),
+    ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
+    ("zmq/sugar/poll.py", frozenset({"poll"}), _message),
     ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),
     ("torch/cuda/streams.py", frozenset({"synchronize", "wait"}), _cuda),
@@ -319,6 +335,9 @@ def lock_key(value: Object | None, name: str) -> str:
     """What tells locks apart: the address, that of a condition's own lock, or the name where no object is known."""
     if value is not None and is_a(value, "Condition"):
         value = value.get("_lock") or value
+    inner = value.get("_semlock") if value is not None and is_a(value, "SemLock") else None
+    if inner is not None and (shared := inner.shared_name()):
+        return f"{SHARED}{shared}"
     return f"{value.address:#x}" if value is not None else f"~{name}"
 
 

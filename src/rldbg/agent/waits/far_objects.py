@@ -205,6 +205,14 @@ class FarObject:
             return None
         return self._memory.word(self._address + self._memory.layout["lock_owner"]) or None
 
+    def shared_name(self) -> str:
+        """What processes that share a semaphore have in common: its name, the last thing in it, or its place."""
+        if self.kind != "SemLock" or "object" not in self.bases()[1:2]:
+            return ""
+        place = self._memory.word(self._type + _BASICSIZE) - _WORD
+        name = self._memory.read(self._memory.word(self._address + place), 100).partition(b"\0")[0]
+        return name.decode("ascii", "replace") or f"{self._memory.word(self._address + 16):#x}"
+
     def referent(self) -> "Object | None":
         """What a weak reference refers to: it is the first thing in it."""
         return self._at(16) if "weakref" in self.kind or "ReferenceType" in self.bases() else None

@@ -16,6 +16,7 @@ from .source import Sources, resolve
 
 Facts = dict[str, Any]
 _LIKE_A_LOCK = re.compile(r"lock|mutex|sem|cond", re.IGNORECASE)
+_POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
 _OPPOSITE = {
     "queue_get": _FILLING,
@@ -70,6 +71,8 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "native": thread.native,
         "main": thread.native == pid or thread.name == "MainThread",
         "background": users_place(thread.frames) is None,
+        "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
+        "loops": any(frame.file.endswith("asyncio/base_events.py") for frame in thread.frames),
         "daemon": thread.daemon,
         "frames": [frame_facts(frame) for frame in thread.frames],
         "kernel": {name: kernel[name] for name in ("state", "cpu", "call", "channel") if name in kernel},

@@ -60,7 +60,8 @@ def _diagnosis(way: Sequence[Node]) -> Diagnosis:
     ranks = tuple(sorted({node.rank for node in (way if ring else way[-1:]) if node.rank is not None}))
     kind = "deadlock" if ring else "gone" if last.gone or last.wait.get("lost") else last.kind or "busy"
     fix = next((_FIXES[node.kind] for node in way if ring and node.kind in _FIXES), "")
-    return Diagnosis(sentence(way), kind, ranks, (), (fix,) if fix else ())
+    where = "" if ranks else ", ".join(dict.fromkeys(node.label for node in way))
+    return Diagnosis(sentence(way), kind, ranks, (), (fix,) if fix else (), where)
 
 
 def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:

@@ -17,6 +17,7 @@ class Diagnosis:
     ranks: tuple[int, ...]
     evidence: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
+    where: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -32,7 +33,7 @@ class Diagnosis:
         return Finding(
             id=f"hang.{self.kind}",
             severity=Severity.INFO if harmless else Severity.ERROR,
-            where=f"ranks {', '.join(map(str, self.ranks))}" if self.ranks else "all ranks",
+            where=self.where or (f"ranks {', '.join(map(str, self.ranks))}" if self.ranks else "all ranks"),
             evidence=self.evidence,
             cause=self.verdict,
             fix=self.fix,

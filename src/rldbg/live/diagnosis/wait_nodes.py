@@ -43,7 +43,7 @@ def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
     known = {node.id: node for node in found}
     for stack in stacks:
         for entry, node in _entries(stack, known):
-            node.edges += _edges(entry["wait"], stack, node, known)
+            node.edges += _edges(entry["wait"], stack, node, known, stacks)
             if not node.edges and not node.wait.get("lost"):
                 node.wait = {**node.wait, "lost": _lost(node.wait, stack)}
                 # Others of the process go on: a helper that waits for its next order is idle, not stuck.
@@ -142,14 +142,16 @@ def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, No
             yield task, node
 
 
-def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stacks: Sequence[Facts]) -> list[Edge]:
     base, kind = process_id(stack), wait["kind"]
-    if kind == "lock":
-        return _lock_edges(wait, stack, node)
+    holders = _lock_edges(wait, stack, node, stacks)
+    if holders or kind == "lock":
+        return holders
     if kind in _DUTIES:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
         others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
-        return found + [Edge((base[0], pid, _front(pid, base[0], known)), _DUTIES[kind][0]) for pid in others]
+        found += [Edge((base[0], pid, _front(pid, base[0], known)), _DUTIES[kind][0]) for pid in others]
+        return found or (_pool_edges(stack, known) if kind == "future" else [])
     if kind in ("thread", "import"):
         ident = wait.get("ident") or wait.get("owner")
         return [Edge(_thread_id(stack, ident), "is that thread" if kind == "thread" else "imports it")] if ident else []
@@ -158,7 +160,9 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> l
         return [Edge((*base, each["ident"]), "has not ended") for each in others]
     if kind == "task":
         awaited = [(*base, "task", key) for key in wait.get("keys") or []]
-        return [Edge(identity, "is awaited") for identity in awaited if identity in known]
+        found = [Edge(identity, "is awaited") for identity in awaited if identity in known]
+        # A task that nothing keeps from running is on the stack of the thread that runs its loop.
+        return found or [Edge((*base, _key(t)), "runs it") for t in stack["threads"] if t.get("loops") and _is_busy(t)]
     if kind == "child":
         pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
     elif kind == "data_loader":
@@ -170,7 +174,29 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> l
         str(kind), "is that process" if kind == "child" else "should do it"
     )
     ids = [(base[0], pid, _front(pid, base[0], known)) for pid in pids if pid != stack.get("pid")]
-    return [Edge(identity, relation) for identity in ids if identity in known]
+    found = [Edge(identity, relation) for identity in ids if identity in known]
+    if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
+        return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
+    return found
+
+
+def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True) -> list[Edge]:
+    """Who could complete a future of which nobody is known to hold the other end: threads of pools, or children."""
+    base = process_id(stack)
+    pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
+    if pooled and threads:
+        return [Edge((*base, _key(thread)), "works for the pool that should complete it") for thread in pooled]
+    children = [(base[0], child["pid"], _front(child["pid"], base[0], known)) for child in stack.get("children") or []]
+    busy = [child for child in children if child in known and not known[child].background]
+    return [Edge(child, "works for the process that should complete it") for child in busy]
+
+
+def _key(thread: Facts) -> Any:
+    return "main" if thread["main"] else thread["ident"]
+
+
+def _is_busy(thread: Facts) -> bool:
+    return bool(thread["wait"]["kind"] != "event_loop")
 
 
 def _front(pid: int, host: Any, known: Mapping[Id, Node]) -> str:
@@ -183,13 +209,18 @@ def _thread_id(stack: Facts, ident: Any) -> Id:
     return (*process_id(stack), "main" if main else ident)
 
 
-def _lock_edges(wait: Facts, stack: Facts, node: Node) -> list[Edge]:
+def _all_entries(stack: Facts) -> list[Facts]:
+    return [*(stack.get("threads") or []), *(stack.get("tasks") or [])]
+
+
+def _lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) -> list[Edge]:
     for choice in wait.get("choices") or []:
+        everywhere = stacks if choice["key"].startswith("shared:") else [stack]
         found = [Edge(_thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
-        for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
+        for holder, entry in ((each, entry) for each in everywhere for entry in _all_entries(each)):
             for held in entry.get("holds") or []:
                 if choice["key"] and held["key"] == choice["key"]:
-                    identity = _entry_id(entry, stack)
+                    identity = _entry_id(entry, holder)
                     where = place_text(held)
                     taken = f"holds it (as `{held['name']}`, in {where})"
                     found = [Edge(identity, taken)] if choice.get("owner") else [*found, Edge(identity, taken)]
@@ -220,7 +251,7 @@ def _lost(wait: Facts, stack: Facts) -> str:
     gone = _gone(ended, stack)
     if kind == "lock":
         holders = "nobody is seen holding it: it was taken and never released"
-        return f"{holders}, perhaps by {gone}" if gone else holders
+        return f"{holders}; {gone}" if gone else holders
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
         return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
@@ -246,7 +277,7 @@ def _lost(wait: Facts, stack: Facts) -> str:
         itself = stack.get("pid") in wait["ends"]
         nobody = "no other process has the other end open" if itself else "nobody is at the other end"
         return nobody + (f": {gone}" if gone else "")
-    return gone if kind in ("pipe", "future", "stream") else ""
+    return gone if kind in ("pipe", "stream", "message") else ""
 
 
 def _gone(ended: Sequence[Facts], stack: Facts) -> str:

@@ -113,6 +113,7 @@ _THINGS = {
     "data_loader": _data_loader,
     "collective": _collective,
     "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
+    "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: "the GPU to finish its work (torch.cuda synchronize)",
     "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
     "ray_get": _ray,
