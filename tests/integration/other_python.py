@@ -11,9 +11,7 @@ _VENVS = Path(__file__).parents[2] / ".venvs"
 
 def python_with(version: str, *packages: str) -> str:
     """An interpreter of that version with the packages; the test is skipped where the version is not installed."""
-    base = next((path for path in _candidates(version) if _runs(path)), None)
-    if base is None:
-        pytest.skip(f"no Python {version} here")
+    base = interpreter(version)
     folder = _VENVS / f"py{version}"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -22,6 +20,14 @@ def python_with(version: str, *packages: str) -> str:
     if subprocess.run([str(python), "-c", f"import {names}"], capture_output=True, check=False).returncode:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
     return str(python)
+
+
+def interpreter(version: str) -> str:
+    """An interpreter of that version without any packages; the test is skipped where there is none."""
+    found = next((path for path in _candidates(version) if _runs(path)), None)
+    if found is None:
+        pytest.skip(f"no Python {version} here")
+    return found
 
 
 def _candidates(version: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from live_job import LiveJob, close_pipes, rldbg, until
+from other_python import interpreter
 from ray_stage import plain_environment
 
 from rldbg.live import UnarmedJob, explain, look_at_job
@@ -61,11 +62,11 @@ ARMED = [scene for scene in WORDS if scene not in ("raised_with_thread", "import
 class Programs:
     """All scenes at once, each in a process of its own."""
 
-    def __init__(self, folder, environment, scenes):
+    def __init__(self, folder, environment, scenes, python=sys.executable):
         self.folder = folder
         self.processes = {
             scene: subprocess.Popen(
-                [sys.executable, str(SCENES), scene, str(folder)],
+                [python, str(SCENES), scene, str(folder)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -145,6 +146,29 @@ def test_a_wait_is_explained_by_the_agent(armed, scene):
 
     words = [word for word in WORDS[scene] if scene != "computes" or "computing" not in word]
     _until_said(look, words)
+
+
+# Of Python 3.10 only py-spy knows the stacks: names and lines, not objects.
+OTHERS = {
+    "3.12": dict.fromkeys(("lock_deadlock", "lost_future", "async_locks", "dead_engine", "raised_with_thread")),
+    "3.13": dict.fromkeys(("lock_deadlock", "lost_future", "async_locks", "dead_engine", "raised_with_thread")),
+    "3.10": {
+        "closure_locks": ["thread one", "`first`", "(deadlock)"],
+        "unset_event": ["event `loaded` to be set"],
+        "sleeps": ["sleeps (time.sleep) at wait_scenes.py:"],
+    },
+}
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_processes_of_other_pythons_are_explained(tmp_path, version):
+    programs = Programs(tmp_path, plain_environment(), OTHERS[version], python=interpreter(version))
+    try:
+        for scene, words in OTHERS[version].items():
+            job = UnarmedJob(pids=(programs.pid(scene),))
+            _until_said(lambda job=job: explain(look_at_job(job, apart_s=0.3).stacks), words or WORDS[scene])
+    finally:
+        programs.end()
 
 
 def test_the_command_line_explains_a_process_that_nobody_armed(unarmed):

@@ -263,6 +263,10 @@ _WAITS: dict[str, Rule] = {"Event": _event, "Condition": _condition, "Barrier": 
 
 def _waiting_method(frame: Frame, looking: Looking) -> Wait:
     owner = frame.function.rpartition(".")[0]
+    if not owner and frame in looking.frames:
+        # Before Python 3.11 frames do not know their class; an event waits in a condition, a barrier in `_wait`.
+        inner = [each.function for each in looking.frames[: list(looking.frames).index(frame)]]
+        owner = "Barrier" if "_wait" in inner else "Event" if "wait" in inner else ""
     return _WAITS.get(owner, _condition)(frame, looking)
 
 

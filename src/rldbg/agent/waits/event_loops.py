@@ -16,6 +16,8 @@ _PRIMITIVES = {
     ("locks.py", "__aenter__"): "lock",
     ("locks.py", "wait"): "event",
     ("tasks.py", "sleep"): "sleep",
+    ("tasks.py", "wait_for"): "inner",
+    ("tasks.py", "_wait"): "inner",
     ("subprocess.py", "wait"): "child",
     ("subprocess.py", "communicate"): "child",
     ("streams.py", "read"): "stream",
@@ -58,10 +60,13 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     user = users_place(frames)
     place = frames[user or 0] if frames else None
     expression = sources.awaited(place) if place is not None else None
-    for frame in reversed(frames[: user or 0]):
+    for frame in reversed(frames[: user if user is not None else len(frames)]):
         file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
         kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
-        if kind is not None:
+        if kind == "inner":
+            if inner := _inner(frame, expression):
+                return inner
+        elif kind is not None:
             return _primitive(kind, frame, frames, user or 0, sources)
     waiter = task.get("_fut_waiter")
     named = {"name": ast.unparse(expression)[:80] if expression is not None else ""}
@@ -71,6 +76,16 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     if children is not None and children.elements():
         return named | {"kind": "task", "keys": [f"{child.address:#x}" for child in children.elements()]}
     return named | {"kind": "future", "key": f"{waiter.address:#x}" if waiter is not None else ""}
+
+
+def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:
+    """`wait_for` and `wait` wait for tasks that they made."""
+    one, many = frame.variable("fut"), frame.variable("fs")
+    keys = [one] if is_a(one, "Future", "Task") and one is not None else many.elements() if many is not None else []
+    if not keys:
+        return {}
+    name = ast.unparse(expression)[:80] if expression is not None else ""
+    return {"kind": "task", "name": name, "keys": [f"{key.address:#x}" for key in keys]}
 
 
 def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
@@ -99,6 +114,11 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
         wait["limit"] = limit.number() if limit is not None else None
     if wait["kind"] == "lock":
         wait["choices"] = [{"name": name, "key": wait["key"], "owner": None}]
+    transport = value.get("_transport") if kind == "stream" else None
+    extra = transport.get("_extra") if transport is not None else None
+    peer = dict(extra.items()).get("peername") if extra is not None else None
+    if peer is not None and len(parts := peer.elements()) >= 2:
+        wait["peer"] = f"{parts[0].text()}:{parts[1].number()}"
     if kind == "child":
         process = value.get("pid")
         wait["pid"] = process.number() if process is not None else None

@@ -70,9 +70,9 @@ class FarObject:
             address = self._memory.word(address + _BASE)
 
     def get(self, name: str) -> "FarObject | None":
-        special = self._special(name)
-        if special is not None:
-            return special
+        place = next((_PLACES[base, name] for base in self.bases() if (base, name) in _PLACES), None)
+        if place is not None:
+            return self._at(self._memory.layout[place])
         own = self.attributes().get(name)
         if own is not None:
             return own  # type: ignore[return-value]
@@ -80,14 +80,15 @@ class FarObject:
         for each in self._type_chain(start):
             table = object_at(self._memory, self._memory.word(each + _DICT_OF_TYPE))
             found = dict(table.items()).get(name) if table is not None else None
-            if found is not None:
-                return found  # type: ignore[return-value]
+            if isinstance(found, FarObject):
+                return self._bound(found)
         return None
 
-    def _special(self, name: str) -> "FarObject | None":
-        """Attributes that built-in types keep outside of any dictionary."""
-        place = next((_PLACES[base, name] for base in self.bases() if (base, name) in _PLACES), None)
-        return self._at(self._memory.layout[place]) if place else None
+    def _bound(self, found: "FarObject") -> "FarObject | None":
+        """An attribute of the class; a slot leads to the value in the instance, and what C computes is unknown."""
+        if found.kind == "member_descriptor":
+            return self._at(self._memory.word(self._memory.word(found.address + 40) + 16))
+        return None if found.kind == "getset_descriptor" else found
 
     def _at(self, offset: int) -> "FarObject | None":
         return object_at(self._memory, self._memory.word(self._address + offset))

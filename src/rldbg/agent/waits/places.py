@@ -7,7 +7,8 @@ from .objects import Frame
 
 _LIBRARY = re.compile(r"/lib(64)?/python3\.\d+/|/(site|dist)-packages/|^<")
 _MACHINERY = re.compile(
-    r"/(site|dist)-packages/(ray|torch|debugpy|uvloop|anyio|starlette|uvicorn|grpc|zmq|tqdm|click|pluggy|_pytest)/"
+    r"/(site|dist)-packages/(ray|torch|debugpy|uvloop|anyio|starlette|uvicorn|fastapi|aiohttp|httpx|httpcore|requests|urllib3|grpc|zmq|tqdm|click"
+    r"|pluggy|_pytest|opentelemetry|prometheus_client|wandb)/"
     r"|/rldbg/agent/|/rldbg_agent/|/rldbg_waits/|pydevd"
 )
 _STANDARD = re.compile(r"/lib(64)?/python3\.\d+/(?!(site|dist)-packages/)|^<frozen")

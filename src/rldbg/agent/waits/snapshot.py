@@ -1,7 +1,6 @@
 """Everything known about the waits of one process, as plain data that can be sent to whoever puts many together."""
 
 import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from .raised import last_exception
 from .source import Sources, resolve
 
 Facts = dict[str, Any]
-_LIKE_A_LOCK = re.compile(r"lock|mutex|sem|cond", re.IGNORECASE)
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
 _OPPOSITE = {
@@ -93,7 +91,7 @@ def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
             continue
         for expression in sources.held(frame):
             value = resolve(expression, frame)
-            if value is None and not _LIKE_A_LOCK.search(ast.unparse(expression)):
+            if value is None and not isinstance(expression, ast.Name | ast.Attribute):
                 continue
             if value is not None and not is_a(value, *LOCKS):
                 continue

@@ -98,16 +98,32 @@ class Sources:
     def _acquired(self, frame: Frame) -> list[ast.expr]:
         function = self.function(frame)
         held: dict[str, ast.expr] = {}
-        calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)] if function is not None else []
-        for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-            if node.lineno >= frame.line or not isinstance(node.func, ast.Attribute):
-                continue
-            name = ast.unparse(node.func.value)
-            if node.func.attr == "acquire":
-                held[name] = node.func.value
-            elif node.func.attr == "release":
-                held.pop(name, None)
+        if function is not None:
+            self._follow(function, frame, held, before=frame.line)
         return list(held.values())
+
+    def _follow(self, function: ast.AST, frame: Frame, held: dict[str, ast.expr], before: int | None) -> None:
+        """Keeps account of `acquire` and `release`, also in functions of the file that were called before a line."""
+        calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
+        for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+            if before is not None and node.lineno >= before:
+                continue
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if method == "acquire" and isinstance(node.func, ast.Attribute):
+                held[ast.unparse(node.func.value)] = node.func.value
+            elif method == "release" and isinstance(node.func, ast.Attribute):
+                held.pop(ast.unparse(node.func.value), None)
+            elif before is not None and (called := self._called(node, frame)) is not None:
+                self._follow(called, frame, held, before=None)
+
+    def _called(self, node: ast.Call, frame: Frame) -> ast.AST | None:
+        """A function of the same file that is called by its name, or as a method of `self`."""
+        named = node.func.id if isinstance(node.func, ast.Name) else ""
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self":
+            named = node.func.attr
+        tree = self.tree(frame.file) if named else None
+        every = ast.walk(tree) if tree is not None else ()
+        return next((each for each in every if isinstance(each, _FUNCTIONS) and each.name == named), None)
 
     def function(self, frame: Frame) -> ast.AST | None:
         """The innermost function around the line, else the module."""

@@ -127,6 +127,8 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
         wait, activity = {}, "is running"
     place = place_text(entry.get("place"))
     background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
+    if activity == "is" and not place:
+        activity = "does something that is not recognised"
     facts: dict[str, Any] = {"activity": activity, "gone": wait.get("kind") == "debugger"} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)

@@ -104,7 +104,7 @@ _THINGS = {
     "task": lambda wait, name: f"task `{name}`" if name else "another task",
     "child": _child,
     "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
-    "stream": lambda wait, name: "data from a stream",
+    "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path')}",
     "stdin": lambda wait, name: f"input on its standard input ({(wait.get('file') or {}).get('path', '')})",

@@ -1,0 +1,137 @@
+"""Objects read from memory are the objects that are there: this process reads its own, as it would read another's."""
+
+import asyncio
+import collections
+import os
+import queue
+import threading
+
+import pytest
+
+from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
+from rldbg.agent.waits.far_threads import threads_of
+from rldbg.agent.waits.layout import measure
+from rldbg.agent.waits.memory import Memory
+from rldbg.agent.waits.objects import OwnObject, chain_of
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+
+class Holder:
+    shared = "of the class"
+
+    def __init__(self):
+        self.numbers = [1, -5, 2**40]
+        self.names = {"a": 1, 2: "b", b"raw": None}
+        self.items = collections.deque(range(200))
+        self.some = {"x"}
+        self.few = (1, "two")
+        self.queue = queue.Queue(maxsize=3)
+        self.lock = threading.RLock()
+        self.slotted = Slotted()
+        self.slotted.inner = "in a slot"
+        self.raw = b"bytes"
+
+
+@pytest.fixture(scope="module")
+def layout():
+    return measure()
+
+
+@pytest.fixture
+def memory(layout):
+    memory = Memory(os.getpid(), layout)
+    yield memory
+    memory.close()
+
+
+def test_attributes_and_elements_are_read(memory):
+    held = Holder()
+    held.queue.put("item")
+    far = object_at(memory, id(held))
+    assert (far.kind, far.bases()) == ("Holder", ("Holder", "object"))
+    assert [each.number() for each in far.get("numbers").elements()] == held.numbers
+    assert {name: value.kind for name, value in far.get("names").items()} == {"a": "int", "2": "str", "raw": "NoneType"}
+    assert [each.number() for each in far.get("items").elements()] == list(range(200))
+    assert [each.text() for each in far.get("some").elements()] == ["x"]
+    assert far.get("few").elements()[1].text() == "two" and far.get("few").length() == 2
+    assert far.get("queue").get("queue").elements()[0].text() == "item"
+    assert far.get("queue").get("maxsize").number() == 3
+    assert far.get("shared").text() == "of the class" and far.get("absent") is None
+    assert far.get("slotted").get("inner").text() == "in a slot" and far.get("raw").text() == "bytes"
+
+
+def test_the_owner_of_a_lock_is_read(memory):
+    held = Holder()
+    assert object_at(memory, id(held.lock)).owner() is None
+    with held.lock:
+        fresh = Memory(os.getpid(), memory.layout)
+        assert FarObject(fresh, id(held.lock)).owner() == threading.get_ident() == OwnObject(held.lock).owner()
+        fresh.close()
+
+
+def test_frames_and_their_variables_are_read(memory):
+    waiting, go_on, told = threading.Event(), threading.Event(), "closed over"
+
+    def inner(argument):
+        waiting.set()
+        go_on.wait()
+        return told, argument
+
+    thread = threading.Thread(target=inner, args=(["given"],))
+    thread.start()
+    waiting.wait()
+    try:
+        far = next(each for each in threads_of(memory) if each.ident == thread.ident)
+        frame = next(frame for frame in far.frames() if frame.function.endswith("inner"))
+        assert frame.file == __file__ and far.native == thread.native_id
+        assert frame.line in (inner.__code__.co_firstlineno + 1, inner.__code__.co_firstlineno + 2)
+        assert frame.variable("argument").elements()[0].text() == "given"
+        assert frame.variable("told").text() == "closed over"
+        assert frame.variable("Holder").kind == "type" and frame.variable("nothing") is None
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_tasks_and_what_they_await_are_read(layout):
+    async def waits(future):
+        await future
+
+    async def outer(future):
+        await waits(future)
+
+    async def main():
+        future = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(outer(future), name="a task")
+        await asyncio.sleep(0)
+        memory = Memory(os.getpid(), layout)
+        far = object_at(memory, id(task))
+        steps = [(step.frame.function.rpartition(".")[2], step.frame.line) for step in chain_of(far.get("_coro"))]
+        own = [(s.frame.function.rpartition(".")[2], s.frame.line) for s in chain_of(OwnObject(task.get_coro()))]
+        assert steps == own and [name for name, _ in steps] == ["outer", "waits"]
+        assert far.get("_fut_waiter").address == id(future) and far.get("_name").text() == "a task"
+        memory.close()
+        future.set_result(None)
+        await task
+
+    asyncio.run(main())
+
+
+def test_an_exception_and_its_line_are_read(memory):
+    def fails():
+        raise ValueError("not a number")
+
+    with pytest.raises(ValueError) as caught:
+        fails()
+    far = object_at(memory, id(caught.value))
+    place = far.raised_in()[0]
+    assert far.get("args").elements()[0].text() == "not a number"
+    assert (place.function.rpartition(".")[2], place.line) == ("fails", fails.__code__.co_firstlineno + 1)
+
+
+def test_modules_are_found_and_nonsense_is_absent(memory):
+    assert modules_of(memory)["os"].get("name").text() == os.name
+    assert object_at(memory, 0) is None and object_at(memory, 12345) is None and memory.read(1 << 61, 8) == b""

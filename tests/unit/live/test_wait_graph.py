@@ -1,0 +1,91 @@
+"""The wait graph: rings, chains and ends, from hand-made snapshots."""
+
+from rldbg.live import explain
+
+
+def _thread(name, wait, *, main=False, place=("job.py", 7, "work"), **more):
+    file, line, function = place
+    return {
+        "thread": name,
+        "ident": abs(hash(name)) % 10_000,
+        "native": abs(hash(name)) % 10_000,
+        "main": main,
+        "background": False,
+        "frames": [{"file": file, "line": line, "function": function}],
+        "place": {"file": file, "line": line, "function": function},
+        "kernel": {},
+        "wait": wait,
+        "holds": [],
+    } | more
+
+
+def _process(pid, *threads, **more):
+    facts = {"who": f"job@{pid}", "role": "job", "rank": None, "state": "running", "host": "h", "pid": pid}
+    return facts | {"threads": list(threads), "tasks": [], "ended": [], "children": []} | more
+
+
+def _lock(name, key):
+    return {"kind": "lock", "name": name, "key": key, "choices": [{"name": name, "key": key, "owner": None}]}
+
+
+def _holds(name, key):
+    return [{"name": name, "key": key, "file": "job.py", "line": 3, "function": "take"}]
+
+
+def test_three_threads_in_a_ring_are_one_deadlock():
+    threads = [
+        _thread("a", _lock("y", "0x2"), holds=_holds("x", "0x1")),
+        _thread("b", _lock("z", "0x3"), holds=_holds("y", "0x2")),
+        _thread("c", _lock("x", "0x1"), holds=_holds("z", "0x3")),
+    ]
+    (found,) = explain([_process(1, *threads)])
+    assert found.kind == "deadlock" and all(f"thread {name}" in found.verdict for name in "abc")
+    assert (
+        "thread a waits at job.py:7 (work) for lock `y`; thread b holds it (as `y`, in job.py:3 (take))"
+        in found.verdict
+    )
+
+
+def test_a_chain_ends_at_who_does_something_else():
+    sleeper = _thread("b", {"kind": "sleep"}, holds=_holds("x", "0x1"), place=("slow.py", 9, "load"))
+    (found,) = explain([_process(1, _thread("a", _lock("x", "0x1"), main=True), sleeper)])
+    assert found.verdict.endswith(
+        "thread b holds it (as `x`, in job.py:3 (take)), but sleeps (time.sleep) at slow.py:9 (load)"
+    )
+
+
+def test_processes_that_wait_for_each_other_are_named():
+    shared = {
+        "kind": "lock",
+        "name": "x",
+        "key": "shared:1",
+        "choices": [{"name": "x", "key": "shared:1", "owner": None}],
+    }
+    child = {"kind": "child", "pid": 2, "name": "worker", "child": {"state": "sleeping"}}
+    parent = _process(1, _thread("MainThread", child, main=True, holds=_holds("x", "shared:1")))
+    worker = _process(2, _thread("MainThread", shared, main=True))
+    (found,) = explain([parent, worker])
+    assert found.kind == "deadlock" and "job@1" in found.verdict and "job@2" in found.verdict
+
+
+def test_a_rank_that_raised_is_named_with_its_exception():
+    waiting = {"kind": "collective", "op": "all_reduce", "group": "default"}
+    ranks = [_process(n, _thread("MainThread", dict(waiting), main=True), rank=n, world_size=3) for n in range(2)]
+    raised = {"message": "ValueError: no", "place": {"file": "/x/reward.py", "line": 3, "function": "score"}}
+    gone = _process(2, _thread("MainThread", {"kind": "exit"}, main=True), rank=2, world_size=3, raised=raised)
+    found = explain([*ranks, gone])
+    assert "rank 2 never entered it, but raised ValueError: no at reward.py:3 (score)" in found[0].verdict
+    missing = explain(ranks)
+    assert "rank 2 never entered it, but was not found (the job has 3 ranks)" in missing[0].verdict
+
+
+def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
+    idle = {"kind": "queue_get", "name": "jobs", "key": "0x9", "users": [], "type": "Queue", "size": 0}
+    busy = _thread("MainThread", {"kind": "computing"}, main=True)
+    (found,) = explain([_process(1, busy, _thread("helper", idle))])
+    assert found.kind == "unknown" and "is computing at job.py:7" in found.verdict
+
+
+def test_what_cannot_be_seen_is_said():
+    (found,) = explain([_process(1, unanswered="process 1 belongs to uid 0")])
+    assert found.kind == "unknown" and "belongs to uid 0" in found.evidence[0]
