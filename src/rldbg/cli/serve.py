@@ -6,7 +6,7 @@ from rldbg.cli.application import verb
 from rldbg.cli.groups import CommandGroup
 from rldbg.cli.output import print_json, print_line, print_note, print_result, show
 from rldbg.cli.serve_backends import home
-from rldbg.cli.serve_up import up
+from rldbg.cli.serve_up import timeout_option, up
 from rldbg.core import UsageError
 
 _NOTICED_S = 3.0
@@ -76,14 +76,7 @@ def down(names: tuple[str, ...], everything: bool, as_json: bool) -> int:
 
 @verb("restart", help="Restart a server at the same addresses.")
 @click.argument("name")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=float,
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait until all replicas answer.",
-)
+@timeout_option
 def restart(name: str, timeout_s: float, as_json: bool) -> None:
     from rldbg.inference import Registry
 

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
 
 
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait until all replicas answer.",
+)
+
+
 @verb("up", help="Start a server and return when all replicas answer.")
 @click.argument("run", required=False)
 @click.option("--backend", type=click.Choice(_BACKENDS), help="Backend.  [default: transformers]")
@@ -63,14 +73,7 @@ _BACKENDS = ("transformers", "sglang", "vllm", "recording", "proxy", "train")
     help="Log probs to report: after temperature, raw, or of the distribution sampled from.",
 )
 @click.option("--deterministic", is_flag=True, help="train: give equal requests bit-equal results.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=float,
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait until all replicas answer.",
-)
+@timeout_option
 @click.option(
     "--engine-option", "extra", multiple=True, help="sglang, vllm: additional argument of the engine; may be repeated."
 )
