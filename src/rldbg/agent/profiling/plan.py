@@ -107,6 +107,8 @@ class Plan:
         data: dict[str, Any] = json.loads(text)
         data["patterns"] = tuple(data["patterns"])
         data["steps"] = tuple(data["steps"]) if data["steps"] else None
+        for hook in data["hooks"]:
+            hook.update({name: tuple(value) for name, value in hook.items() if isinstance(value, list)})
         data["hooks"] = tuple(Hook(**hook) for hook in data["hooks"])
         return cls(**data)
 
