@@ -19,7 +19,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
-from rldbg.inference.workflows.sampling import ArealRollout, GenerationSettings
+from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rldbg.doctor.patterns import SearchIndex
     from rldbg.doctor.pipeline import diagnose, explain_failure
     from rldbg.doctor.preflight import check_needs
-    from rldbg.doctor.run_settings import RunSettings, raise_soft_limits
+    from rldbg.doctor.settings import RunSettings, raise_soft_limits
     from rldbg.doctor.watching import watch
 
 __all__ = ["Diagnosis", "diagnose"]

@@ -16,7 +16,7 @@ import psutil
 from rldbg.core import Environment, PrerequisiteError
 from rldbg.doctor.probes import Machine, RaySession, running_sessions
 from rldbg.doctor.probes.gpus import VENDOR_FILES
-from rldbg.doctor.run_settings import FILE, RunSettings
+from rldbg.doctor.settings import FILE, RunSettings
 
 EGL_VENDOR = """{
     "file_format_version" : "1.0.0",

@@ -10,7 +10,7 @@ import rldbg
 from rldbg.core import IncompleteDataError, RldbgError, Run, SampleId, UnreachableError, UsageError
 from rldbg.inference.workflows import GenerationSettings, RolloutRequest, rollout
 from rldbg.inference.workflows.completions import Completion, rows_of_answers
-from rldbg.inference.workflows.sampling import parse_overrides
+from rldbg.inference.workflows.settings import parse_overrides
 from rldbg.replay import ReplayRollout
 from rldbg.reports.rollout import failure_text
 from small_server import rows, small_server

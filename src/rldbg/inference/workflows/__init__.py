@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
     from rldbg.inference.workflows.rollout_run import RolloutRequest, rollout
     from rldbg.inference.workflows.runner import Observer
-    from rldbg.inference.workflows.sampling import GenerationSettings, parse_overrides
     from rldbg.inference.workflows.servers import find_servers
+    from rldbg.inference.workflows.settings import GenerationSettings, parse_overrides
     from rldbg.inference.workflows.shapes import SHAPES, NamedAsHuggingFace, pretrained_tokenizer
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -13,7 +13,7 @@ from rldbg.inference.workflows.completions import Completion, Trained
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.results import BadResult, number, rows_of_completions, rows_of_tensors
-from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.settings import GenerationSettings
 
 
 class Adapter(ABC):

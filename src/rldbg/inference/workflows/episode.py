@@ -11,8 +11,8 @@ from rldbg.core import SampleId, UsageError
 from rldbg.inference.workflows.completions import Completion, Trained, rows_of_answers
 from rldbg.inference.workflows.data import EpisodeSpec, Row
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
-from rldbg.inference.workflows.sampling import GenerationSettings, request_seed
 from rldbg.inference.workflows.servers import Servers
+from rldbg.inference.workflows.settings import GenerationSettings, request_seed
 from rldbg.inference.workflows.timeline import Span, Timeline
 
 _current: ContextVar[Episode] = ContextVar("episode")

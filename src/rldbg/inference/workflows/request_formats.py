@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rldbg.core import RldbgError
 from rldbg.inference.workflows.completions import Completion
-from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.settings import GenerationSettings
 
 Protocol = Literal["sglang", "openai"]
 _TOKEN_PREFIX = "token_id:"

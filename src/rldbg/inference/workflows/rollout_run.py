@@ -25,8 +25,8 @@ from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.request_formats import Protocol
 from rldbg.inference.workflows.results import padded_batch, samples_of
 from rldbg.inference.workflows.runner import Observer, Runner
-from rldbg.inference.workflows.sampling import GenerationSettings
 from rldbg.inference.workflows.servers import Servers
+from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, rewards_here, trace_parts
 from rldbg.inference.workflows.timeline import write_trace
 from rldbg.recording import write_batch

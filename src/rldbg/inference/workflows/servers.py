@@ -22,7 +22,7 @@ from rldbg.inference.workflows.request_formats import (
     sglang_answer,
     sglang_body,
 )
-from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.settings import GenerationSettings
 
 if TYPE_CHECKING:
     from rldbg.inference.registry import Registry, Server

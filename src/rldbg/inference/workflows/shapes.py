@@ -12,7 +12,7 @@ from rldbg.core import PrerequisiteError, UsageError, load_user_object, user_cod
 from rldbg.inference.workflows.adapters import Adapter, AgentAdapter, ArealAdapter, FunctionAdapter
 from rldbg.inference.workflows.episode import span
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
-from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.trl import TrlAdapter
 
 Shape = Literal["areal", "agent", "function", "trl"]

@@ -12,7 +12,7 @@ from rldbg.inference.workflows.adapters import Adapter, accepted, changed
 from rldbg.inference.workflows.completions import Completion, Trained
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.results import BadResult, number, rows_of_completions
-from rldbg.inference.workflows.sampling import GenerationSettings
+from rldbg.inference.workflows.settings import GenerationSettings
 
 _REWARDS = ("reward", "rewards", "env_reward", "env_rewards")
 _MASKS = ("env_mask", "completion_mask", "tool_mask")
