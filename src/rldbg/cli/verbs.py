@@ -11,7 +11,7 @@ class Verb(NamedTuple):
 
     @property
     def module(self) -> str:
-        return "rldbg.cli." + {"continue": "continue_", "break": "break_"}.get(self.name, self.name)
+        return "rldbg.cli." + {"continue": "continue_", "break": "break_"}.get(self.name, self.name.replace("-", "_"))
 
 
 VERBS: tuple[Verb, ...] = (
@@ -33,6 +33,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("convert", "Recordings", "Write a recording in another format."),
     Verb("serve", "Serving and rollouts", "Start an inference server, a recording proxy or a training service."),
     Verb("rollout", "Serving and rollouts", "Run a workflow in this process; save its batch."),
+    Verb("check-template", "Serving and rollouts", "Check a model's chat template for multi-turn training."),
     Verb("profile", "Profiling and diagnosis", "Profile selected workers and steps; report where the time goes."),
     Verb("doctor", "Profiling and diagnosis", "Find the root cause of a failure and its fix; check this machine."),
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),

@@ -1,0 +1,31 @@
+"""What a chat template does to a conversation, turn by turn, and what of it breaks multi-turn training."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.templates.conversations import (
+        Conversation,
+        conversation_of_roles,
+        read_conversation,
+        standard_conversations,
+    )
+    from rldbg.templates.examination import Property, TemplateReport, examine_template
+    from rldbg.templates.rendering import ChatTemplate, load_template
+    from rldbg.templates.turns import RenderedConversation
+
+__getattr__, __dir__ = lazy_names(__name__)
+
+__all__ = [
+    "ChatTemplate",
+    "Conversation",
+    "Property",
+    "RenderedConversation",
+    "TemplateReport",
+    "conversation_of_roles",
+    "examine_template",
+    "load_template",
+    "read_conversation",
+    "standard_conversations",
+]
