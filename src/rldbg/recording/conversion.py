@@ -4,11 +4,11 @@ The result is put together beside its place and renamed when it is complete, so 
 nothing that looks like a recording.
 """
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -105,7 +105,7 @@ class _Writer:
     def _batches(self, recording: Recording, entries: Sequence[Entry]) -> Iterator[list[Record]]:
         """The records of one file at a time: all micro-batches of a rank in our own format, one each in the others."""
         ordered = sorted(entries, key=lambda e: (e.kind, e.step, e.epoch, e.mini_batch, e.rank, e.micro))
-        for _, group in groupby(ordered, key=lambda e: (e.kind, e.step, e.epoch, e.mini_batch, e.rank)):
+        for _, group in itertools.groupby(ordered, key=lambda e: (e.kind, e.step, e.epoch, e.mini_batch, e.rank)):
             batch: list[Record] = []
             for entry in group:
                 record = self._read(recording, entry)
@@ -176,13 +176,8 @@ class _Writer:
 
     def _free_name(self, stem: str) -> Path:
         """The next part of a file that is already complete, as in every recording."""
-        part = 0
-        while True:
-            name = f"{stem}_part{part}" if part else stem
-            path = self._work / f"{name}.{self._suffix}"
-            if not path.exists():
-                return path
-            part += 1
+        paths = (self._work / step_files.part(stem, part, self._suffix) for part in itertools.count())
+        return next(path for path in paths if not path.exists())
 
     def _lost(self, where: str, what: str, why: str, fix: str, severity: Severity) -> None:
         self._result.findings.append(Finding("not-carried", severity, where, (what,), why, (fix,)))

@@ -138,12 +138,6 @@ def _decode_float(content: Any) -> float:
     return float(content)
 
 
-def _decode_int(content: Any) -> int:
-    if not isinstance(content, str):
-        raise Malformed(f"$int of {content!r:.40}")
-    return int(content)
-
-
 def _decode_complex(content: Any) -> complex:
     real, imag = (from_json(item) for item in content)
     return complex(real, imag)
@@ -155,7 +149,7 @@ def _decode_map(content: Any) -> dict[Any, Any]:
 
 def _decode_text(content: Any) -> str:
     if not isinstance(content, str):
-        raise Malformed(f"$repr of {content!r:.40}")
+        raise Malformed(f"{content!r:.40} where text is expected")
     return content
 
 
@@ -164,7 +158,7 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "$bytes": lambda content: b64decode(content, validate=True),
     "$complex": _decode_complex,
     "$float": _decode_float,
-    "$int": _decode_int,
+    "$int": lambda content: int(_decode_text(content)),
     "$map": _decode_map,
     "$ragged": _decode_ragged,
     "$repr": _decode_text,

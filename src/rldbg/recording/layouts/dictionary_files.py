@@ -1,5 +1,6 @@
 """Files of one dictionary, pt or jsonl: our own when asked for, and those of the program whose format it is."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,8 @@ def content_record(content: Any, entry: Entry) -> Record:
     groups = _groups(record) or hashes
     if not groups:
         return record
-    made = {IDS_FROM: "group or prompt, and order in the file"}
-    return Record(
-        record.key,
-        record.fields,
-        ids_in_order(groups),
-        hashes,
-        extra={**record.extra, **made},
-        source=record.source,
-    )
+    extra = {**record.extra, IDS_FROM: "group or prompt, and order in the file"}
+    return replace(record, samples=ids_in_order(groups), prompt_hashes=hashes, extra=extra)
 
 
 def _groups(record: Record) -> list[str]:

@@ -44,7 +44,7 @@ def stem(key: RecordKey, scope: Scope, format: Format) -> str:
     return name
 
 
-def part(stem: str, number: int, format: Format) -> str:
+def part(stem: str, number: int, format: str) -> str:
     """The file's path; the first file of a name has no part number."""
     return f"{stem}_part{number}.{format}" if number else f"{stem}.{format}"
 
