@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.explain import Explanation
+    from rldbg.analysis.noise_recordings import noise_beside, noise_folder
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.step_metrics import Row, export_metrics, metric_names, metrics_by_step

@@ -67,6 +67,8 @@ def compare(
     titles = (left.title, right.title)
     comparison = Comparison(list(total.fields.values()), _said_once(total.findings), chosen, titles, shift or 0)
     comparison.noise = noise
+    if others:
+        _look_for_structure(comparison, left, right, others)
     comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)
@@ -77,6 +79,17 @@ def compare(
     if kinds is None:
         comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
+
+
+def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: Sequence[Side]) -> None:
+    """Shapes in the differences from B that the clean repetitions do not have."""
+    from rldbg.analysis.structure import structures
+
+    found, comparison.noise_statistics = structures(a, b, comparison.steps)
+    if found:
+        noise = [item for side in repetitions for item in structures(a, side, comparison.steps)[0]]
+        clean = {(item.quantity, item.shape) for item in noise}
+        comparison.structures = [item for item in found if (item.quantity, item.shape) not in clean]
 
 
 def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding]:

@@ -17,6 +17,7 @@ from rldbg.recording import RecordKey
 if TYPE_CHECKING:
     from rldbg.analysis.explain import Explanation
     from rldbg.analysis.noise.levels import NoiseLevel
+    from rldbg.analysis.structure import NoiseStatistics, Structure
 
 # Within its own tolerance but not bit for bit; within what upstream differences allow; beyond that.
 FieldVerdict = Literal["equal", "equal within noise", "drift", "different"]
@@ -200,6 +201,10 @@ class Comparison:
     # After each optimizer step, where differences had to be judged by what came in.
     noise: list[NoiseLevel] = dataclasses.field(default_factory=list)
 
+    # With repetitions: what log probs differ by, and the shapes of it that noise does not have.
+    noise_statistics: list[NoiseStatistics] = dataclasses.field(default_factory=list)
+    structures: list[Structure] = dataclasses.field(default_factory=list)
+
     @property
     def compared(self) -> int:
         return sum(result.measured.compared for result in self.fields)
@@ -214,7 +219,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        found = worst_verdict(result.verdict for result in self.fields)
+        found = "different" if self.structures else worst_verdict(result.verdict for result in self.fields)
         return "incomplete" if found != "different" and worst(self.findings) is Severity.ERROR else found
 
     def stage_names(self) -> list[str]:
@@ -249,6 +254,8 @@ class Comparison:
             "stages": self.stages(),
             "noise": [level.to_dict() for level in self.noise],
             "mismatch": self.mismatch,
+            "noise_statistics": [item.to_dict() for item in self.noise_statistics],
+            "structures": [item.to_dict() for item in self.structures],
             "explanations": [item.to_dict() for item in self.explanations],
             "candidates": [item.to_dict() for item in self.candidates],
             "nearest": [item.to_dict() for item in self.nearest],

@@ -36,7 +36,8 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
     "repetitions",
     multiple=True,
     metavar="A2",
-    help="A clean repetition of A (other ranks, batch shape, kernels): its differences count as noise. Repeatable.",
+    help="A clean repetition of A (other ranks, batch shape, kernels): its differences count as noise. Repeatable. "
+    "[default: what `rldbg rerun A --step N --noise` left beside A]",
 )
 @click.option(
     "--fail-on",
@@ -81,7 +82,7 @@ def command(
     """Find the first stage, step, rank, sample and token where recording A and each of the others differ."""
     # A process compares on one core. The threads that numpy would start for more are a quarter of its start-up.
     Environment().export("OPENBLAS_NUM_THREADS", "1")
-    from rldbg.analysis import compare
+    from rldbg.analysis import compare, noise_beside
     from rldbg.recording import open as open_recording
 
     options: dict[str, Any] = {
@@ -101,6 +102,7 @@ def command(
     if tokenizer is not None and html is None:
         raise UsageError("--tokenizer is for the --html report", "add --html report.html")
     opened = [open_recording(path, layout=layout) for path in paths]
+    options["repetitions"] = options["repetitions"] or noise_beside(opened[0])
     results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
     body = results[0].to_dict() if len(results) == 1 else _together(results)
     if self_hosted_dir:

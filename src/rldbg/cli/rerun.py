@@ -10,6 +10,10 @@ from rldbg.cli.application import verb
 from rldbg.cli.output import show
 from rldbg.core import ExitCode, UsageError
 
+# `--noise` without a number; the noise of --loss otherwise.
+_OF_STEP = "0"
+_LOSS_NOISE = 0.3
+
 
 @verb("rerun")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -60,9 +64,10 @@ from rldbg.core import ExitCode, UsageError
 @click.option(
     "--noise",
     type=click.FloatRange(min=0),
-    default=0.3,
-    show_default=True,
-    help="--loss: standard deviation of the noise at the second point.",
+    is_flag=False,
+    flag_value=_OF_STEP,
+    help="Measure rounding: run the step in ways that must not matter, for compare. "
+    "With --loss and a number: standard deviation of the noise at the second point.  [default: 0.3]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="--loss: seed of the noise.")
 @click.option(
@@ -78,6 +83,7 @@ def command(
     changes: tuple[str, ...],
     debugger: bool,
     loss: str | None,
+    noise: float | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -87,11 +93,14 @@ def command(
     With --loss, RUN is a saved batch: the loss runs on it with autograd and is compared with GRPO, DAPO and PPO.
     """
     if loss is not None:
+        options["noise"] = _LOSS_NOISE if noise is None else noise
         if rank is not None or changes:
             raise UsageError("--rank and --set are for whole steps, not for --loss", "leave them out")
         return _rerun_loss(run, step, loss, debugger, options, as_json)
     if step is None:
         raise UsageError("--step is missing", "give --step N, or --loss module:function for a saved batch")
+    if noise is not None:
+        return _measure_noise(run, step, as_json)
     from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 
@@ -100,6 +109,16 @@ def command(
     if all(stage.verdict in (Verdict.NOT_EXECUTED, Verdict.NOT_COMPARED) for stage in report.stages):
         return ExitCode.INCOMPLETE
     return ExitCode.OK if report.reproduced or changes else ExitCode.FINDING
+
+
+def _measure_noise(run: Path, step: int, as_json: bool) -> int:
+    from rldbg.recording import open as open_recording
+    from rldbg.trainer.rerun import measure_noise
+
+    folders = measure_noise(open_recording(run), step)
+    lines = [f"recorded {folder}" for folder in folders] + [f"rldbg compare {run} OTHER takes them as noise"]
+    show({"recordings": [str(folder) for folder in folders]}, as_json, lambda: lines)
+    return ExitCode.OK
 
 
 def _rerun_loss(

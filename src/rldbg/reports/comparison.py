@@ -52,6 +52,7 @@ def _one(result: Comparison) -> Lines:
             yield from (f"  {item.id}: {item.explains}" for item in result.candidates)
         elif not result.explanations:
             yield from _nearest(result)
+    yield from _structure(result)
     yield from _mismatch(result)
     yield from _configuration(result)
     if result.findings:
@@ -95,6 +96,22 @@ def _noise(result: Comparison) -> Lines:
             f"  step {step} epoch {epoch} mini-batch {mini_batch}: gradients differ by {level.gradient:.2g},"
             f" parameters by {level.parameter:.2g} ({level.allowed:,} allowed by the optimizer's sensitivity);"
             f" next log probs by {level.log_prob:.2g} more"
+        )
+
+
+def _structure(result: Comparison) -> Lines:
+    """What log probs differ by beside a clean repetition, and whether that is shaped like noise."""
+    for item in result.structures:
+        yield (
+            f"not shaped like noise: {item.quantity}: {item.shape} ({item.effect:.2g}); "
+            f"clean noise has such a shape with a probability of {item.chance:.1g}"
+        )
+    for numbers in result.noise_statistics:
+        beyond = ", ".join(f"{share:.2%} beyond {bound}" for bound, share in numbers.beyond.items())
+        yield (
+            f"{numbers.quantity}: {numbers.tokens:,} tokens differ by {numbers.median_abs:.2g} (median), "
+            f"{numbers.p99_abs:.2g} (99 %), {numbers.largest:.2g} (largest), {numbers.mean:.2g} on average; {beyond}; "
+            f"{numbers.tests} tests of shape"
         )
 
 

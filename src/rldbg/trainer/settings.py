@@ -38,7 +38,8 @@ class DataSettings:
     max_turns: int = setting(1, at_least=1)
     """Attempts per sample; after a wrong answer it is told so and tries again for half the reward."""
     feedback: Literal["no", "tool"] = "no"
-    """What a wrong answer is told: that it is wrong, or the last digit of the right one, as a calculator's reply."""
+    """What a wrong answer is told: that it is wrong, or a tool's reply (the last digit of the right one) and the
+    question again."""
 
     @property
     def samples_per_step(self) -> int:

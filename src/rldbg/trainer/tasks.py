@@ -101,7 +101,7 @@ def score(turn: int, right: bool) -> float:
 
 def feedback(problem: Problem, how: str) -> str:
     """What a sample is told after a wrong answer when it may try again."""
-    return f" calc .{problem.answer[-1]} " if how == "tool" else " no "
+    return f" calc .{problem.answer[-1]} {problem.prompt}" if how == "tool" else " no "
 
 
 def supervised_texts(

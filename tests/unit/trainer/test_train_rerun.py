@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import rldbg
+from rldbg.analysis import compare, noise_beside, noise_folder
 from rldbg.core import IncompleteDataError, UsageError
-from rldbg.trainer.rerun import Verdict, rerun
+from rldbg.trainer.rerun import Verdict, measure_noise, rerun
 
 
 def verdicts(report):
@@ -107,3 +108,21 @@ def test_a_step_under_the_debugger_runs_on_or_is_left(base_run, monkeypatch, cap
     monkeypatch.setattr("sys.stdin", StringIO("q\n"))
     with pytest.raises(KeyboardInterrupt):
         rerun(base_run, 1, debugger=True)
+
+
+def test_noise_of_a_step_is_recorded_beside_the_run_and_has_every_kind(trained):
+    run = trained("noisy", policy={"ranks": 2, "mini_batches": 2}, algorithm={"kl_coeff": 0.05})
+    recording = rldbg.open(run)
+    folders = measure_noise(recording, 1)
+    assert {folder.parent for folder in folders} == {noise_folder(recording)} and len(folders) == 6
+    repeated = noise_beside(recording)
+    for item in repeated:
+        assert item.steps() == (1,)
+        result = compare(recording, item, steps=[1])
+        assert result.verdict in ("equal", "equal within noise", "drift", "incomplete"), (item.title, result.to_dict())
+        assert {"forward_data", "loss", "gradient", "param"} <= {field.kind for field in result.fields}
+    gaps = [field.measured.max_abs for item in repeated for field in compare(recording, item, steps=[1]).fields]
+    assert max(gaps) > 0
+    assert measure_noise(recording, 1) == folders
+    with pytest.raises(IncompleteDataError, match="no capsule"):
+        measure_noise(rldbg.open(trained("bare", debug={"enable_data_dump": True, "dump_options": {"loss": True}})), 1)

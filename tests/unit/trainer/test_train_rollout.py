@@ -62,8 +62,8 @@ def test_a_tool_answers_with_text_that_is_not_trained_on():
         feedback="tool",
     )
     (sample,) = worker.run(0, [Task(SampleId("3+4#0", 0), PROBLEM)])
-    assert TOKENIZER.decode(sample.tokens.tolist()) == "3+4=9 calc .7 7"
-    assert sample.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * 9 + [1] * 2
+    assert TOKENIZER.decode(sample.tokens.tolist()) == "3+4=9 calc .7 3+4=7"
+    assert sample.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * 13 + [1] * 2
 
 
 def test_samples_take_their_turns_together_and_only_those_that_need_one():

@@ -52,6 +52,7 @@ _FOLLOWS = {
     "reward-by-turn": {"reward-affine"},
     "reward-of-group": {"reward-affine", "rows-permuted"},
     "samples-duplicated": {"group-shares-seed", "greedy"},
+    "truncated-support": {"samples-duplicated"},
     "weights-not-synced": {"policy-version"},
 }
 

@@ -59,7 +59,7 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
         one, other = (item.values[a.prompt_length : length].astype(np.float64) for item in (mine, theirs))
         changed, residual = changed + 1, max(residual, largest(one - other))
         turns.add(int(turn_of(a.loss_mask)[place]))
-    if changed:
+    if changed > 1:
         where = f", from turn {min(turns)} on" if min(turns) > 1 else ""
         text = f"{changed} samples have different tokens but the same log probs{where}: they were tokenised again"
         yield Explanation("retokenised", text, residual, NOISE, {"samples": changed, "first_turn": min(turns)})

@@ -149,7 +149,7 @@ def reward_minus_log_prob(original: Any, worker: Any, conversation: Any) -> Any:
     return replace(trajectory, reward=trajectory.reward - bonus)
 
 
-@bug(targets.PREPARE, stage="advantage", cause="advantage-normalisation", late=True)
+@bug(targets.PREPARE, stage="advantage", cause="advantage-normalisation", overrides=TURNS, late=True)
 def reward_clipped_before_normalisation(original: Any, trajectories: Any, *arguments: Any, **options: Any) -> Any:
     """Rewards are clipped to 0.6 before they are normalised; the record has the full ones."""
     return original(

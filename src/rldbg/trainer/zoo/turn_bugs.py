@@ -11,8 +11,7 @@ import numpy as np
 from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-# Products have more digits than sums: answers of several tokens, more of them wrong.
-TURNS = ("data.max_turns=3", "data.feedback=tool", "data.operators='*'", "inference.max_new_tokens=5")
+TURNS = ("data.max_turns=3", "data.feedback=tool", "inference.max_new_tokens=4")
 _FROM_ROLLOUT = (*TURNS, "algorithm.old_log_probs=rollout")
 
 
