@@ -148,7 +148,7 @@ def test_a_stop_at_a_breakpoint_is_a_pause_on_the_timeline(tmp_path):
         assert job.wait(60) == 0
     finally:
         job.kill()
-        job.wait()
+        job.communicate()
     profile(tmp_path, "timeline", "run", "-o", "trace.json")
     found = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     (pause,) = [event for event in found if event.get("cat") == "pause"]
