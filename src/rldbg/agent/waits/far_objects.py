@@ -219,6 +219,8 @@ class FarObject:
         return self._at(16) if "weakref" in self.kind or "ReferenceType" in self.bases() else None
 
     def suspended(self) -> Suspended | None:
+        if self.kind == "coroutine_wrapper":
+            return Suspended(None, self._at(16))
         if self.kind not in _COROUTINES:
             return None
         layout = self._memory.layout

@@ -2,6 +2,7 @@
 
 They live in this process (`OwnObject`) or in the memory of another one (`far_objects.FarObject`)."""
 
+import gc
 import inspect
 import types
 import weakref
@@ -170,13 +171,21 @@ class OwnObject:
             frame, awaits = value.gi_frame, value.gi_yieldfrom
         elif isinstance(value, types.AsyncGeneratorType):
             frame, awaits = value.ag_frame, value.ag_await
-        elif "coroutine" in type(value).__name__ and "cython" in type(value).__module__ + type(value).__name__:
-            return Suspended(None, OwnObject(value.cr_await) if value.cr_await is not None else None)
+        elif type(value).__module__.startswith("_cython"):
+            return self._compiled()
         else:
             return None
         if frame is None:
             return None
         return Suspended(OwnFrame(frame), OwnObject(awaits) if awaits is not None else None)
+
+    def _compiled(self) -> Suspended | None:
+        """A coroutine that was compiled to C, or what stands for it while it is awaited."""
+        awaits = getattr(self.value, "cr_await", None)
+        if awaits is None:
+            held = gc.get_referents(self.value) if "coroutine" in type(self.value).__name__ else []
+            awaits = next((each for each in held if "coroutine" in type(each).__name__), None)
+        return Suspended(None, OwnObject(awaits)) if awaits is not None else None
 
     def raised_in(self) -> "list[Frame]":
         """The frames of an exception, innermost first."""
