@@ -179,6 +179,7 @@ def test_the_command_line_explains_a_process_that_nobody_armed(unarmed):
     assert {"pusher", "puller"} <= {group["thread"] for group in body["groups"]}
     text = rldbg("stacks", "--pid", str(pid)).stdout
     assert "pusher  waits for lock `self.version`" in text and "wait for each other (deadlock)" in text
+    assert "self = <Weights>" in rldbg("stacks", "--pid", str(pid), "--locals").stdout
     gone = rldbg("stacks", "--pid", "4194303", check=False)
     assert gone.returncode == 4 and "does not exist" in gone.stderr
 

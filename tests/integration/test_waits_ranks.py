@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from live_job import close_pipes, rldbg, until
+from free_networks import free_port
+from live_job import LiveJob, close_pipes, rldbg, until
 from ray_stage import plain_environment
 from slurm_cluster import NEEDS_SLURM, running_cluster, wait_for
+
+from rldbg.agent import Arming
 
 SCENES = Path(__file__).with_name("wait_scenes.py")
 
@@ -57,6 +60,22 @@ def test_ranks_of_torchrun_are_found_and_explained(tmp_path, scene, words):
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
         close_pipes(process)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_rank_of_an_armed_job_that_raised_is_named_with_its_exception(tmp_path, held):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=600.0 if held else 0.0)) as job:
+        network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        job.ranks(SCENES, 2, "raised_rank", tmp_path, **network)
+        until(lambda: any(p["message"] for p in job.ps(all=True)), "the exception", 120)
+        exception = "rank 1 raised ValueError: the reward is not a number at wait_scenes.py:"
+        words = ["rank 1 never entered all_reduce", exception, *(["held for inspection"] if held else [])]
+
+        def look():
+            done = job.rldbg("stacks", "--diagnose", "--json", check=False)
+            return [cause["verdict"] for cause in json.loads(done.stdout)["waits"]]
+
+        _until_said(words, look)
 
 
 @NEEDS_SLURM

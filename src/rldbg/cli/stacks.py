@@ -74,7 +74,7 @@ def command(
         ray=ray_url or "", pids=pids, torchrun=torchrun, slurm_job=slurm_job, host=host, ssh=ssh, python=python
     )
     if job:
-        return _show_unarmed(job, native, diagnosing, as_json)
+        return _show_unarmed(job, {"native": native, "with_locals": with_locals}, diagnosing, as_json)
     return _show_run(run_dir, who, {"native": native, "locals": with_locals}, diagnosing, as_json)
 
 
@@ -95,11 +95,11 @@ def _show_run(run_dir: Path | None, who: str, wanted: dict[str, Any], diagnosing
     return ExitCode.OK
 
 
-def _show_unarmed(job: "UnarmedJob", native: bool, diagnosing: bool, as_json: bool) -> int:
+def _show_unarmed(job: "UnarmedJob", wanted: dict[str, bool], diagnosing: bool, as_json: bool) -> int:
     from rldbg.live import explain, group_stacks, look_at_job
     from rldbg.reports.stacks import to_lines
 
-    view = look_at_job(job, native=native, apart_s=_BETWEEN_LOOKS_S if diagnosing else 0.0)
+    view = look_at_job(job, **wanted, apart_s=_BETWEEN_LOOKS_S if diagnosing else 0.0)
     groups = group_stacks(view.stacks)
     causes = explain(view.stacks, ray=view.ray)
     if diagnosing:

@@ -42,6 +42,7 @@ def look(
     everything: bool = False,
     children: bool = True,
     native: bool = False,
+    with_locals: bool = False,
     apart_s: float = 0.0,
     py_spy: str = "",
 ) -> list[Facts]:
@@ -58,7 +59,7 @@ def look(
         wanted += [child for pid in list(wanted) for child in descendants(pid, everyone) if _is_python(child)]
     above = _above(everyone)
     wanted = [pid for pid in dict.fromkeys(wanted) if pid in pids or pid not in above][:_MOST]
-    looks = _Looks(native=native, py_spy=py_spy)
+    looks = _Looks(native=native, with_locals=with_locals, py_spy=py_spy)
     if not apart_s:
         return [looks.at(pid) for pid in wanted]
     begun = time.monotonic()
@@ -70,8 +71,9 @@ def look(
 class _Looks:
     """Keeps the layouts of interpreters, which take a while to measure."""
 
-    def __init__(self, *, native: bool, py_spy: str) -> None:
+    def __init__(self, *, native: bool, with_locals: bool, py_spy: str) -> None:
         self._native = native
+        self._with_locals = with_locals
         self._py_spy = py_spy or find_py_spy()
         self._layouts: dict[str, Layout | str] = {}
         self._sources: dict[str, Sources] = {}
@@ -107,11 +109,8 @@ class _Looks:
             memory = Memory(pid, self._layout(pid))
             try:
                 process = FarProcess(memory)
-                entry |= (
-                    snapshot(process, self._sources_of(pid))
-                    | {"source": "memory"}
-                    | _told_rank(entry, process.modules())
-                )
+                entry |= snapshot(process, self._sources_of(pid), with_locals=self._with_locals)
+                entry |= {"source": "memory"} | _told_rank(entry, process.modules())
             finally:
                 memory.close()
         except PermissionError:

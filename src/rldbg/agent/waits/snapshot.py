@@ -27,7 +27,7 @@ _OPPOSITE = {
 }
 
 
-def snapshot(view: ProcessView, sources: Sources | None = None) -> Facts:
+def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: bool = False) -> Facts:
     """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
     sources, modules = sources or Sources(view.pid), view.modules()
     threads = view.threads()
@@ -37,6 +37,10 @@ def snapshot(view: ProcessView, sources: Sources | None = None) -> Facts:
         *((entry, thread.frames) for entry, thread in zip(entries, threads, strict=True)),
         *((task, task["frames"]) for task in tasks),
     ]
+    if with_locals:
+        for entry, thread in zip(entries, threads, strict=True):
+            for facts, frame in zip(entry["frames"], thread.frames, strict=True):
+                facts["locals"] = {name: {"text": shown(value)} for name, value in frame.locals().items()}
     for entry, frames in waiting:
         entry["holds"] = _held(frames, sources, entry["wait"])
         entry["place"] = _place(frames)
@@ -54,6 +58,17 @@ def snapshot(view: ProcessView, sources: Sources | None = None) -> Facts:
         "children": [facts for facts in everyone.values() if facts["parent"] == view.pid],
         "raised": last_exception(modules),
     }
+
+
+def shown(value: Object) -> str:
+    """A value in a few words; nothing of it is run."""
+    text, number = value.text(), value.number()
+    if text is not None:
+        return repr(text[:80])
+    if number is not None:
+        return str(bool(number)) if value.kind == "bool" else str(number)
+    size = value.length()
+    return "None" if value.kind == "NoneType" else f"<{value.kind}{f' of {size}' if size is not None else ''}>"
 
 
 def frame_facts(frame: Frame) -> Facts:

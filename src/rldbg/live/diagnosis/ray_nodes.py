@@ -195,11 +195,28 @@ class _Joining:
         if state == "PENDING_NODE_ASSIGNMENT":
             activity = f"cannot be scheduled{self._lack(task['required_resources'], task['placement_group_id'])}"
         elif state == "PENDING_ARGS_AVAIL":
-            activity = "waits for its arguments, which are not ready"
+            return self._without_arguments(task)
         else:
             activity = f"has not begun ({state})"
         node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
+
+    def _without_arguments(self, task: Facts) -> Node:
+        """A task whose arguments are made by others that the same caller started before it."""
+        wait = {"kind": "ray_task", "text": "its arguments"}
+        node = Node(("ray_task", task["task_id"]), f"task {task['name']}", wait=wait)
+        if node.id in self._added:
+            return self._added[node.id]
+        self._added[node.id] = node
+        for other in self._tasks.values():
+            same = other["parent_task_id"] == task["parent_task_id"] and other is not task
+            if same and other["state"] not in (*_DONE, "PENDING_ARGS_AVAIL") and other["type"] != "DRIVER_TASK":
+                node.edges += [
+                    Edge(edge.target, f"{edge.relation}, which may make them") for edge in self._edges(other)
+                ]
+        if not node.edges:
+            node.wait = {**wait, "lost": "they are not ready, and no task of its caller is unfinished"}
+        return node
 
     def _lack(self, wanted: Any, group: Any = None) -> str:
         """What is asked for and what is free."""

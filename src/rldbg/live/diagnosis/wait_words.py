@@ -144,7 +144,8 @@ def sentence(path: Sequence[Node]) -> str:
         elif node is path[0]:
             parts.append(f"{node.label} {relation}, so they wait for each other (deadlock)")
         elif node.waits:
-            parts.append(f"{node.label} {relation}, and waits at {node.place} for {thing(node.wait)}")
+            where = f" at {node.place}" if node.place else ""
+            parts.append(f"{node.label} {relation}, and waits{where} for {thing(node.wait)}")
         else:
             where = f" at {node.place}" if node.place and " at " not in node.activity else ""
             parts.append(f"{node.label} {relation}, but {node.activity or 'is running'}{where}")

@@ -36,14 +36,17 @@ class UnarmedView:
     notes: list[str] = field(default_factory=list)
 
 
-def look_at_job(job: UnarmedJob, *, native: bool = False, apart_s: float = 0.0) -> UnarmedView:
+def look_at_job(
+    job: UnarmedJob, *, native: bool = False, with_locals: bool = False, apart_s: float = 0.0
+) -> UnarmedView:
     """Raises UsageError when sources contradict each other, IncompleteDataError when nothing is found."""
     if sum(map(bool, (job.ray, job.slurm_job, job.host))) > 1 or (job.ray and (job.pids or job.torchrun)):
         raise UsageError("--ray, --slurm and --host are mutually exclusive, and --ray finds its processes itself")
     if job.ray:
-        view = look_at_ray(job.ray, native=native, apart_s=apart_s)
+        view = look_at_ray(job.ray, native=native, with_locals=with_locals, apart_s=apart_s)
         return UnarmedView(name_workers(view.pop("stacks"), view), view, list(view["notes"]))
-    request: dict[str, Any] = {"pids": list(job.pids), "torchrun": job.torchrun, "native": native, "apart_s": apart_s}
+    request: dict[str, Any] = {"native": native, "with_locals": with_locals, "apart_s": apart_s}
+    request |= {"pids": list(job.pids), "torchrun": job.torchrun}
     if job.slurm_job:
         return UnarmedView(look_by_srun(job.slurm_job, request, python=job.python))
     if job.host:

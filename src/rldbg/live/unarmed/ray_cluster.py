@@ -27,9 +27,12 @@ _KEPT = {
 }
 
 
-def look_at_ray(address: str, *, stacks: bool = True, native: bool = False, apart_s: float = 0.0) -> dict[str, Any]:
+def look_at_ray(
+    address: str, *, stacks: bool = True, native: bool = False, with_locals: bool = False, apart_s: float = 0.0
+) -> dict[str, Any]:
     """`stacks` of all workers that do something, and Ray's own view: `actors`, `tasks`, `workers`, `nodes`, `notes`."""
-    request = {"address": _cluster_address(address), "stacks": stacks, "native": native, "apart_s": apart_s}
+    looking = {"native": native, "with_locals": with_locals, "apart_s": apart_s}
+    request = {"address": _cluster_address(address), "stacks": stacks, "looking": looking}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "rldbg.live.unarmed.ray_cluster", json.dumps(request)],
@@ -156,7 +159,7 @@ def _stacks(ray: Any, view: dict[str, Any], request: Mapping[str, Any]) -> list[
     from rldbg.live.unarmed.travelling import packed
 
     busy = _busy(view)
-    asked = {"native": request["native"], "apart_s": request["apart_s"], "children": True}
+    asked = request["looking"] | {"children": True}
     remote = ray.remote(num_cpus=0, max_retries=0)(_look_on_node)
     pending = {}
     for node in view["nodes"]:

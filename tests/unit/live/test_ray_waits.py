@@ -1,0 +1,98 @@
+"""Ray's own view in the wait graph, from hand-made lists of actors and tasks."""
+
+from rldbg.live import explain
+
+WAITING = {"kind": "ray_get", "tasks": [], "count": 1, "methods": ["get"]}
+
+
+def _view(actors=(), tasks=(), groups=(), free=None):
+    node = {"node_id": "n", "host": "h", "ip": "1", "alive": True, "total": {"CPU": 4.0}, "free": free or {"CPU": 0.0}}
+    return {"nodes": [node], "actors": actors, "tasks": tasks, "workers": [], "placement_groups": groups}
+
+
+def _actor(name, pid, state="ALIVE", **more):
+    facts = {"actor_id": name, "name": name, "class_name": name.title(), "state": state, "pid": pid, "node_id": "n"}
+    return facts | {"required_resources": {}, "death_cause": None, "placement_group_id": None} | more
+
+
+def _task(name, state, pid=None, actor="", parent="", **more):
+    facts = {"task_id": name, "name": name, "state": state, "actor_id": actor, "parent_task_id": parent, "node_id": "n"}
+    facts |= {"worker_pid": pid, "type": "ACTOR_TASK" if actor else "NORMAL_TASK", "required_resources": {}}
+    return facts | {"placement_group_id": None} | more
+
+
+def _worker(who, pid, function, wait=None):
+    frame = {"file": "/x/job.py", "line": 5, "function": function}
+    thread = {"thread": "MainThread", "ident": pid, "native": pid, "main": True, "background": False, "holds": []}
+    thread |= {"frames": [frame], "place": frame, "kernel": {}, "wait": dict(wait or WAITING)}
+    facts = {"who": who, "role": who, "rank": None, "state": "running", "host": "h", "pid": pid}
+    return facts | {"threads": [thread], "tasks": [], "ended": [], "children": []}
+
+
+def _verdicts(stacks, view):
+    return " | ".join(cause.verdict for cause in explain(stacks, ray=view))
+
+
+def test_two_actors_that_wait_for_each_other():
+    tasks = [
+        _task("A.call", "RUNNING", 1, "a"),
+        _task("B.call", "RUNNING", 2, "b"),
+        _task("B.answer", "SUBMITTED_TO_WORKER", None, "b", parent="A.call"),
+        _task("A.answer", "SUBMITTED_TO_WORKER", None, "a", parent="B.call"),
+    ]
+    said = _verdicts([_worker("a", 1, "call"), _worker("b", 2, "call")], _view([_actor("a", 1), _actor("b", 2)], tasks))
+    assert "a waits at job.py:5 (call) for the result of B.answer (actor b); b should run answer" in said
+    assert "(deadlock)" in said
+
+
+def test_an_actor_that_cannot_be_scheduled_is_told_with_what_is_free():
+    huge = _actor("huge", None, "PENDING_CREATION", required_resources={"CPU": 8.0})
+    tasks = [_task("call", "RUNNING", 1), _task("Huge.ping", "PENDING_NODE_ASSIGNMENT", None, "huge", parent="call")]
+    said = _verdicts([_worker("caller", 1, "call")], _view([huge], tasks, free={"CPU": 1.0}))
+    assert (
+        "actor huge should run ping, but cannot be scheduled: it asks for 8 CPU; the node with the most has 1 of 4"
+        in said
+    )
+
+
+def test_a_dead_actor_is_told_with_its_reason():
+    cause = {"actor_died_error_context": {"error_message": "killed by the OOM killer\nmore"}}
+    dead = _actor("engine", 2, "DEAD", death_cause=cause)
+    tasks = [_task("call", "RUNNING", 1), _task("Engine.step", "SUBMITTED_TO_WORKER", None, "engine", parent="call")]
+    said = _verdicts([_worker("caller", 1, "call")], _view([dead], tasks))
+    assert "actor engine should run step, but has died: killed by the OOM killer" in said
+
+
+def test_a_task_without_resources_and_one_without_arguments():
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("load", "PENDING_NODE_ASSIGNMENT", parent="call", required_resources={"CPU": 2.0}),
+        _task("score", "PENDING_ARGS_AVAIL", parent="call"),
+    ]
+    waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["score"]})
+    said = _verdicts([waiting], _view([], tasks))
+    assert "task score is that task, and waits for its arguments; task load is that task, which may make them" in said
+    assert "cannot be scheduled: it asks for 2 CPU; the node with the most has 0 of 4 CPU free" in said
+
+
+def test_a_crashed_actor_that_is_held_is_named_with_its_exception():
+    held = _worker("engine", 2, "step") | {
+        "state": "stopped",
+        "reason": "exception",
+        "message": "ValueError: bad batch",
+        "raised_at": {"file": "/x/engine.py", "line": 9, "function": "Engine.step"},
+        "thread": "MainThread",
+    }
+    tasks = [_task("call", "RUNNING", 1), _task("Engine.step", "RUNNING", 2, "engine", parent="call")]
+    said = _verdicts([_worker("caller", 1, "call"), held], _view([_actor("engine", 2)], tasks))
+    assert (
+        "engine runs step, but raised ValueError: bad batch at engine.py:9 (step), and is held for inspection" in said
+    )
+
+
+def test_a_pending_placement_group_is_told_to_who_waits_for_it():
+    group = {"placement_group_id": "0123456789", "name": "pool", "state": "PENDING"}
+    group["bundles"] = [{"unit_resources": {"CPU": 16.0}}]
+    waiting = _worker("caller", 1, "call", WAITING | {"methods": ["get", "ready"]})
+    said = _verdicts([waiting], _view([], [_task("call", "RUNNING", 1)], [group]))
+    assert "for a placement group to be ready; placement group pool is pending: it asks for 16 CPU" in said
