@@ -53,6 +53,9 @@ WORDS = {
     "computes": ["nobody waits for anybody else", "is computing at wait_scenes.py:"],
     "raised_with_thread": ["raised ValueError: reward is not a number at wait_scenes.py:", "(raised_with_thread)"],
     "import_deadlock": ["the import of module `left_half`", "first-import imports it"],
+    "process_locks": ["lock `grads`", "lock `params`", "holds it", "wait for each other (deadlock)"],
+    "blocked_loop": ["for task `loading`", "runs it, but sleeps (time.sleep) at wait_scenes.py:", "(load)"],
+    "dead_thread": ["`self.answers` (queue.Queue, empty)", "thread engine-loop has ended"],
     "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
 }
 # Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.
@@ -145,6 +148,8 @@ def test_a_wait_is_explained_by_the_agent(armed, scene):
         return explain(after, before=before)
 
     words = [word for word in WORDS[scene] if scene != "computes" or "computing" not in word]
+    if scene == "dead_thread":
+        words.append("RuntimeError: out of pages was raised at wait_scenes.py:")
     _until_said(look, words)
 
 

@@ -318,6 +318,64 @@ def data_loader():
         next(loader)
 
 
+def process_locks():
+    """Two processes that take two locks in different orders."""
+    context = multiprocessing.get_context("fork")
+    params, grads, met = context.Lock(), context.Lock(), context.Barrier(2)
+
+    def update():
+        with grads:
+            met.wait()
+            with params:
+                pass
+
+    context.Process(target=update, name="updater").start()
+    with params:
+        met.wait()
+        ready()
+        with grads:
+            pass
+
+
+def blocked_loop():
+    """A task that sleeps without giving the loop back."""
+
+    async def load():
+        ready()
+        time.sleep(3600)
+
+    async def main():
+        loading = asyncio.create_task(load(), name="load")
+        await loading
+
+    asyncio.run(main())
+
+
+class Engine:
+    """A thread that fails and leaves those who wait for its answers."""
+
+    def __init__(self):
+        self.requests, self.answers = queue.Queue(), queue.Queue()
+
+    def loop(self):
+        self.requests.get()
+        raise RuntimeError("out of pages")
+
+    def generate(self):
+        self.requests.put("prompt")
+        return self.answers.get()
+
+
+def dead_thread():
+    engine = Engine()
+    loop = threading.Thread(target=engine.loop, name="engine-loop", daemon=True)
+    loop.start()
+    engine.requests.put("first")
+    loop.join()
+    ready()
+    engine.generate()
+
+
 def load_checkpoint():
     time.sleep(3600)
 

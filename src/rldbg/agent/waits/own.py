@@ -5,7 +5,7 @@ from typing import Any
 from .process_views import OwnProcess
 from .snapshot import snapshot
 
-_ADDED = ("native", "background", "kernel", "wait", "holds", "place")
+_ADDED = ("native", "background", "pooled", "loops", "daemon", "kernel", "wait", "holds", "place")
 
 
 def add_own_waits(stacks: dict[str, Any]) -> dict[str, Any]:

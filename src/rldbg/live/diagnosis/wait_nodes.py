@@ -284,6 +284,10 @@ def _lost(wait: Facts, stack: Facts) -> str:
 
 def _gone(ended: Sequence[Facts], stack: Facts) -> str:
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
+    if words and stack.get("message"):
+        # The last exception of a process that goes on was raised in a thread.
+        message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
+        words.append(f"{message} was raised" + (f" at {where}" if where else ""))
     for each in ended:
         if each["kind"] == "process":
             words.append(f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})")
