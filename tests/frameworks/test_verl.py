@@ -23,18 +23,22 @@ def model(tmp_path_factory):
     return teach(tmp_path_factory.mktemp("model") / "tiny", steps=60)
 
 
-@pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
+def train(model, folder, *flags):
+    """verl's own command for one GPU, on this machine; returns the run folder."""
     python = environment_with("verl", VERL, torch=True, constrained=False)
-    folder = tmp_path_factory.mktemp("verl")
     write_files(folder, model)
-    flags = ["--run", folder / "run", "--laptop", "--model", model, "--record", "--full-length", "--no-doctor"]
-    variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "200"}
+    flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--record", "--full-length", "--no-doctor"]
+    variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}
     job = [python, "-m", "verl.trainer.main_ppo", *options(folder, model), f"hydra.run.dir={folder}/hydra"]
     done = rldbg("run", *flags, "--wait", "0", "--", *job, **variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "cannot record" not in done.stdout + done.stderr
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    return train(model, tmp_path_factory.mktemp("verl"))
 
 
 def test_every_kind_is_recorded_and_the_checks_hold(run):
@@ -60,3 +64,22 @@ def test_samples_have_names_that_other_runs_have_too(run):
     assert driver == ranks
     assert {sample.run_id for sample in driver} == {0, 1, 2, 3}
     assert len({sample.group_id for sample in driver}) == 8
+
+
+@pytest.mark.soak
+def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
+    settings = {
+        "trainer.n_gpus_per_node": 2,
+        "ray_kwargs.ray_init.num_gpus": 2,
+        "actor_rollout_ref.actor.use_kl_loss": True,
+        "actor_rollout_ref.actor.entropy_coeff": 0.001,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4,
+    }
+    run = train(model, tmp_path, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
+    recording = open_recording(run)
+    for kind in ("forward_data", "loss", "gradient", "param"):
+        assert {entry.rank for entry in recording.entries() if entry.kind == kind} == {0, 1}, kind
+    assert {"entropy", "ref_log_probs"} <= set(next(recording.records(kind="forward_data")).fields)
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
