@@ -1,7 +1,7 @@
 """What each process hooked, which of it was called, and what went wrong: one JSON file per process below RUN/hooks.
 
-Written when a module is hooked, at the first call of a function and whenever its calls have doubled, at its first error,
-and when the process ends: what matters is on disk before anything can kill the process.
+Written when a module is hooked, at the first call of a function and whenever its calls have doubled, at its first
+error, and when the process ends: what matters is on disk before anything can kill the process.
 """
 
 import atexit
