@@ -66,7 +66,7 @@ def test_every_kind_is_recorded_and_the_checks_hold(record):
     raw = np.sqrt(sum(float(record.fields["norm"]) ** 2 for record in gradients))
     assert raw == pytest.approx(metrics["grad_norm"], rel=1e-4), "before clipping"
     assert metrics["grad_norm"] > 1.0, "the gradients were clipped"
-    assert json.loads((run / "run.json").read_text())["config"]["loss_type"] == "dapo"
+    assert json.loads((run / "run.json").read_text())["config"]["trl"]["loss_type"] == "dapo"
 
 
 def test_two_equal_runs_are_equal_and_a_different_loss_is_named(record):
@@ -159,3 +159,25 @@ def test_a_command_for_gpus_runs_here_with_a_small_model(python, model, tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"--model_name_or_path={tmp_path}/run/laptop-model" in done.stderr
     assert {entry.kind for entry in open_recording(tmp_path / "run").entries()} == KINDS
+
+
+def test_a_recorded_step_runs_again_bit_for_bit(record):
+    run = record(args={"max_steps": 3})
+    done = rldbg("rerun", run, "--step", 2, "--json", HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout[done.stdout.index('{"schema_version"') :])
+    verdicts = {stage["stage"]: stage["verdict"] for stage in found["stages"]}
+    assert {verdicts[stage] for stage in ("trajectory", "advantage", "forward", "loss", "gradient")} <= {
+        "equal",
+        "equal within noise",
+    }
+
+
+def test_pdb_stops_in_the_loss_of_the_trainer_itself(record):
+    run = record(args={"max_steps": 3})
+    variables = {"HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
+    done = rldbg("rerun", run, "--step", 1, "--pdb", typed="p sorted(inputs)[:2]\nc\n", **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "grpo_trainer.py" in done.stdout
+    assert "_compute_loss()" in done.stdout
+    assert "['advantages', 'completion_ids']" in done.stdout

@@ -101,6 +101,12 @@ def command(
         raise UsageError("--step is missing", "give --step N, or --loss module:function for a saved batch")
     if noise is not None:
         return _measure_noise(run, step, as_json)
+    from rldbg.launch import framework_of
+
+    if framework_of(run):
+        if rank is not None or changes:
+            raise UsageError("--rank and --set are for steps of rldbg's own trainer", "change the command instead")
+        return _rerun_framework(run, step, debugger, as_json)
     from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 
@@ -119,6 +125,19 @@ def _measure_noise(run: Path, step: int, as_json: bool) -> int:
     lines = [f"recorded {folder}" for folder in folders] + [f"rldbg compare {run} OTHER takes them as noise"]
     show({"recordings": [str(folder) for folder in folders]}, as_json, lambda: lines)
     return ExitCode.OK
+
+
+def _rerun_framework(run: Path, step: int, debugger: bool, as_json: bool) -> int:
+    """The framework's own trainer runs the step, and what it records is compared with the recording."""
+    from rldbg.analysis import compare
+    from rldbg.launch import rerun_step
+    from rldbg.recording import open as open_recording
+    from rldbg.reports.comparison import to_terminal
+
+    again = rerun_step(run, step, debugger=debugger)
+    result = compare(open_recording(run), open_recording(again), steps=[step])
+    show(result.to_dict(), as_json, lambda: to_terminal([result]))
+    return ExitCode.FINDING if result.verdict == "different" else ExitCode.OK
 
 
 def _rerun_loss(

@@ -72,6 +72,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RLDBG_RECORD_EVERY_N_STEPS", "recording", "record every n-th step"),
     Variable("RLDBG_RECORD_KINDS", "recording", "kinds to record, comma separated"),
     Variable("RLDBG_LAPTOP_SERVER", "run", "set by `rldbg run --laptop`: the server that generates"),
+    Variable("RLDBG_RERUN", "run", "set by `rldbg rerun`: the recorded step that a trainer runs again (JSON)"),
     Variable("RLDBG_RECORD_HOOKS", "recording", "set by `rldbg run --record`: modules to record, and where to (JSON)"),
 )
 

@@ -47,12 +47,15 @@ class Recorded:
 class FrameworkRecording:
     """A framework's handlers: generators that get a call's arguments, yield, and are sent its result."""
 
+    framework = ""
+    """The framework's name."""
+
     def __init__(self, recorded: Recorded) -> None:
         self.recorded = recorded
 
     def configured(self, settings: Mapping[str, Any]) -> None:
         """Notes the framework's own configuration once, for run.json."""
-        self.recorded.proof.note(config=settings)
+        self.recorded.proof.note(config={self.framework: settings})
 
 
 class ProcessHooks:
@@ -92,7 +95,9 @@ class ProcessHooks:
 
     def _handlers_of(self, framework: Framework) -> FrameworkRecording:
         if framework.name not in self._handlers:
-            self._handlers[framework.name] = framework.part("recording")(self._recorded)
+            handlers: FrameworkRecording = framework.part("recording")(self._recorded)
+            handlers.framework = framework.name
+            self._handlers[framework.name] = handlers
         return self._handlers[framework.name]
 
     def _wrapped(self, original: Any, handler: Handler, name: str) -> Any:

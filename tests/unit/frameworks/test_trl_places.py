@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rldbg.frameworks.trl.places import place_of
+from rldbg.frameworks.trl.places import first_update, place_of
 
 
 def trainer(accumulated, per_generation, iterations=1):
@@ -31,3 +31,8 @@ def test_micro_batches_in_order(accumulated, per_generation, iterations, expecte
 def test_a_trainer_that_does_not_generate_has_optimizer_steps():
     plain = SimpleNamespace(args=SimpleNamespace(gradient_accumulation_steps=4))
     assert place_of(plain, 5, 2).to_dict() == {"step": 5, "epoch": 0, "mini_batch": 0, "micro": 2}
+
+
+def test_the_first_update_of_a_step():
+    assert [first_update(trainer(1, 2, 2), step) for step in range(3)] == [0, 4, 8]
+    assert [first_update(trainer(2, 1), step) for step in range(3)] == [0, 1, 2]

@@ -88,6 +88,7 @@ HOOKS = (
         records=("gradient", "training_metrics"),
         handler="gradient_norm",
     ),
+    Hook(_GRPO, "GRPOTrainer.__init__", since="0.19.0", seen="1.16.0", handler="created"),
     *_online_trainer(_GRPO, "GRPOTrainer"),
     *_online_trainer(_RLOO, "RLOOTrainer"),
 )

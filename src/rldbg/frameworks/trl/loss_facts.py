@@ -10,10 +10,9 @@ _OF_TOKENS = frozenset({"cispo", "dapo", "vespo"})
 def loss_facts(trainer: Any, inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
     """`aggregation` and, where the parts of a mini-batch add up to its loss, the `denominator` they share."""
     kind = getattr(trainer, "loss_type", None)
-    facts: dict[str, Any] = {"optimizer_step": trainer.state.global_step}
     if kind is None:
-        return facts
-    facts["loss_type"] = kind
+        return {}
+    facts: dict[str, Any] = {"loss_type": kind}
     accumulated = getattr(trainer, "current_gradient_accumulation_steps", 1)
     rows = len(mask)
     if kind in _OF_SEQUENCES:

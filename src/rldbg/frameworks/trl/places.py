@@ -37,3 +37,11 @@ def place_of(trainer: Any, optimizer_step: int, micro: int) -> Place:
     if per_pass % accumulated:
         return Place(optimizer_step, epoch, 0, micro, generation)
     return Place(generation, epoch, within // accumulated, within % accumulated, generation)
+
+
+def first_update(trainer: Any, step: int) -> int:
+    """The first optimizer step of a step."""
+    number = 0
+    while place_of(trainer, number, 0).step < step:
+        number += 1
+    return number

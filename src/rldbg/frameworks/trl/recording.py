@@ -14,7 +14,8 @@ import numpy as np
 from rldbg.core import SampleId, prompt_hash
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
 from rldbg.frameworks.trl.loss_facts import loss_facts
-from rldbg.frameworks.trl.places import Place, place_of
+from rldbg.frameworks.trl.places import Place, first_update, place_of
+from rldbg.frameworks.trl.rerun import Rerun, prepare, stop_in
 from rldbg.recording import Ragged
 
 Call = Generator[None, Any, None]
@@ -46,6 +47,15 @@ class TrlRecording(FrameworkRecording):
         self._passes: list[Sequence[Any]] = []
         self._micro = 0
         self._has_gradients = False
+        self._rerun = Rerun.from_environment()
+        self._first = 0
+
+    def created(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        """`rldbg rerun`: the trainer is given a recorded step."""
+        yield
+        if self._rerun is not None:
+            prepare(trainer, self._rerun)
+            self._first = first_update(trainer, self._rerun.step)
 
     # The rollout.
 
@@ -58,6 +68,9 @@ class TrlRecording(FrameworkRecording):
     def batch(self, trainer: Any, inputs: Any) -> Call:
         """One generation: trajectories with their rewards and advantages, and the log probs computed with them."""
         self._generated = self._rewards = None
+        if self._rerun is not None:
+            # Methods of the trainer's own take the place of those that are hooked.
+            self._generated, self._rewards = trainer._generate(inputs), trainer._calculate_rewards()
         self._passes = []
         batch = yield
         if trainer.model.training:
@@ -161,6 +174,8 @@ class TrlRecording(FrameworkRecording):
         metrics = trainer._metrics["train"]
         had = {name: len(values) for name, values in metrics.items()}
         self._passes = []
+        if self._rerun is not None and self._rerun.pdb and not self._micro:
+            stop_in(type(trainer)._compute_loss)
         loss = yield
         if not trainer.model.training:
             return
@@ -202,7 +217,8 @@ class TrlRecording(FrameworkRecording):
             loss=loss,
         )
         # Metrics that only TRL has are no field of their own: another trainer's run would differ in each of them.
-        info = loss_facts(trainer, inputs, mask) | {"metrics": metrics}
+        update = self._first + trainer.state.global_step
+        info = loss_facts(trainer, inputs, mask) | {"optimizer_step": update, "metrics": metrics}
         recorder.record("loss", **where, loss=loss, extra_info=info)
 
     def gradients(self, trainer: Any, model: Any) -> Call:
@@ -219,7 +235,7 @@ class TrlRecording(FrameworkRecording):
         norm = yield
         place = self._place_of_update(trainer)
         rates = trainer.lr_scheduler.get_last_lr() if trainer.lr_scheduler is not None else []
-        metrics: dict[str, Any] = {"grad_norm": float(norm), "optimizer_step": trainer.state.global_step}
+        metrics: dict[str, Any] = {"grad_norm": float(norm), "optimizer_step": self._first + trainer.state.global_step}
         if rates:
             metrics["learning_rate"] = float(rates[0])
         metrics |= {
@@ -236,10 +252,11 @@ class TrlRecording(FrameworkRecording):
         """After the optimizer step, when the number of steps has been raised."""
         trainer = self._trainer
         if trainer is not None:
-            place = place_of(trainer, state.global_step - 1, 0)
+            done = self._first + state.global_step
+            place = place_of(trainer, done - 1, 0)
             recorder = self.recorded.recorder(trainer.model)
             recorder.record_parameters(model=handler.model, **place.of_update())
-            if place_of(trainer, state.global_step, 0).step != place.step:
+            if place_of(trainer, done, 0).step != place.step:
                 recorder.end_step(place.step)
         self._micro, self._has_gradients = 0, False
         yield
@@ -252,10 +269,10 @@ class TrlRecording(FrameworkRecording):
             )
 
     def _place(self, trainer: Any) -> Place:
-        return place_of(trainer, trainer.state.global_step, self._micro)
+        return place_of(trainer, self._first + trainer.state.global_step, self._micro)
 
     def _place_of_update(self, trainer: Any) -> Place:
-        return place_of(trainer, trainer.state.global_step, 0)
+        return place_of(trainer, self._first + trainer.state.global_step, 0)
 
     def _rows_of(self, inputs: Mapping[str, Any]) -> Any:
         """Which rows of the generation a micro-batch has; None where TRL, or a class of the user's, dropped them."""

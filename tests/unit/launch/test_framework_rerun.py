@@ -1,0 +1,26 @@
+"""Which recorded runs a framework's own trainer can run again."""
+
+import json
+
+import pytest
+
+from rldbg.core import IncompleteDataError, UsageError
+from rldbg.launch import framework_of, rerun_step
+
+
+def run_of(folder, **facts):
+    (folder / "run.json").write_text(json.dumps(facts))
+    return folder
+
+
+def test_the_configuration_names_the_framework(tmp_path):
+    assert framework_of(run_of(tmp_path, config={"trl": {"loss_type": "dapo"}})) == "trl"
+    assert framework_of(run_of(tmp_path, config={"name": "arithmetic", "debug": {}})) == ""
+    assert framework_of(tmp_path / "missing") == ""
+
+
+def test_what_cannot_be_run_again_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="a step of verl cannot be run again yet"):
+        rerun_step(run_of(tmp_path, config={"verl": {}}, command=["true"]), 1, debugger=False)
+    with pytest.raises(IncompleteDataError, match="does not say which command"):
+        rerun_step(run_of(tmp_path, config={"trl": {}}), 1, debugger=False)
