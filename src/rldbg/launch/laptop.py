@@ -6,7 +6,6 @@ small model of the same architecture, and a server of ours that generates.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rldbg.core import PrerequisiteError, UsageError
+from rldbg.core import Environment, PrerequisiteError, UsageError
 from rldbg.launch.profile import Profile, profiles
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
@@ -103,7 +102,7 @@ def _source(commands: Sequence[Command]) -> Path:
 
 def _serve(*arguments: str, **environment: str) -> str:
     command = [sys.executable, "-m", "rldbg", "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ) | environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=Environment().everything() | environment)
     if done.returncode:
         raise PrerequisiteError(
             f"the server of --laptop failed: {_last_line(done.stderr or done.stdout)}", "see its log"
