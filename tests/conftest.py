@@ -5,8 +5,13 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from third_party import MISSING
+
+# How fast a machine is says nothing about the code under test.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 # Each takes more than half a minute on two cores; the longest first, so that no worker is left alone with one.
 LONG = (
