@@ -130,6 +130,35 @@ def command(bench, *arguments):
     return done.stdout
 
 
+def start_of_a_run(bench, bare):
+    """How much later a program begins under `rldbg run` than without."""
+    script = bench.folder / "begin.py"
+    script.write_text("import time\nprint('BEGAN', time.time(), flush=True)\n")
+    armed = [sys.executable, "-m", "rldbg", "run", "--no-doctor", "--", sys.executable, str(script)]
+    plain = statistics.median(_began([sys.executable, str(script)], bench) for _ in range(5))
+    row("rldbg run, its program begins later by", _began_later(armed, plain, bench), None, bare, 1.5)
+
+
+def _began_later(line, plain, bench):
+    return statistics.median(_began(line, bench) for _ in range(5)) - plain
+
+
+def _began(line, bench):
+    """The seconds until the program's own first line."""
+    begin = time.time()
+    home = {"RLDBG_HOME": str(bench.folder / "home")}
+    done = subprocess.run(
+        line,
+        env=os.environ | home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=bench.folder,
+        check=True,
+    )
+    return float(next(text for text in done.stdout.splitlines() if text.startswith("BEGAN")).split()[1]) - begin
+
+
 def many_agents(bench, count, bare):
     for _ in range(count):
         bench.start("wait", WAIT)
@@ -282,6 +311,7 @@ def main():
         bench = Bench(Path(folder))
         bare = timed(lambda: subprocess.run([sys.executable, "-m", "rldbg", "--version"], capture_output=True))
         try:
+            start_of_a_run(bench, bare)
             running_rank(bench, bare)
             stopped_ranks(bench, ranks, bare)
             many_agents(bench, agents, bare)

@@ -26,6 +26,8 @@ def start_broker(
 ) -> BrokerAddress:
     """Starts the run's broker as a process of its own, unless there is one already."""
     folder = run.path.resolve()
+    if is_held(folder) and (there := BrokerAddress.read(folder)) is not None:
+        return there
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     while True:
