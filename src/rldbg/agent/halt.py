@@ -3,6 +3,7 @@ function does, no later line of that function exists to stop at, and the stop ha
 A main thread that waits in `ray.get`, a sleep or a lock executes no line either: a signal makes it come here.
 """
 
+import contextlib
 import dis
 import signal
 import sys
@@ -35,8 +36,11 @@ def _line_of(instruction: dis.Instruction) -> int | None:
 
 def can_be_called_here() -> bool:
     """Prepares the main thread for `call_here`, unless the program uses that signal itself."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
-        signal.signal(_SIGNAL, _on_signal)
+    is_free = threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) is signal.SIG_DFL
+    # Only the main interpreter may have handlers.
+    with contextlib.suppress(ValueError):
+        if is_free:
+            signal.signal(_SIGNAL, _on_signal)
     return signal.getsignal(_SIGNAL) is _on_signal
 
 

@@ -115,7 +115,8 @@ class Watch:
         """Whatever is bound is said, also when it changes: agents on other hosts need an address of this one."""
         address = BrokerAddress.read(self.run.path)
         if address is not None:
-            place = f"{address.host}:{address.port}"
+            everywhere = " (all interfaces)" if self.host in ("0.0.0.0", "::") else ""
+            place = f"{address.host}:{address.port}{everywhere}"
             self._once(("address", place), f"the broker listens at {place}; only this run's token opens it")
 
     def _announce(self, process: dict[str, Any]) -> None:

@@ -99,15 +99,24 @@ async def _serve(options: ServiceOptions) -> None:
 
 async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
     """Ends with the process that owns the run, once its agents are gone; without an owner, after a long silence."""
+    owner = _process(options.owner_pid)
     while True:
         await asyncio.sleep(1.0)
         if broker.clients or _is_needed(broker):
             broker.last_contact = time.monotonic()
             continue
-        owner_is_gone = bool(options.owner_pid) and not psutil.pid_exists(options.owner_pid)
+        owner_is_gone = bool(options.owner_pid) and (owner is None or not owner.is_running())
         patience = _CLUSTER_SILENCE_S if options.ray_url else _FAREWELL_S
         if owner_is_gone or time.monotonic() - broker.last_contact > patience:
             broker.state.stopping.set()
+
+
+def _process(pid: int) -> psutil.Process | None:
+    """The process itself: another one may get its number later."""
+    try:
+        return psutil.Process(pid) if pid else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _is_needed(broker: Broker) -> bool:

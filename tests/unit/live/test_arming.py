@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rldbg.agent import STARTUP, Arming, armed_environment
+from rldbg.agent import STARTUP, Arming, Settings, armed_environment
 from rldbg.agent.arming import armed_runtime_env
 from rldbg.agent.imports import AfterImports
 
@@ -29,8 +29,11 @@ def test_what_was_there_stays_behind_ours(tmp_path):
 
 def test_options_become_variables(tmp_path):
     armed = armed_environment(
-        tmp_path, Arming(post_mortem_wait_s=90, ray_breakpoints=True, redact=False, collective_timeout_s=0), base={}
+        tmp_path,
+        Arming(90, ray_breakpoints=True, redact=False, collective_timeout_s=0, pass_exceptions=("Done", "a.Late")),
+        base={},
     )
+    assert Settings.from_environment(armed).pass_exceptions == ("Done", "a.Late")
     assert (armed["RLDBG_POST_MORTEM"], armed["RLDBG_RAY_BREAKPOINTS"], armed["RLDBG_REDACT"]) == ("90", "1", "0")
     assert "RLDBG_COLLECTIVE_TIMEOUT_S" not in armed
 

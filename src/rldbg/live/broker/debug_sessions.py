@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]
 _OPEN_S = 120.0
 _STOP_S = 10.0
+# A thread that executes Python has reached its next line by then.
+_PYTHON_S = 0.2
 
 
 class DebugSessions:
@@ -149,7 +151,8 @@ class DebugSessions:
         if main is None:
             raise UnreachableError(f"{process.who} has no Python thread", "`rldbg stacks --native` shows where it is")
         await session.request("pause", {"threadId": main["id"]})
-        await _call_main_thread(process)
+        if not await process.wait_until(lambda: session.stop is not None, _PYTHON_S):
+            await _call_main_thread(process)
         if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), wait_s):
             session.is_pausing = True
             raise UnreachableError(
