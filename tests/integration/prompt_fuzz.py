@@ -35,7 +35,10 @@ threading.Thread(target=helper, args=(event,), daemon=True).start()
 i = 0
 breakpoint()
 while True:
-    once(i)
+    try:
+        once(i)
+    except (NameError, TypeError):
+        skipped = "a jump left out an assignment"
     i += 1
 """
 LINES = PROGRAM.count("\n") + 2
