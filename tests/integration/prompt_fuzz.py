@@ -132,13 +132,13 @@ class Ranks:
 
     def place(self, pids):
         with BrokerClient(self.run) as client:
-            processes = {p["pid"]: p for p in client.request("ps")["processes"]}
-            counts = {}
+            found = {}
             for pid in pids:
+                # Attached: a stop that was only announced has come by then, one line further.
                 prompt = PdbCommands(BrokerDebuggee(client, f"@{pid}", stop=True))
                 i = prompt.execute("p __import__('__main__').i").text
-                counts[pid] = (processes[pid]["file"], processes[pid]["line"], i)
-            return counts
+                found[pid] = (prompt.debuggee.facts["file"], prompt.debuggee.facts["line"], i)
+            return found
 
     def _expect_stop(self, client, pid, begun):
         deadline = time.monotonic() + PATIENCE_S
