@@ -19,6 +19,7 @@ from typing import Any
 from .kernel import Facts, all_processes, descendants, environment_of, process_facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
+from .nccl import nccl_notes
 from .objects import Frame, Object
 from .process_views import FarProcess, ProcessView, ThreadView
 from .snapshot import frame_facts, snapshot
@@ -60,12 +61,14 @@ def look(
     above = _above(everyone)
     wanted = [pid for pid in dict.fromkeys(wanted) if pid in pids or pid not in above][:_MOST]
     looks = _Looks(native=native, with_locals=with_locals, py_spy=py_spy)
-    if not apart_s:
-        return [looks.at(pid) for pid in wanted]
     begun = time.monotonic()
-    before = {pid: looks.glance(pid) for pid in wanted}
-    time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
-    return [mark_moved(before[pid], looks.at(pid), apart_s) for pid in wanted]
+    before = {pid: looks.glance(pid) for pid in wanted} if apart_s else {}
+    if apart_s:
+        time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
+    found = [mark_moved(before.get(pid, {}), looks.at(pid), apart_s) for pid in wanted]
+    if found and (notes := nccl_notes(wanted)):
+        found[0]["notes"] = notes
+    return found
 
 
 class _Looks:

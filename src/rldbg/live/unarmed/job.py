@@ -44,11 +44,13 @@ def look_at_job(
         raise UsageError("--ray, --slurm and --host are mutually exclusive, and --ray finds its processes itself")
     if job.ray:
         view = look_at_ray(job.ray, native=native, with_locals=with_locals, apart_s=apart_s)
-        return UnarmedView(name_workers(view.pop("stacks"), view), view, list(view["notes"]))
+        stacks = view.pop("stacks")
+        return UnarmedView(name_workers(stacks, view), view, [*view["notes"], *_notes(stacks)])
     request: dict[str, Any] = {"native": native, "with_locals": with_locals, "apart_s": apart_s}
     request |= {"pids": list(job.pids), "torchrun": job.torchrun}
     if job.slurm_job:
-        return UnarmedView(look_by_srun(job.slurm_job, request, python=job.python))
+        stacks = look_by_srun(job.slurm_job, request, python=job.python)
+        return UnarmedView(stacks, notes=_notes(stacks))
     if job.host:
         request["everything"] = not job.pids and not job.torchrun
         found = look_by_ssh(job.host, request, ssh=job.ssh, python=job.python)
@@ -62,4 +64,9 @@ def look_at_job(
     gone = [stack for stack in found if stack["state"] == "exited" and stack["pid"] in job.pids]
     if gone and len(gone) == len(found):
         raise IncompleteDataError(f"process {gone[0]['pid']} does not exist", "ps aux lists the processes of this host")
-    return UnarmedView(found)
+    return UnarmedView(found, notes=_notes(found))
+
+
+def _notes(stacks: list[Message]) -> list[str]:
+    """What NCCL and torch say by themselves, from each host."""
+    return [note for stack in stacks for note in stack.get("notes") or []]
