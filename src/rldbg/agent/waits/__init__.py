@@ -8,10 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .outside import find_py_spy, look, mark_moved
+    from .outside import look, mark_moved
     from .own import add_own_waits
 
-__all__ = ["add_own_waits", "find_py_spy", "look", "mark_moved"]
+__all__ = ["add_own_waits", "look", "mark_moved"]
 
 
 def __getattr__(name: str) -> Any:

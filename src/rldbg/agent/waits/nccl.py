@@ -11,7 +11,9 @@ _RAS = "localhost:28028"
 _CONNECT_S = 0.5
 _ANSWER_S = 5.0
 _MOST_BYTES = 1 << 20
-_TELLING = re.compile(r"error|warning|mismatch|incomplete|missing|unresponsive|dead|timed? ?out|launched", re.IGNORECASE)
+_TELLING = re.compile(
+    r"error|warning|mismatch|incomplete|missing|unresponsive|dead|timed? ?out|launched", re.IGNORECASE
+)
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 

@@ -4,9 +4,10 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .blocking import LOCKS, Looking, Wait, lock_key, wait_of
+from .blocking import wait_of
 from .event_loops import task_facts, tasks_in
 from .kernel import all_processes, ends_of, file_facts, file_lock_holders, other_end, process_facts, thread_facts
+from .looking import LOCKS, Looking, Wait, lock_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
 from .process_views import ProcessView, ThreadView

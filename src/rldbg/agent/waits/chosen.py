@@ -1,0 +1,124 @@
+"""Which processes of this host are meant, and who each of them is, from command lines and environments."""
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from .kernel import Facts, all_processes, descendants, environment_of, process_facts
+from .objects import Object
+
+_MOST = 256
+_TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)|torch/distributed/run\.py")
+
+
+def chosen_processes(
+    pids: Sequence[int], *, torchrun: bool, slurm_job: str, everything: bool, children: bool
+) -> list[int]:
+    """Those that are named, those that torchrun or SLURM started, and what is below them."""
+    everyone = all_processes()
+    wanted = list(pids)
+    if torchrun or everything:
+        wanted += _torchrun_workers(everyone)
+    if everything and not wanted:
+        wanted += _own_pythons(everyone)
+    if slurm_job:
+        wanted += [pid for pid in everyone if environment_of(pid).get("SLURM_JOB_ID") == slurm_job and _is_python(pid)]
+    if children:
+        wanted += [child for pid in list(wanted) for child in descendants(pid, everyone) if _is_python(child)]
+    above = _above(everyone)
+    return [pid for pid in dict.fromkeys(wanted) if pid in pids or pid not in above][:_MOST]
+
+
+def _torchrun_workers(everyone: Mapping[int, Facts]) -> list[int]:
+    """Ranks that a launcher of this host started, and any other process that was given a rank."""
+    launchers = {pid for pid, facts in everyone.items() if _TORCHRUN.search(facts["command"])}
+    ranked = [pid for pid in _pythons(everyone) if "RANK" in (env := environment_of(pid)) and "WORLD_SIZE" in env]
+    # A rank's own helpers inherit its rank.
+    workers = [pid for pid in ranked if everyone[pid]["parent"] not in ranked]
+    below = [pid for pid in workers if everyone[pid]["parent"] in launchers]
+    return below or workers
+
+
+def _above(everyone: Mapping[int, Facts]) -> set[int]:
+    """This process and those that started it."""
+    found, pid = set(), os.getpid()
+    while pid in everyone and pid not in found:
+        found.add(pid)
+        pid = everyone[pid]["parent"]
+    return found
+
+
+def _own_pythons(everyone: Mapping[int, Facts]) -> list[int]:
+    """All Python processes of this user, without this one and those above it."""
+    above = _above(everyone)
+    own = [pid for pid in _pythons(everyone) if pid not in above and Path(f"/proc/{pid}").stat().st_uid == os.geteuid()]
+    return [pid for pid in own if "rldbg" not in everyone[pid]["command"]]
+
+
+def _pythons(everyone: Iterable[int]) -> list[int]:
+    return [pid for pid in everyone if _is_python(pid)]
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return False
+
+
+def describe(pid: int) -> Facts:
+    """Who a process is, from its command line and environment, in the form of a line of `rldbg ps`."""
+    facts = process_facts(pid)
+    environment = environment_of(pid)
+    role = program(str(facts.get("command") or ""))
+    rank = environment.get("RANK", "")
+    number = int(rank) if rank.isdigit() else None
+    gone = not facts or facts["state"] in ("zombie", "dead")
+    return {
+        "who": f"{role}/{number}" if number is not None else f"{role}@{pid}",
+        "role": role,
+        "rank": number,
+        "world_size": int(environment["WORLD_SIZE"]) if environment.get("WORLD_SIZE", "").isdigit() else None,
+        "state": "exited" if gone else "running",
+        "host": socket.gethostname(),
+        "pid": pid,
+        "command": facts.get("command", ""),
+        "suspended": facts.get("state") == "stopped",
+        "exit": facts.get("exit", ""),
+        "parent": facts.get("parent"),
+        "threads": [],
+        "unanswered": f"process {pid} has ended" if gone else "",
+    }
+
+
+def told_rank(entry: Facts, modules: Mapping[str, Object]) -> Facts:
+    """The rank that a process was given after it had started: a forked one changes its own environment."""
+    module = modules.get("os")
+    environment = module.get("environ") if module is not None else None
+    data = environment.get("_data") if environment is not None else None
+    told = {name: value.text() or "" for name, value in data.items()} if data is not None else {}
+    found = {
+        name: int(told[key]) for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE")) if _is_number(told, key)
+    }
+    return found | ({"who": f"{entry['role']}/{found['rank']}"} if "rank" in found else {})
+
+
+def _is_number(told: Mapping[str, str], name: str) -> bool:
+    return told.get(name, "").isdigit()
+
+
+def program(command: str) -> str:
+    """What people call a process: the stem of its script, its module, or the title that Ray gave it."""
+    if command.startswith("ray::"):
+        return command.split()[0].removeprefix("ray::").partition("(")[0].partition(".")[0] or "worker"
+    words = command.split()
+    for number, word in enumerate(words):
+        if word.endswith(".py"):
+            return Path(word).stem
+        if word == "-m" and number + 1 < len(words):
+            return words[number + 1]
+        if word == "-c":
+            break
+    return Path(words[0]).name if words else "process"

@@ -1,0 +1,33 @@
+"""What a thread waits for in the kernel: its system call and the file behind it."""
+
+from .looking import Looking, Wait
+
+
+def kernel_wait(looking: Looking) -> Wait | None:
+    facts, place = looking.kernel, looking.place
+    call, file = str(facts.get("call") or ""), facts.get("file") or {}
+    methods = {each.method for each in looking.sources.calls_at(place)} if place is not None else set()
+    if call in ("nanosleep", "clock_nanosleep") or (not call and "sleep" in methods):
+        return {"kind": "sleep"}
+    if call in ("wait4", "waitid"):
+        pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
+        return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}
+    if call in ("flock", "fcntl"):
+        return {"kind": "file_lock", "path": file.get("path", "")}
+    if call == "pause":
+        return {"kind": "signal"}
+    if file.get("descriptor") == 0 and call == "read":
+        return {"kind": "stdin", "file": file}
+    if file.get("kind") == "socket":
+        return {"kind": "socket", "call": call, "file": file}
+    if file.get("kind") == "pipe":
+        return {"kind": "pipe", "call": call, "file": file}
+    if facts.get("state") == "disk":
+        return {"kind": "disk", "file": file, "channel": facts.get("channel", "")}
+    if file.get("kind") == "terminal" and call == "read":
+        return {"kind": "stdin", "file": file}
+    if methods & {"synchronize", "item", "cpu", "tolist"} and call == "futex":
+        return {"kind": "native", "methods": sorted(methods)}
+    if facts.get("state") == "running":
+        return {"kind": "computing"}
+    return None
