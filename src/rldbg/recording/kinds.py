@@ -137,8 +137,8 @@ _ALL_KINDS = (
         Scope.MICRO,
         frozenset({_SERVICE}),
         (
-            *_fields(Shape.RESPONSE, "log_probs", "old_log_probs", "advantages"),
-            *_fields(Shape.RESPONSE, "prob_ratio", "elementwise_loss", optional=True),
+            *_fields(Shape.RESPONSE, "log_probs", "advantages"),
+            *_fields(Shape.RESPONSE, "old_log_probs", "prob_ratio", "elementwise_loss", optional=True),
             *_fields(Shape.RESPONSE, "effective_valid"),
             *_fields(Shape.NUMBER, "loss"),
         ),
