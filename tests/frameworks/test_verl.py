@@ -15,7 +15,11 @@ KINDS = {
     "trajectory", "prepared_trajectories", "old_log_probs", "training_metrics", "forward_data", "is_loss_debug", "loss",
     "gradient", "param", "update_metrics",
 }  # fmt: skip
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    # Ray ends itself when its own agent needs more than 15 s to start, which it does on a busy machine.
+    pytest.mark.flaky(reruns=1, only_rerun="node timed out during startup"),
+]
 
 
 @pytest.fixture(scope="module")
