@@ -16,6 +16,7 @@ from rldbg.frameworks.recorded import FrameworkRecording, Recorded
 from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import Place, first_update, place_of
 from rldbg.frameworks.trl.rerun import Rerun, prepare, stop_in
+from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers
 from rldbg.recording import Ragged
 
 Call = Generator[None, Any, None]
@@ -92,22 +93,20 @@ class TrlRecording(FrameworkRecording):
         ]
         old = self._passes[0][0].detach() if "old_logps" in batch and self._passes else None
         self._generation = _Generation(tuple(samples), tuple(hashes), old)
-        batch[_ROW] = _rows(batch, count)
+        batch[_ROW] = row_numbers(batch, count)
         mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
         response_mask = mask.cpu().numpy()
         rewards, by_function = self._own_rewards(trainer, first, count)
         if "old_logps" in batch:
             rewards = self._with_kl(trainer, rewards, response_mask)
         lengths = list(zip(prompt_lengths, map(len, tokens), strict=True))
-        loss_mask = _on_sequences(response_mask, lengths, before=0, dtype=np.int64)
+        loss_mask = on_sequences(response_mask, lengths, before=0, dtype=np.int64)
         recorder = self.recorded.recorder(trainer.model)
         fields: dict[str, Any] = {
             "tokens": Ragged.from_rows(tokens, np.int64),
             "loss_mask": loss_mask,
             "reward": rewards,
-            "policy_versions": _on_sequences(
-                np.where(_drawn(batch), place.step, -1), lengths, before=-1, dtype=np.int64
-            ),
+            "policy_versions": on_sequences(np.where(drawn(batch), place.step, -1), lengths, before=-1, dtype=np.int64),
             "extra_fields": [
                 {"group_id": sample.group_id, "run_id": sample.run_id, "temperature": trainer.temperature} | row
                 for sample, row in zip(samples, by_function, strict=True)
@@ -115,7 +114,7 @@ class TrlRecording(FrameworkRecording):
         }
         rollout = batch.get("sampling_per_token_logps")
         if rollout is not None:
-            fields["logprobs"] = _on_sequences(rollout.cpu().numpy(), lengths, before=0, dtype=np.float32)
+            fields["logprobs"] = on_sequences(rollout.cpu().numpy(), lengths, before=0, dtype=np.float32)
         where: dict[str, Any] = {"step": place.step, "samples": samples, "policy_version": place.step}
         recorder.record("trajectory", **where, **fields)
         old = batch.get("old_per_token_logps", old)
@@ -199,7 +198,7 @@ class TrlRecording(FrameworkRecording):
             **where,
             log_probs=log_probs,
             response_mask=mask,
-            input_ids=_joined(inputs),
+            input_ids=joined(inputs),
             **({} if entropy is None else {"entropy": entropy.detach()}),
             **({} if reference is None else {"ref_log_probs": reference}),
         )
@@ -287,33 +286,6 @@ class TrlRecording(FrameworkRecording):
             "samples": [known.samples[row] for row in chosen],
             "prompt_hashes": [known.prompt_hashes[row] for row in chosen],
         }
-
-
-def _rows(batch: Mapping[str, Any], count: int) -> Any:
-    """0, 1, 2 ... on the host: reading it back later waits for no device."""
-    return batch["completion_ids"].new_empty(0, device="cpu").new_tensor(range(count))
-
-
-def _joined(inputs: Mapping[str, Any]) -> Any:
-    import torch
-
-    return torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-
-
-def _drawn(batch: Mapping[str, Any]) -> np.ndarray:
-    """Where a response token was sampled by the policy: everywhere but in what tools and environments said."""
-    if "tool_mask" in batch:
-        return np.asarray(batch["tool_mask"].cpu().numpy() != 0)
-    return np.ones(tuple(batch["completion_ids"].shape), dtype=bool)
-
-
-def _on_sequences(response_br: np.ndarray, lengths: Sequence[tuple[int, int]], *, before: int, dtype: Any) -> Ragged:
-    """Values of responses on the axis of whole sequences: `before` on the prompt, padding left out."""
-    rows = [
-        np.concatenate([np.full(prompt, before, dtype=dtype), row[: whole - prompt].astype(dtype)])
-        for row, (prompt, whole) in zip(response_br, lengths, strict=True)
-    ]
-    return Ragged.from_rows(rows, dtype)
 
 
 RECORDING = TrlRecording
