@@ -133,8 +133,8 @@ class TrlRecording(FrameworkRecording):
                     (batch["completion_ids"].cpu().numpy(), batch["completion_mask"].cpu().numpy()),
                 )
             )
-        joined = [np.concatenate(pair) for pair in zip(prompts, responses, strict=True)]
-        return joined, [len(prompt) for prompt in prompts]
+        whole = [np.concatenate(pair) for pair in zip(prompts, responses, strict=True)]
+        return whole, [len(prompt) for prompt in prompts]
 
     def _own_rewards(self, trainer: Any, first: int, count: int) -> tuple[np.ndarray, list[dict[str, Any]]]:
         """This rank's rewards as TRL weighs them, and those of each function; NaN where none gave one."""
