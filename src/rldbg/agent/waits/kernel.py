@@ -170,6 +170,15 @@ def all_processes() -> dict[int, Facts]:
     return {pid: facts for pid in pids if (facts := process_facts(pid))}
 
 
+def children_of(pid: int) -> list[Facts]:
+    """The processes that a process started and has not waited for; asked of the kernel, which knows them by thread."""
+    files = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    if not files:
+        return [facts for facts in all_processes().values() if facts["parent"] == pid]
+    pids = [int(word) for file in files for word in _read(str(file)).split()]
+    return [facts for child in pids if (facts := process_facts(child))]
+
+
 def descendants(pid: int, everyone: dict[int, Facts]) -> list[int]:
     """Children, their children and so on; without the services of Ray and what is below them."""
     found: list[int] = []

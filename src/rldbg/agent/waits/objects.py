@@ -171,7 +171,7 @@ class OwnObject:
             frame, awaits = value.gi_frame, value.gi_yieldfrom
         elif isinstance(value, types.AsyncGeneratorType):
             frame, awaits = value.ag_frame, value.ag_await
-        elif type(value).__module__.startswith("_cython"):
+        elif "coroutine" in type(value).__name__:
             return self._compiled()
         else:
             return None

@@ -6,7 +6,16 @@ from typing import Any
 
 from .blocking import wait_of
 from .event_loops import task_facts, tasks_in
-from .kernel import all_processes, ends_of, file_facts, file_lock_holders, other_end, process_facts, thread_facts
+from .kernel import (
+    all_processes,
+    children_of,
+    ends_of,
+    file_facts,
+    file_lock_holders,
+    other_end,
+    process_facts,
+    thread_facts,
+)
 from .looking import LOCKS, Looking, Wait, lock_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
@@ -49,14 +58,16 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     _name_groups([entry["wait"] for entry in entries], modules)
-    everyone = all_processes()
+    # The other ends of pipes and sockets are looked for among all processes, which takes a while.
+    far = any(entry["wait"].get("file") or entry["wait"].get("descriptor") is not None for entry in entries)
+    everyone = all_processes() if far else {}
     for entry in entries:
         _look_behind(entry["wait"], view.pid, everyone)
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
         "ended": [*_ended_threads(modules, {thread.ident for thread in threads}), *_ended_processes(modules)],
-        "children": [facts for facts in everyone.values() if facts["parent"] == view.pid],
+        "children": children_of(view.pid),
         "raised": last_exception(modules),
     }
 

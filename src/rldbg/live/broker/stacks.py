@@ -14,6 +14,9 @@ from rldbg.agent.waits import look
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
+# Finding out what everything waits for takes longer, above all where many are asked at once.
+_WAITS_S = 8.0
+_SEEN = ("threads", "tasks", "ended", "children", "raised")
 _PY_SPY_S = 15.0
 
 
@@ -25,6 +28,11 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     found = await _ask_agent(process, wanted)
     if found.get("threads") and not wanted.get("native"):
         return entry | found
+    if wanted.get("waits") and process.facts.get("host") == os.uname().nodename:
+        # From outside, as for processes without an agent.
+        seen = (await asyncio.to_thread(look, [int(process.facts.get("pid") or 0)], children=False))[0]
+        if seen["threads"]:
+            return entry | found | {name: seen[name] for name in _SEEN} | {"unanswered": "", "source": seen["source"]}
     threads = await _spy(process, everyone, wanted)
     if isinstance(threads, str):
         return entry | found | {"unanswered": f"{found.get('unanswered', '')}; {threads}".strip("; ")}
@@ -48,9 +56,10 @@ async def _ask_agent(process: Process, wanted: Message) -> Message:
         return {"unanswered": "no agent"}
     body = {name: bool(wanted.get(name)) for name in ("locals", "flight_record", "waits")}
     try:
-        answer: Message = await process.agent.request("stacks", body, timeout_s=_PATIENCE_S)
+        patience_s = _WAITS_S if body["waits"] else _PATIENCE_S
+        answer: Message = await process.agent.request("stacks", body, timeout_s=patience_s)
     except (WireError, TimeoutError) as error:
-        return {"unanswered": str(error) or f"its interpreter did not answer within {_PATIENCE_S:g} s"}
+        return {"unanswered": str(error) or f"its interpreter did not answer within {patience_s:g} s"}
     return answer
 
 
@@ -58,8 +67,7 @@ async def _spy(process: Process, everyone: ProcessTable, wanted: Message) -> lis
     pid, host = int(process.facts.get("pid") or 0), process.facts.get("host")
     options = ["--native"] * bool(wanted.get("native"))
     if host == os.uname().nodename:
-        seen = (await asyncio.to_thread(look, [pid], children=False))[0] if wanted.get("waits") else {}
-        return seen.get("threads") or await py_spy_dump(pid, options)
+        return await py_spy_dump(pid, options)
     agents = (each.agent for each in everyone if each is not process and each.facts.get("host") == host)
     neighbour = next((agent for agent in agents if agent is not None), None)
     if neighbour is None:
