@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rldbg.live import Diagnosis, StackGroup, UnarmedJob
 
 _BETWEEN_LOOKS_S = 1.0
+_LOOK_S = 120.0
 
 
 @verb("stacks", short_help="Group identical stacks of all ranks; explain hangs (--diagnose).")
@@ -84,10 +85,10 @@ def _show_run(run_dir: Path | None, who: str, wanted: dict[str, Any], diagnosing
 
     wanted |= {"flight_record": diagnosing, "waits": diagnosing}
     with open_target(run_dir, None) as client:
-        before = stacks = client.request("stacks", who=who, **wanted)["stacks"]
+        before = stacks = client.request("stacks", who=who, **wanted, timeout_s=_LOOK_S)["stacks"]
         if diagnosing:
             time.sleep(_BETWEEN_LOOKS_S)
-            stacks = client.request("stacks", who=who, **wanted)["stacks"]
+            stacks = client.request("stacks", who=who, **wanted, timeout_s=_LOOK_S)["stacks"]
     groups = group_stacks(stacks)
     if diagnosing:
         return _show(explain(stacks, before=before, ray=ray_view_of(stacks)), groups, [], as_json)
