@@ -33,7 +33,7 @@ def test_a_broker_that_is_stopped_is_not_replaced(tmp_path):
             # WHEN the broker is silent THEN nobody starts a twin, and the first command says what is the matter
             begin = time.monotonic()
             start_broker(job.run, owner_pid=os.getpid())
-            assert time.monotonic() - begin < 1.0
+            assert time.monotonic() - begin < 4.0
             assert [broker.pid for broker in _brokers(tmp_path)] == [pid] and job.broker_pid() == pid
             with pytest.raises(UnreachableError, match="is there and does not answer"):
                 BrokerClient(job.run.path)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Message,
         Refused,
         RequestFailed,
+        Silent,
         WireError,
         encode,
         nonce,

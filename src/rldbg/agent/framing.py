@@ -35,6 +35,10 @@ class Refused(WireError):
     """The broker refused the connection; the text is its reason."""
 
 
+class Silent(WireError):
+    """The other side took the connection and said nothing in time: it may be stopped or busy."""
+
+
 class RequestFailed(WireError):
     """The other side answered that it could not do what was asked; `answer` is its whole response."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .framing import PROTOCOL, Decoder, Message, Refused, RequestFailed, WireError, encode, nonce, proof, proves
+from .framing import PROTOCOL, Decoder, Message, Refused, RequestFailed, Silent, WireError, encode, nonce, proof, proves
 
 
 class Connection:
@@ -191,7 +191,7 @@ def _expect(connection: Connection, kind: str, timeout_s: float) -> Message:
     try:
         message = connection.receive(timeout_s)
     except TimeoutError:
-        raise WireError(f"no {kind} within {timeout_s:g} s") from None
+        raise Silent(f"no {kind} within {timeout_s:g} s") from None
     if message.get("type") == "refused":
         raise Refused(str(message.get("reason")))
     if message.get("type") != kind:

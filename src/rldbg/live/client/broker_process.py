@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-from rldbg.agent import BrokerAddress, disarmed
+from rldbg.agent import BrokerAddress, Silent, WireError, dial, disarmed
 from rldbg.core import Environment, PrerequisiteError, Run
 from rldbg.live.broker_lock import TakenError, broker_lock, is_held
 from rldbg.live.client.broker_client import BrokerClient
 
 _START_S = 20.0
+_DYING_S = 2.0
 
 
 def is_alive(folder: Path) -> bool:
@@ -26,8 +27,12 @@ def start_broker(
 ) -> BrokerAddress:
     """Starts the run's broker as a process of its own, unless there is one already."""
     folder = run.path.resolve()
-    if is_held(folder) and (there := BrokerAddress.read(folder)) is not None:
-        return there
+    deadline = time.monotonic() + _DYING_S
+    while is_held(folder) and (there := BrokerAddress.read(folder)) is not None:
+        # On another host than this one it cannot be reached, and is there all the same.
+        if _is_there(there) or time.monotonic() > deadline:
+            return there
+        time.sleep(0.02)
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     while True:
@@ -53,6 +58,17 @@ def start_broker(
     if (made := _address(folder, process)) is None:
         raise PrerequisiteError(f"the broker of {folder} did not start", f"see its log: {folder}/logs/broker.log")
     return made
+
+
+def _is_there(address: BrokerAddress) -> bool:
+    """False for a broker that was killed a moment ago and still holds its lock; a silent one is there."""
+    try:
+        dial((address.host, address.port), kind="client", token=address.token, about={}, timeout_s=1.0).close()
+    except (Silent, TimeoutError):
+        return True
+    except (OSError, WireError):
+        return False
+    return True
 
 
 def _address(folder: Path, process: "subprocess.Popen[bytes] | None") -> BrokerAddress | None:
