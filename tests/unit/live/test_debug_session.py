@@ -143,3 +143,21 @@ def test_a_step_under_way_is_known_until_it_stops():
         return stepping, session.is_stepping
 
     assert asyncio.run(scene()) == (True, False)
+
+
+def test_there_is_no_moment_between_a_step_and_its_stop():
+    async def scene():
+        debuggee, changed, session, running = await _session()
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        await session.request("next", {"threadId": 1})
+        # WHEN the step ends THEN whoever looks at any moment sees that it steps or stands, and releases nothing
+        debuggee.stop(1)
+        seen = []
+        for _ in range(50):
+            await asyncio.sleep(0)
+            seen.append(session.is_stepping or session.is_halting)
+        running.cancel()
+        return all(seen), session.is_stepping
+
+    assert asyncio.run(scene()) == (True, False)

@@ -268,8 +268,12 @@ class DebugSession:
         elif event == "stopped":
             self.is_stepping = self.is_pausing = False
             self._stopped_threads.add(int(body.get("threadId", 0)))
+            # At once: whoever releases sessions in the next moment must see that a thread stands here.
+            self._halt = stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
+            if body.get("text"):
+                stop.notes.append(str(body["text"]))
             # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
-            locating = asyncio.create_task(self._locate(body))
+            locating = asyncio.create_task(self._locate(stop))
             self._locating.add(locating)
             locating.add_done_callback(self._locating.discard)
         elif event == "continued":
@@ -281,12 +285,8 @@ class DebugSession:
         for listener in list(self.listeners):
             listener(message)
 
-    async def _locate(self, body: Message) -> None:
+    async def _locate(self, stop: Stop) -> None:
         """Asks where the stop is, so that `rldbg ps` can say it without disturbing anybody."""
-        stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
-        if body.get("text"):
-            stop.notes.append(str(body["text"]))
-        self._halt = stop
         try:
             await self._describe(stop)
         except Exception as error:  # noqa: BLE001 - a stop whose place is unknown is still a stop and must be shown
