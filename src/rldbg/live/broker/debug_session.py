@@ -198,9 +198,15 @@ class DebugSession:
         if command in _RESUMING:
             self._begin_resume(command, waiting)
         # Not when whoever asked has left: that a resume was refused must be heard all the same.
-        waiting.add_done_callback(lambda _answered: self._waiting.pop(seq, None))
+        waiting.add_done_callback(lambda answered: self._no_longer_waiting(seq, answered))
         self._stream.send(message)
         return await self._answer(waiting, command, timeout_s)
+
+    def _no_longer_waiting(self, seq: int, answered: asyncio.Future[Message]) -> None:
+        self._waiting.pop(seq, None)
+        if not answered.cancelled():
+            # Seen here: nobody may be left to see it.
+            answered.exception()
 
     def _begin_resume(self, command: str, waiting: asyncio.Future[Message]) -> None:
         """From now on it counts as running; when the debuggee refuses, it stands where it stood."""
@@ -345,7 +351,7 @@ class DebugSession:
         # A handshake in progress must see the end instead of waiting for an event that cannot come.
         self._initialized.set()
         self._stream.close()
-        for waiting in self._waiting.values():
+        for waiting in list(self._waiting.values()):
             if not waiting.done():
                 waiting.set_exception(
                     UnreachableError("the debug session ended", "`rldbg ps` lists the remaining processes")
