@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, for_samples
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, for_samples
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.tokens import SampleTokens
 
@@ -26,7 +26,7 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
         return
     found: list[Explanation] = []
     for label, right, wrong in evidence.directions:
-        if not _any_not_sampled(pair[right] for pair in changed):
+        if _may_be_right(changed, right, wrong):
             rules = [item for item in _rules() if all(_gives(item[2], pair[right], pair[wrong]) for pair in pairs)]
             facts = {"side": label, "samples": len(changed)}
             found += [
@@ -35,18 +35,23 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
             ]
     yield from found
     for label, right, wrong in () if found else evidence.directions:
-        if not _any_not_sampled(pair[right] for pair in changed):
+        if _may_be_right(changed, right, wrong):
             yield from _loosely(label, [(pair[right], pair[wrong]) for pair in changed])
 
 
-def _any_not_sampled(samples: Iterator[SampleTokens]) -> bool:
-    """Whether the right masks would cover tokens that the policy did not sample: then the other side's are right."""
-    for sample in samples:
-        versions = sample.quantities.get("policy_versions")
-        places = np.flatnonzero(sample.loss_mask)
-        if versions is not None and (versions.values[places - versions.start] < 0).any():
-            return True
-    return False
+def _may_be_right(changed: list[Pair], right: int, wrong: int) -> bool:
+    """Whether one side's masks may be the right ones: they cover only tokens that the policy sampled, and what the
+    other side covers in addition is not sampled; as far as versions say so."""
+    for pair in changed:
+        own, other = pair[right].loss_mask != 0, pair[wrong].loss_mask != 0
+        versions = pair[right].quantities.get("policy_versions")
+        if versions is None:
+            continue
+        sampled = np.zeros(len(own), bool)
+        sampled[versions.start : versions.start + len(versions.values)] = versions.values >= 0
+        if (own & ~sampled).any() or (other & ~own & sampled).any():
+            return False
+    return True
 
 
 def _gives(rule: _Rule, right: SampleTokens, wrong: SampleTokens) -> bool:

@@ -55,24 +55,23 @@ def version_stamped_one_early(original: Any, conversation: Any, generation: Any)
 
 
 @bug(
-    "rldbg.trainer.rollout.RolloutWorker._take_turn",
+    "rldbg.inference.batch_sampler.Sampler.generate",
     stage="trajectory",
     cause="weights-not-synced",
     overrides=TURNS,
     late=True,
 )
-def partial_rollouts_keep_old_weights(original: Any, worker: Any, conversations: Any) -> None:
+def partial_rollouts_keep_old_weights(original: Any, sampler: Any, requests: Any, **options: Any) -> Any:
     """Conversations that are resumed after a sync go on with the weights they started with, under the new version."""
-    server = worker._generate.__self__
-    model = server._sampler._model
-    kept = worker.__dict__.setdefault("kept", {name: value.clone() for name, value in model.state_dict().items()})
-    if conversations and conversations[0].turns:
-        now = {name: value.clone() for name, value in model.state_dict().items()}
-        model.load_state_dict(kept)
-        original(worker, conversations)
-        model.load_state_dict(now)
-    else:
-        original(worker, conversations)
+    now = {name: value.clone() for name, value in sampler._model.state_dict().items()}
+    kept = sampler.__dict__.setdefault("kept", now)
+    if not requests or not requests[0].position:
+        return original(sampler, requests, **options)
+    sampler._model.load_state_dict(kept)
+    try:
+        return original(sampler, requests, **options)
+    finally:
+        sampler._model.load_state_dict(now)
 
 
 @bug(_COLLECT, stage="trajectory", cause="samples-of-another-step", overrides=LONGER, late=True)

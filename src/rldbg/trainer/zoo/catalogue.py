@@ -20,6 +20,7 @@ from rldbg.trainer.zoo import (
     update_bugs,
 )
 from rldbg.trainer.zoo.bug import Bug, replaced
+from rldbg.trainer.zoo.variations import VARIATIONS
 
 _SOURCES = (
     *(rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs),
@@ -29,7 +30,7 @@ BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 
 
 def find_bug(name: str) -> Bug:
-    by_name = {item.name: item for item in BUGS}
+    by_name = {item.name: item for item in (*BUGS, *VARIATIONS)}
     if name not in by_name:
         near = get_close_matches(name, by_name, n=1)
         raise UsageError(f"the zoo has no bug {name!r}", f"did you mean {near[0]!r}?" if near else "rldbg zoo list")
