@@ -38,9 +38,8 @@ _CUTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("micro-8-ranks-1", ("policy.micro_batch_size=8", "policy.ranks=1")),
     ("threads-2", ("threads=2",)),
 )
-# What no recipe has a key for, injected; and cuts of a model that computes in bfloat16.
+# What no recipe has a key for, injected.
 _VARIATIONS = ("more-padding", "eager-attention")
-_BFLOAT16 = ("model.dtype=bfloat16",)
 _STEPS = "steps=4"
 _ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -55,8 +54,6 @@ class Cell:
     overrides: tuple[str, ...] = ()
     bug: str | None = None
     variation: str | None = None
-    # What the plain run of the seed has too.
-    base: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +84,6 @@ def matrix_cells(seeds: int, *, cuda: bool) -> list[Cell]:
                     found.append(Cell(name, seed, {**device, **environment}, overrides))
         for variation in _VARIATIONS:
             found.append(Cell(f"seed-{seed}/{variation}", seed, _ON_CPU, variation=variation))
-        for cut, overrides in _CUTS:
-            found.append(Cell(f"seed-{seed}/bfloat16-{cut}", seed, _ON_CPU, overrides, base=_BFLOAT16))
     plain = [bug for bug in BUGS if not bug.overrides]
     for place, bug in enumerate(plain):
         kernel, environment = _KERNELS[place % len(_KERNELS)]
@@ -108,9 +103,8 @@ def score_matrix(
     """Every cell beside the plain run of its seed, several at a time."""
     rows = []
     with ThreadPoolExecutor(processes) as pool:
-        plain = sorted({(cell.seed, cell.base) for cell in chosen})
-        runs = [Cell("plain", seed, _ON_CPU, base=base) for seed, base in plain]
-        list(pool.map(lambda cell: _process(cell, None, _plain_number(cell), recipe, folder), runs))
+        seeds = sorted({cell.seed for cell in chosen})
+        list(pool.map(lambda seed: _process(Cell("plain", seed, _ON_CPU), None, seed, recipe, folder), seeds))
         numbers = range(_CELLS_FROM, _CELLS_FROM + len(chosen))
         for row in pool.map(lambda item: _score(item[1], item[0], recipe, folder), zip(numbers, chosen, strict=True)):
             on_row(row)
@@ -119,17 +113,11 @@ def score_matrix(
 
 
 _CELLS_FROM = 1000
-_COARSE_FROM = 500
 _CHILD = "import sys; from rldbg.trainer.zoo.matrix import run_cell; run_cell(sys.argv[1])"
 
 
-def _plain_number(cell: Cell) -> int:
-    """The number of the plain run that a cell is compared with."""
-    return cell.seed + (_COARSE_FROM if cell.base else 0)
-
-
 def _score(cell: Cell, number: int, recipe: Path, folder: Path) -> CellScore:
-    base = folder / "recordings" / str(_plain_number(cell))
+    base = folder / "recordings" / str(cell.seed)
     verdict, stage, causes = _process(cell, base, number, recipe, folder)
     if cell.bug is None:
         return CellScore(cell.name, None, verdict, stage, causes, verdict in SILENT, bool(causes))
@@ -167,7 +155,7 @@ def _answer(folder: Path, number: int) -> Path:
 
 
 def _overrides(cell: Cell, base: Path | None) -> Iterator[str]:
-    yield from (_STEPS, f"seed={cell.seed}", *cell.base, *cell.overrides)
+    yield from (_STEPS, f"seed={cell.seed}", *cell.overrides)
     if cell.bug is not None or cell.variation is not None:
         yield f"++zoo.bug={cell.bug or cell.variation}"
     if cell.bug is None and base is not None:
