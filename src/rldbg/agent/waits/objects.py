@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+_AWAITED = ("coroutine", "coroutine_wrapper", "generator", "async_generator", "FutureIter", "Task", "Future")
 _PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -181,11 +182,9 @@ class OwnObject:
 
     def _compiled(self) -> Suspended | None:
         """A coroutine that was compiled to C, or what stands for it while it is awaited."""
-        awaits = getattr(self.value, "cr_await", None)
-        if awaits is None:
-            held = gc.get_referents(self.value) if "coroutine" in type(self.value).__name__ else []
-            awaits = next((each for each in held if "coroutine" in type(each).__name__), None)
-        return Suspended(None, OwnObject(awaits)) if awaits is not None else None
+        held = [getattr(self.value, "cr_await", None), *gc.get_referents(self.value)]
+        awaited = [each for each in held if type(each).__name__ in _AWAITED]
+        return Suspended(None, OwnObject(awaited[0])) if awaited else None
 
     def raised_in(self) -> "list[Frame]":
         """The frames of an exception, innermost first."""
