@@ -1,0 +1,59 @@
+"""verl's batches as plain rows: jagged tensors, metrics that are objects, and ids that every run has."""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rldbg.core import SampleId
+from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, rows_of
+
+torch = pytest.importorskip("torch")
+
+
+def jagged(*rows):
+    return torch.nested.nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+
+def test_a_sample_is_named_by_index_step_and_session():
+    data = {"index": np.array([7, 7]), "session_id": [0, 1], "global_steps": np.array([3, 3]), "uid": ["x", "y"]}
+    assert ids_of(data) == [SampleId("7#3", 0), SampleId("7#3", 1)]
+
+
+def test_jagged_rows_are_padded_behind_and_read_one_by_one():
+    value = jagged([1.0, 2.0], [3.0])
+    assert padded(value).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+    assert [row.tolist() for row in rows_of(value)] == [[1.0, 2.0], [3.0]]
+    assert [row.dtype for row in rows_of(torch.ones(2, 2, dtype=torch.bfloat16))] == [np.float32, np.float32]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2, 2.0),
+        (torch.tensor(1.5), 1.5),
+        ([0.5], 0.5),
+        (SimpleNamespace(value=[4]), 4.0),
+        ("text", None),
+        ([1, 2], None),
+    ],
+)
+def test_metrics_are_numbers_or_left_out(value, expected):
+    assert float_or_none(value) == expected
+
+
+def test_the_loss_says_by_what_a_mini_batch_is_divided():
+    def loss(config, **_):
+        raise AssertionError("only its settings are read")
+
+    data = {"batch_num_tokens": torch.tensor(40.0), "dp_size": 2, "global_batch_size": 16}
+    by_tokens = functools.partial(loss, config=SimpleNamespace(loss_agg_mode="token-mean"))
+    assert loss_facts(by_tokens, data) == {
+        "loss_agg_mode": "token-mean",
+        "aggregation": "token_mean",
+        "denominator": 20.0,
+    }
+    other = functools.partial(loss, config=SimpleNamespace(loss_agg_mode="seq-mean-token-sum"))
+    assert loss_facts(other, data) == {"loss_agg_mode": "seq-mean-token-sum"}
+    assert loss_facts(loss, data) == {}
