@@ -55,7 +55,7 @@ def compare(
     if steps is None:
         total.findings.extend(_missing_steps(left, right))
     units = units_of(left, right, chosen, kinds)
-    tolerances = (tolerances or Tolerances()).computed_in(_compute_dtype(left), _compute_dtype(right))
+    tolerances = tolerances or Tolerances()
     for result in run_units(left, right, units, tolerances, jobs=jobs, on_ray=on_ray):
         total.merge(result)
     noise = judge_with_noise(left, right, chosen, kinds, tolerances, total)
@@ -79,12 +79,6 @@ def compare(
     if kinds is None:
         comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
-
-
-def _compute_dtype(side: Side) -> str:
-    """What a side's model computes in: the dtype of its parameters, as far as recorded."""
-    first = next((record for step in sorted(side.steps("param"))[:1] for record in side.records("param", step)), None)
-    return first.dtype("param") if first is not None and "param" in first.fields else ""
 
 
 def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: Sequence[Side]) -> None:

@@ -112,22 +112,12 @@ class Tolerances:
         self._atol, self._rtol = atol, rtol
         self._by_field = dict(by_field or {})
         self._perturbed: list[tuple[Update, float]] = []
-        self._computed = 0.0
         self._roundoff = 0.0
 
     @property
     def propagates(self) -> bool:
         """Whether upstream differences count: not where the user gave one tolerance for everything."""
         return self._atol is None and self._rtol is None
-
-    def computed_in(self, dtype_a: str, dtype_b: str) -> Tolerances:
-        """The same, for models that compute in these dtypes, whatever their results are stored in.
-
-        A finer one on either side leaves the tolerance as it is: that the other is coarser is a difference.
-        """
-        copy = self._copy()
-        copy._computed = min(_ROUNDOFF.get(dtype_a, 0.0), _ROUNDOFF.get(dtype_b, 0.0))
-        return copy
 
     def after(self, perturbed: Mapping[Update, float]) -> Tolerances:
         """The same, given by how much the parameters differ after each optimizer step."""
@@ -150,7 +140,7 @@ class Tolerances:
 
     def _copy(self) -> Tolerances:
         copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)
-        copy._perturbed, copy._roundoff, copy._computed = self._perturbed, self._roundoff, self._computed
+        copy._perturbed, copy._roundoff = self._perturbed, self._roundoff
         return copy
 
     def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
@@ -163,10 +153,7 @@ class Tolerances:
             return EXACT
         # Text formats return doubles for what was single precision; trainers record nothing finer than that.
         roundoff = max(roundoff, _ROUNDOFF["float32"])
-        kind_of_value = _CLASSES.get(field, _OTHER)
-        if kind_of_value not in _NOT_OF_THE_MODEL:
-            roundoff = max(roundoff, self._computed)
-        derived = kind_of_value.tolerance(roundoff)
+        derived = _CLASSES.get(field, _OTHER).tolerance(roundoff)
         if self._roundoff:
             extra = passed_on(field, self._roundoff)
             derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
