@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.clock import Stamp
+from rldbg.doctor.entries import Entry
 from rldbg.doctor.evidence import Evidence, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.library import Library
 from rldbg.doctor.root_cause import Judgement, Sighting
 
 _FACTS = {
@@ -15,9 +17,14 @@ _FACTS = {
 }
 _UNSAID = {"worker": "<id>", "node": "that node", "pid": "<pid>", "since": "the moment the waiting began", "rank": "?"}
 _SILENT_S = 120.0
+_CANDIDATES = 3
+_ANYTHING_CAUSES_IT = 60
+"""A symptom with this many known causes does not tell them apart."""
 
 
-def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[FlightReport] = ()) -> Iterator[str]:
+def next_steps(
+    judgement: Judgement, evidence: Evidence, library: Library, flights: Sequence[FlightReport] = ()
+) -> Iterator[str]:
     """Steps in the order in which they are worth trying."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
         yield f"read the log of rank {rank}: according to the flight recorder it blocked the others"
@@ -33,6 +40,31 @@ def next_steps(judgement: Judgement, evidence: Evidence, flights: Sequence[Fligh
             if step not in seen:
                 seen.add(step)
                 yield step
+    if judgement.first_error is None:
+        for entry in _candidates(judgement, library):
+            yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
+
+
+def _candidates(judgement: Judgement, library: Library) -> list[Entry]:
+    """The causes that fit the symptoms best: of the most specific symptoms, then those known from most sources."""
+    fit: dict[str, float] = {}
+    for sighting in judgement.fallout:
+        causes = [name for name in sighting.entry.downstream_of if library.entries[name].can_be_cause]
+        if len(causes) < _ANYTHING_CAUSES_IT:
+            for name in causes:
+                fit[name] = fit.get(name, 0.0) + 1 / len(causes)
+    ranked = sorted(fit, key=lambda name: (-fit[name], -len(library.entries[name].sources), name))
+    return [library.entries[name] for name in ranked[:_CANDIDATES]]
+
+
+def _confirmation(entry: Entry) -> str:
+    """What would confirm an entry: its line in another log, a command, or what its explanation says."""
+    command = next((probe.command for probe in entry.probes if probe.command), None)
+    if command:
+        return f"to confirm it run: {command}"
+    if entry.signatures:
+        return f'a line such as "{entry.signatures[0].examples[0].strip()[:120]}" in another log confirms it'
+    return f"`rldbg doctor --explain {entry.id}` says how to confirm it"
 
 
 def _filled(template: str, sighting: Sighting) -> str:

@@ -87,7 +87,7 @@ def conclude(
 
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
-    steps = [] if found or not failed else next_steps(judgement, evidence, flights)
+    steps = [] if found or not failed else next_steps(judgement, evidence, library, flights)
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code)]

@@ -43,7 +43,8 @@ _PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"tera
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 _TIMEOUT = re.compile(
     r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
-    r"|ran for (?P<ms3>\d+) milliseconds|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b|within (?P<s2>\d+) seconds"
+    r"|ran for (?P<ms3>\d+) milliseconds before timing out|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b"
+    r"|(?:[Ff]ailed to|[Cc]annot|[Cc]ould not) .{0,400}within (?P<s2>\d+) seconds"
 )
 
 Progress = Callable[[int], None]

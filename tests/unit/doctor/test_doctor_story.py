@@ -348,3 +348,21 @@ def test_a_command_that_failed_without_a_word_is_not_healthy(verdict, exit_code,
     found = verdict("epoch 1\ndone\n", exit_code=exit_code)
     assert found.verdict == expected
     assert [step for step in found.next if "exit code 3" in step] == list(found.next)
+
+
+def test_an_open_cause_has_candidates_with_what_would_confirm_them(verdict, library):
+    found = verdict([WATCHDOG.format(rank=0, time="10:20:00")])
+    candidates = [step for step in found.next if step.startswith("possible cause: ")]
+    assert found.verdict == "unknown" and len(candidates) == 3
+    known = library["nccl-watchdog-timeout"].downstream_of
+    assert all(any(f"({name}); " in step for name in known) and "confirm" in step for step in candidates)
+    assert not any(step.startswith("possible cause") for step in verdict([DIED]).next), "anything can cause it"
+
+
+def test_a_duration_that_is_no_timeout_gives_no_time(verdict):
+    engine = "RuntimeError: Engine core initialization failed. See root cause above. "
+    found = verdict(
+        [f"2026-11-15 10:10:00,000 ERROR {engine}It ran for 300000 milliseconds, healthy within 60 seconds"]
+    )
+    assert found.verdict == "unknown"
+    assert not any("10:05:00" in step or "10:09:00" in step for step in found.next)
