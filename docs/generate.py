@@ -19,6 +19,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
+from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, Rules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
@@ -91,6 +92,31 @@ def verbs_page() -> Iterator[str]:
             yield from _usage(command, f"rldbg {verb.name}")
 
 
+def serve_fields_page() -> Iterator[str]:
+    yield "# Fields of the routes of `rldbg serve`\n"
+    yield "What becomes of every documented field in the body of a request. A field that is not listed is refused."
+    yield "null is always accepted; a refused field also takes the values in parentheses, or else those that are empty,"
+    yield "0 or false.\n"
+    for path, rules in ROUTE_FIELDS.items():
+        yield f"## `{path}`\n"
+        yield from _field_lines(rules) if rules else ("No fields.\n",)
+
+
+def _field_lines(rules: Rules, place: str = "") -> Iterator[str]:
+    for use in ("read", "no effect", "refused"):
+        names = [
+            f"`{place}{name}`" + (f" ({', '.join(f'`{value!r}`' for value in rule.neutral)})" if rule.neutral else "")
+            for name, rule in rules.items()
+            if rule.use == use
+        ]
+        if names:
+            yield f"- {use}: {', '.join(names)}"
+    for name, rule in rules.items():
+        yield from _field_lines(rule.inner or {}, f"{place}{name}.")
+    if not place:
+        yield ""
+
+
 def _usage(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path, max_content_width=110, terminal_width=110)
     yield f"```\n{command.get_help(context)}\n```\n"
@@ -124,6 +150,7 @@ def pages() -> Iterator[tuple[str, str]]:
         ("config.md", config_page),
         ("kinds.md", kinds_page),
         ("verbs.md", verbs_page),
+        ("serve_fields.md", serve_fields_page),
     ):
         yield name, _NOTE + "\n".join(page()).rstrip() + "\n"
     for framework in frameworks():

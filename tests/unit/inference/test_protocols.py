@@ -9,30 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from characters import Characters
 from rldbg.inference.application import Service, build_application
 from rldbg.inference.embedded.loading import embed
-from rldbg.inference.embedded.text import NoText
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 from rounding import decided, near
 
 CHAT = {"messages": [{"role": "user", "content": "1+1="}]}
 GREEDY = {"temperature": 0, "ignore_eos": True}
-
-
-class Characters(NoText):
-    """The tiny model's tokenizer, without the files."""
-
-    def __init__(self):
-        self._tokenizer = CharacterTokenizer()
-
-    def encode(self, text):
-        return self._tokenizer.encode(text)
-
-    def decode(self, tokens, *, skip_special=True):
-        return self._tokenizer.decode(list(tokens))
-
-    def chat(self, messages, tools, options=None):
-        return self.encode(" ".join(message["content"] for message in messages))
 
 
 @pytest.fixture(scope="module")

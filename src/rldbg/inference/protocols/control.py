@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from rldbg.inference.backend import Backend, PauseMode, WeightVersion
 from rldbg.inference.generation import RequestError
-from rldbg.inference.protocols.fields import Fields
-from rldbg.inference.protocols.http import Handler, Json, body_of, file_of
+from rldbg.inference.protocols.http import Handler, Json, body_of, fields_of, file_of
 
 _PICKLED = (
     "pickled tensors are not read: POST the tensors as one safetensors file to /update_weights_from_tensor with "
@@ -42,10 +41,12 @@ class Control:
 
     async def name_version(self, request: Request) -> Response:
         """The route that gives the weights another label."""
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         label = fields.optional_text("new_version") or fields.optional_text("weight_version")
         if not label:
             raise RequestError("new_version is missing")
+        if fields.flag("abort_all_requests"):
+            self.backend.abort(None)
         await self.backend.name_version(label)
         return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
 
@@ -62,7 +63,7 @@ def constant(answer: Any) -> Handler:
     """A route that changes nothing here and always gives the answer that clients wait for."""
 
     async def handler(request: Request) -> Response:
-        await body_of(request)
+        await fields_of(request)
         return Json(answer)
 
     return handler

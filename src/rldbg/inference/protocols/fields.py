@@ -1,6 +1,7 @@
 """Reading the fields of a JSON body: each with its type and bounds, and an error that names the field."""
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -74,19 +75,9 @@ class Fields:
     def inner(self, name: str) -> "Fields":
         return Fields(self.object(name), f"{self._place}{name}.")
 
-    def unsupported(self, *names: str) -> None:
-        """Refuses fields that ask for what is not computed here; ignoring them would answer another question."""
-        for name in names:
-            if self._body.get(name):
-                raise RequestError(f"{self._place}{name} is not supported by this server")
-
-    def neutral(self, **values: float) -> None:
-        """Refuses fields that would change the distribution in a way that is not computed here."""
-        for name, value in values.items():
-            if self._body.get(name) not in (None, value):
-                raise RequestError(
-                    f"{self._place}{name}={self._body[name]!r} is not supported here; leave it at {value:g}"
-                )
+    def overlaid(self, name: str) -> "Fields":
+        """These fields, where those of the inner object come first."""
+        return Fields(ChainMap(self.object(name), self._body), self._place)  # type: ignore[arg-type]
 
     def _checked(self, name: str, default: _T, fits: Callable[[Any], bool], wanted: str) -> _T:
         value = self._body.get(name)

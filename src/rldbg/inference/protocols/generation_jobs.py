@@ -22,7 +22,6 @@ def settings_of(
     wanted = fields.text("logprobs_mode", mode)
     if wanted not in LOGPROB_MODES:
         raise RequestError(f"logprobs_mode is {wanted!r}; one of {', '.join(LOGPROB_MODES)}")
-    fields.neutral(frequency_penalty=0, presence_penalty=0, repetition_penalty=1)
     return SamplingSettings(
         max_new_tokens=max_new_tokens,
         min_new_tokens=fields.integer("min_new_tokens", fields.integer("min_tokens", 0)),

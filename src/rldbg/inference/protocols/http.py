@@ -17,6 +17,8 @@ from starlette.routing import Route
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration, RequestError
 from rldbg.inference.json_body import BodyError, parse_object
+from rldbg.inference.protocols.fields import Fields
+from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, check_fields
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,13 @@ async def body_of(request: Request) -> Mapping[str, Any]:
         return parse_object(content)
     except BodyError as error:
         raise RequestError(str(error)) from error
+
+
+async def fields_of(request: Request) -> Fields:
+    """The body's fields, none of which asks for what the route does not do."""
+    body = await body_of(request)
+    check_fields(body, ROUTE_FIELDS.get(request.scope["path"], {}))
+    return Fields(body)
 
 
 @asynccontextmanager

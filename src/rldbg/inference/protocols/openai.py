@@ -14,17 +14,13 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, PendingGeneration, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
 from rldbg.inference.proxy.protocol_readers import conversation_text
 
 _T = TypeVar("_T")
 
 _DEFAULT_TOKENS = 16
-_UNSUPPORTED = (
-    "suffix", "guided_json", "guided_regex", "structured_outputs", "logit_bias", "use_beam_search", "chat_template",
-    "continue_final_message", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
-)  # fmt: skip
 _Prompt = tuple[tuple[int, ...], str | None]
 
 
@@ -65,7 +61,7 @@ class OpenAi:
         return Json({"object": "list", "data": [entry | {"max_model_len": card.max_length}]})
 
     async def completions(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         prompts = self._prompts(fields)
         limit = fields.integer("max_tokens", _DEFAULT_TOKENS)
         count = top_count(fields, "logprobs")
@@ -74,13 +70,9 @@ class OpenAi:
         return await self._answer(request, fields, jobs, form)
 
     async def chat(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
-        messages = fields.raw("messages")
-        if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages) or not messages:
-            raise RequestError("messages must be a list of objects with role and content")
-        tools = fields.raw("tools")
-        if tools is not None and not isinstance(tools, list):
-            raise RequestError("tools must be a list")
+        fields = await fields_of(request)
+        messages = _messages(fields)
+        tools = _tools(fields)
         if fields.raw("tool_choice") not in (None, "none", "auto"):
             raise RequestError("tool_choice must be auto or none: a tool call is whatever the model writes")
         options = fields.object("chat_template_kwargs")
@@ -94,16 +86,23 @@ class OpenAi:
         return await self._answer(request, fields, jobs, form)
 
     async def tokenize(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         text = self._backend.card.text
-        messages = fields.raw("messages")
-        tokens = text.chat(messages, None) if isinstance(messages, list) else text.encode(fields.text("prompt"))
+        talks = fields.has("messages")
+        if fields.flag("add_special_tokens", not talks) is talks:
+            raise RequestError("add_special_tokens must be true for a prompt and false for messages")
+        if talks:
+            messages = [_plain(item) for item in _messages(fields)]
+            tokens = text.chat(messages, _tools(fields), fields.object("chat_template_kwargs"))
+        else:
+            tokens = text.encode(fields.text("prompt"))
         return Json({"tokens": tokens, "count": len(tokens), "max_model_len": self._backend.card.max_length})
 
     async def detokenize(self, request: Request) -> Response:
-        tokens = Fields(await body_of(request)).tokens("tokens")
+        fields = await fields_of(request)
+        tokens = fields.tokens("tokens")
         self._backend.card.check_tokens(tokens)
-        return Json({"prompt": self._backend.card.text.decode(tokens, skip_special=False)})
+        return Json({"prompt": self._backend.card.text.decode(tokens, skip_special=fields.flag("skip_special_tokens"))})
 
     async def _answer(self, request: Request, fields: Fields, jobs: list[GenerationJob], form: Form) -> Response:
         streams = fields.flag("stream")
@@ -137,28 +136,39 @@ class OpenAi:
         raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
 
     def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[GenerationJob]:
-        fields.unsupported(*_UNSUPPORTED)
-        if fields.inner("response_format").text("type", "text") != "text":
-            raise RequestError("response_format is not supported by this server: every answer is free text")
         settings = settings_of(fields, max_new_tokens=limit, stop_texts=fields.texts("stop"), mode=self._mode)
         count = _count(fields)
         if count * len(prompts) > MAX_SAMPLES:
             raise RequestError(f"{count * len(prompts)} samples in one request; at most {MAX_SAMPLES}")
         scores = fields.has("prompt_logprobs") or (fields.flag("echo") and fields.has("logprobs"))
         base = GenerationJob(
-            id=fields.optional_text("request_id") or new_id(prefix),
+            id=fields.optional_text("request_id") or fields.optional_text("rid") or new_id(prefix),
             prompt=(),
             settings=settings,
             seed=0,
             top_logprobs=max(top, top_count(fields, "prompt_logprobs")),
             prompt_from=0 if scores else None,
         )
-        seed = seed_of(fields, "seed")
+        seed = seed_of(fields, "seed" if fields.has("seed") else "sampling_seed")
         jobs = []
         for number, (tokens, text) in enumerate(prompts):
             name = base.id if number == 0 else f"{base.id}-p{number}"
             jobs += samples(replace(base, id=name, prompt=tokens, prompt_text=text), count, seed)
         return jobs
+
+
+def _messages(fields: Fields) -> list[dict[str, Any]]:
+    messages = fields.raw("messages")
+    if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages) or not messages:
+        raise RequestError("messages must be a list of objects with role and content")
+    return messages
+
+
+def _tools(fields: Fields) -> list[Any] | None:
+    tools = fields.raw("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise RequestError("tools must be a list")
+    return tools
 
 
 def _count(fields: Fields) -> int:

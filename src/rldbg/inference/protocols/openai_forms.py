@@ -37,7 +37,7 @@ class Form:
         self._with_ids = fields.flag("return_token_ids")
         self._ids_as_tokens = fields.flag("return_tokens_as_token_ids")
         self._skip_special = fields.flag("skip_special_tokens", True)
-        self._keep_stop = fields.flag("include_stop_str_in_output")
+        self._keep_stop = fields.flag("include_stop_str_in_output") or fields.flag("no_stop_trim")
         self._echo = fields.flag("echo")
         self._model = fields.optional_text("model") or backend.card.name
         self._prompt_top = fields.integer("prompt_logprobs", 0, most=100) if fields.has("prompt_logprobs") else None

@@ -12,12 +12,9 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, RequestError
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, body_of, events, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
 
 _DEFAULT_TOKENS = 128
-# Fields that ask for something this server has not; silently ignoring them would be a wrong answer.
-_UNSUPPORTED = ("image_data", "audio_data", "video_data", "input_embeds", "lora_path", "session_params")
-_UNSUPPORTED_SAMPLING = ("json_schema", "regex", "ebnf", "structural_tag", "logit_bias", "stop_regex")
 
 
 def sglang_error(error: RequestError) -> Response:
@@ -34,7 +31,7 @@ class SglangGeneration:
 
     async def generate(self, request: Request) -> Response:
         started = time.perf_counter()
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         prompts = self._prompts(fields)
         streams = fields.flag("stream")
         if streams and len(prompts) > 1:
@@ -55,7 +52,6 @@ class SglangGeneration:
 
     def _prompts(self, fields: Fields) -> list[tuple[tuple[int, ...], str | None]]:
         """Token ids of each prompt, and its text where that is what was sent."""
-        fields.unsupported(*_UNSUPPORTED)
         ids, text = fields.raw("input_ids"), fields.raw("text")
         if (ids is None) == (text is None):
             raise RequestError("send either input_ids or text")
@@ -71,7 +67,6 @@ class SglangGeneration:
 
     def _jobs(self, fields: Fields, prompt: tuple[tuple[int, ...], str | None], number: int) -> list[GenerationJob]:
         sampling = _sampling(fields, number)
-        sampling.unsupported(*_UNSUPPORTED_SAMPLING)
         settings = settings_of(
             sampling,
             max_new_tokens=sampling.integer("max_new_tokens", _DEFAULT_TOKENS),

@@ -11,9 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
-from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import new_id
-from rldbg.inference.protocols.http import Json, Table, body_of, outcomes
+from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes
 from rldbg.version import __version__
 
 _NO_GROUP = {"success": True, "message": "there is no process group"}
@@ -94,34 +93,36 @@ class SglangControl:
             }
         )
 
-    async def weight_version(self, _request: Request) -> Response:
+    async def weight_version(self, request: Request) -> Response:
+        await fields_of(request)
         return Json({"weight_version": self._backend.status().version.label})
 
     async def pause(self, request: Request) -> Response:
-        await self._control.pause(Fields(await body_of(request)).text("mode", "abort"))
+        await self._control.pause((await fields_of(request)).text("mode", "abort"))
         return Json({"message": "Generation paused successfully.", "status": "ok"})
 
     async def resume(self, request: Request) -> Response:
-        await body_of(request)
+        await fields_of(request)
         await self._backend.resume()
         return Json({"message": "Generation continued successfully.", "status": "ok"})
 
     async def abort(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         rid, everything = fields.optional_text("rid"), fields.flag("abort_all")
         if not rid and not everything:
             raise RequestError("no request given to abort: send rid or abort_all")
         self._backend.abort(None if everything else rid, with_samples=True)
         return Response()
 
-    async def flush_cache(self, _request: Request) -> Response:
+    async def flush_cache(self, request: Request) -> Response:
+        await fields_of(request)
         status = self._backend.status()
         if status.running or status.waiting:
             return PlainTextResponse("requests are under way; the cache is not flushed\n", 400)
         return PlainTextResponse("Cache flushed.\n")
 
     async def from_disk(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         try:
             version = await self._control.from_disk(
                 fields.text("model_path"),
@@ -137,8 +138,8 @@ class SglangControl:
         if "json" not in request.headers.get("content-type", ""):
             label = request.query_params.get("weight_version")
             return Json(_updated(await self._control.from_body(request, label)))
-        fields = Fields(await body_of(request))
-        if not fields.has("safetensors"):
+        fields = await fields_of(request)
+        if fields.has("serialized_named_tensors") or not fields.has("safetensors"):
             self._control.refuse_pickle()
         try:
             content = base64.b64decode(fields.text("safetensors"), validate=True)

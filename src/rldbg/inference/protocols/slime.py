@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import RequestError
-from rldbg.inference.protocols.fields import Fields
-from rldbg.inference.protocols.http import Json, Table, body_of
+from rldbg.inference.protocols.http import Json, Table, body_of, fields_of
 
 # Addresses of this server and its replicas, as they are known now.
 Replicas = Callable[[], Sequence[str]]
@@ -50,10 +49,11 @@ class Slime:
         return Json({"urls": list(self._known().values())})
 
     async def register(self, request: Request) -> Response:
-        url = Fields(await body_of(request)).text("url")
+        url = (await fields_of(request)).text("url")
         return Json({"status": "accepted", "worker_id": self._add(url), "url": url}, 202)
 
     async def add_by_url(self, request: Request) -> Response:
+        await fields_of(request)
         self._add(request.query_params.get("url", ""))
         return Json({"message": "added"})
 
@@ -61,6 +61,7 @@ class Slime:
         return self._remove(request.path_params["worker"])
 
     async def remove_by_url(self, request: Request) -> Response:
+        await fields_of(request)
         return self._remove(request.query_params.get("url", ""))
 
     async def loads(self, _request: Request) -> Response:

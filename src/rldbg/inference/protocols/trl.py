@@ -4,6 +4,7 @@ Log probs are those of the distribution that was drawn from, as that server give
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +15,9 @@ from rldbg.inference.generation import GenerationJob, Outcome, RequestError, Sam
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes, submit_all
 
 _DEFAULT_TOKENS = 16
-_UNSUPPORTED = ("images", "structured_outputs_regex", "guided_decoding_regex", "chat_template")
 
 
 def trl_error(error: RequestError) -> Response:
@@ -44,7 +44,7 @@ class Trl:
         )
 
     async def generate(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         prompts = fields.raw("prompts")
         if not isinstance(prompts, list) or not prompts:
             raise RequestError("prompts must be a list of texts or of lists of token ids")
@@ -52,48 +52,53 @@ class Trl:
         return await self._answer(request, fields, rows)
 
     async def chat(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         conversations = fields.raw("messages")
         if not isinstance(conversations, list) or not all(isinstance(item, list) for item in conversations):
             raise RequestError("messages must be a list of conversations")
         tools = fields.raw("tools")
+        if tools is not None and not isinstance(tools, list):
+            raise RequestError("tools must be a list")
         chat = self._backend.card.text.chat
         options = fields.object("chat_template_kwargs")
-        rows = [tuple(chat(item, tools if isinstance(tools, list) else None, options)) for item in conversations]
+        rows = [tuple(chat(item, tools, options)) for item in conversations]
         return await self._answer(request, fields, rows)
 
     async def sequence_logprobs(self, request: Request) -> Response:
         """Log probs of given completions under the model: nothing is drawn."""
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         sequences, lengths = fields.raw("sequences"), fields.raw("prompt_lengths")
         if not isinstance(sequences, list) or not all(is_tokens(row) for row in sequences) or not is_tokens(lengths):
             raise RequestError("send sequences (lists of token ids) and prompt_lengths (one number each)")
         if len(sequences) != len(lengths) or not sequences:
             raise RequestError(f"{len(sequences)} sequences and {len(lengths)} prompt_lengths")
         settings = SamplingSettings(max_new_tokens=0, temperature=0)
-        jobs = [GenerationJob(new_id("score-"), tuple(row), settings, seed=0, prompt_from=0) for row in sequences]
+        top = top_count(fields, "top_logprobs")
+        base = GenerationJob("", (), settings, seed=0, top_logprobs=top, prompt_from=0)
+        jobs = [replace(base, id=new_id("score-"), prompt=tuple(row)) for row in sequences]
         done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
-        scored = list(zip(done, jobs, lengths, strict=True))
+        own = [
+            [[(token, score)] for token, score in zip(job.prompt[start:], item.prompt_logprobs[start:], strict=True)]
+            for item, job, start in zip(done, jobs, lengths, strict=True)
+        ]
+        likeliest = [item.prompt_top[start:] for item, start in zip(done, lengths, strict=True)]
         return Json(
-            {
-                "logprobs": [[[score] for score in item.prompt_logprobs[start:]] for item, _, start in scored],
-                "logprob_token_ids": [[[token] for token in job.prompt[start:]] for _, job, start in scored],
-            }
+            _scored(likeliest if top else own) | {f"actual_{name}": rows for name, rows in _scored(own).items()}
         )
 
     async def _answer(self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]]) -> Response:
-        fields.unsupported(*_UNSUPPORTED)
+        fields = fields.overlaid("generation_kwargs")
         settings = settings_of(
             fields,
             max_new_tokens=fields.integer("max_tokens", _DEFAULT_TOKENS),
-            stop_texts=fields.inner("generation_kwargs").texts("stop"),
+            stop_texts=fields.texts("stop"),
             mode="sampled",
         )
         count = fields.integer("n", 1, least=1, most=MAX_SAMPLES)
         if count * len(rows) > MAX_SAMPLES:
             raise RequestError(f"{count * len(rows)} samples in one request; at most {MAX_SAMPLES}")
         top = top_count(fields, "logprobs")
-        seed = seed_of(fields.inner("generation_kwargs"), "seed")
+        seed = seed_of(fields, "seed")
         jobs = [
             job
             for row in rows
@@ -116,6 +121,14 @@ class Trl:
         if is_tokens(prompt):
             return tuple(prompt)
         raise RequestError("prompts must be a list of texts or of lists of token ids")
+
+
+def _scored(rows: Sequence[Sequence[Sequence[tuple[int, float | None]]]]) -> dict[str, Any]:
+    """The tokens and the log probs at each place, apart."""
+    return {
+        "logprobs": [[[score for _, score in place] for place in row] for row in rows],
+        "logprob_token_ids": [[[token for token, _ in place] for place in row] for row in rows],
+    }
 
 
 def _place(item: Outcome, index: int) -> list[tuple[int, float]]:

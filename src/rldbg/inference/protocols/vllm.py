@@ -1,5 +1,7 @@
 """vLLM's own control routes and its token-in, token-out generation, which prime-rl uses."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -7,9 +9,9 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, RequestError
 from rldbg.inference.protocols.control import Control, constant
-from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields
+from rldbg.inference.protocols.fields import MAX_SAMPLES
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, body_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, Table, body_of, fields_of, outcomes, submit_all
 from rldbg.version import __version__
 
 _PAUSE_MODES = {"abort": "abort", "wait": "retract", "keep": "in_place"}
@@ -55,17 +57,20 @@ class Vllm:
         return PlainTextResponse("\n".join(lines) + "\n")
 
     async def pause(self, request: Request) -> Response:
+        await fields_of(request)
         mode = request.query_params.get("mode", "abort")
         if mode not in _PAUSE_MODES:
             raise RequestError(f"mode is {mode!r}; one of {', '.join(_PAUSE_MODES)}")
         await self._control.pause(_PAUSE_MODES[mode])
         return Json({"status": "paused"})
 
-    async def sleep(self, _request: Request) -> Response:
+    async def sleep(self, request: Request) -> Response:
+        await fields_of(request)
         await self._control.pause("retract")
         return Json({"status": "sleeping"})
 
-    async def resume(self, _request: Request) -> Response:
+    async def resume(self, request: Request) -> Response:
+        await fields_of(request)
         await self._backend.resume()
         return Json({"status": "resumed"})
 
@@ -73,7 +78,7 @@ class Vllm:
         return Json({"is_paused": self._backend.status().paused})
 
     async def abort(self, request: Request) -> Response:
-        ids = Fields(await body_of(request)).texts("request_ids")
+        ids = (await fields_of(request)).texts("request_ids")
         for name in ids or (None,):
             self._backend.abort(name, with_samples=True)
         return Json({"status": "ok"})
@@ -83,7 +88,7 @@ class Vllm:
         if "json" not in request.headers.get("content-type", "json"):
             version = await self._control.from_body(request, request.query_params.get("weight_version"))
         else:
-            fields = Fields(await body_of(request))
+            fields = await fields_of(request)
             folder = fields.text("weight_dir") or fields.text("model_path")
             version = await self._control.from_disk(folder, fields.optional_text("weight_version"))
         return Json({"status": "ok", "weight_version": version.label})
@@ -92,10 +97,8 @@ class Vllm:
         return Json({"weight_version": self._backend.status().version.label})
 
     async def generate(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         sampling = fields.inner("sampling_params")
-        if fields.flag("stream"):
-            raise RequestError("stream is not supported by this route; use /v1/completions")
         settings = settings_of(
             sampling,
             max_new_tokens=sampling.integer("max_tokens", _DEFAULT_TOKENS),
@@ -115,8 +118,10 @@ class Vllm:
                 "finish_reason": item.finish.kind,
                 "logprobs": {
                     "content": [
-                        {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []}
-                        for token, logprob in zip(item.tokens, item.logprobs, strict=True)
+                        _entry(token, logprob) | {"top_logprobs": [_entry(*other) for other in place]}
+                        for token, logprob, place in zip(
+                            item.tokens, item.logprobs, item.top or [[]] * len(item.tokens), strict=True
+                        )
                     ]
                 }
                 if sampling.has("logprobs")
@@ -125,6 +130,10 @@ class Vllm:
             for index, item in enumerate(done)
         ]
         return Json({"request_id": name, "choices": choices, "weight_version": done[0].weight_version})
+
+
+def _entry(token: int, logprob: float) -> dict[str, Any]:
+    return {"token": f"token_id:{token}", "logprob": logprob}
 
 
 def areal_error(error: RequestError) -> Response:
@@ -151,17 +160,17 @@ class Areal:
 
     async def pause(self, request: Request) -> Response:
         """What is under way ends with what it has; the client asks for the rest afterwards."""
-        await body_of(request)
+        await fields_of(request)
         await self._backend.pause("abort")
         return Json({"success": True, "message": "generation is paused"})
 
     async def resume(self, request: Request) -> Response:
-        await body_of(request)
+        await fields_of(request)
         await self._backend.resume()
         return Json({"success": True, "message": "generation resumed"})
 
     async def update_weights(self, request: Request) -> Response:
-        fields = Fields(await body_of(request))
+        fields = await fields_of(request)
         label = fields.optional_text("weight_version") or fields.optional_text("version")
         version = await self._control.from_disk(fields.text("model_path"), label)
         return Json({"success": True, "message": f"weight version is {version.label}"})

@@ -1,0 +1,212 @@
+"""The documented fields of every route, declared once: what is read, what has no effect here, and what is refused.
+
+A field that asks for something this server does not do is a 400 that names it. Clients send many fields with values
+that ask for nothing: null always, and the neutral values of a refused field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from rldbg.inference.generation import RequestError
+
+Rules = Mapping[str, "Rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What becomes of a field. A refused one may have its neutral values; None stands for all that are empty or 0."""
+
+    use: Literal["read", "no effect", "refused"]
+    neutral: tuple[Any, ...] | None = None
+    inner: Rules | None = None
+
+    def accepts(self, value: Any) -> bool:
+        if value is None or self.use != "refused":
+            return True
+        return not value if self.neutral is None else value in self.neutral
+
+
+_READ, _NO_EFFECT, _REFUSED = Rule("read"), Rule("no effect"), Rule("refused")
+
+
+def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None:
+    """Refuse the first field, here or in an inner object, that asks for what this server does not do."""
+    for name, value in body.items():
+        rule = rules.get(name)
+        if not (rule or _REFUSED).accepts(value):
+            raise RequestError(_refusal(f"{place}{name}", value, rule))
+        if rule and rule.inner is not None:
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, dict):
+                    check_fields(item, rule.inner, f"{place}{name}.")
+
+
+def _refusal(name: str, value: Any, rule: Rule | None) -> str:
+    if rule is None:
+        return f"{name} is not a field of this route; remove it"
+    if not rule.neutral:
+        return f"{name} is not supported by this server; remove it"
+    return f"{name}={value!r:.80} is not supported by this server; leave it at {' or '.join(map(repr, rule.neutral))}"
+
+
+def _only(*values: Any) -> Rule:
+    return Rule("refused", values)
+
+
+def _rules(read: str = "", *, no_effect: str = "", refused: str = "", **others: Rule) -> dict[str, Rule]:
+    return {
+        **dict.fromkeys(read.split(), _READ),
+        **dict.fromkeys(no_effect.split(), _NO_EFFECT),
+        **dict.fromkeys(refused.split(), _REFUSED),
+        **others,
+    }
+
+
+def _inner(rules: Rules) -> Rule:
+    return Rule("read", inner=rules)
+
+
+_PENALTIES = {"frequency_penalty": _only(0), "presence_penalty": _only(0), "repetition_penalty": _only(1)}
+# What all protocols call by the same name. Spaces between special tokens are a matter of slow tokenizers.
+_SAMPLING = _rules(
+    "n temperature top_p top_k min_p stop stop_token_ids ignore_eos min_new_tokens min_tokens logprobs_mode",
+    no_effect="spaces_between_special_tokens",
+    refused="logit_bias",
+    **_PENALTIES,
+)
+_VLLM_SAMPLING = _rules(
+    "max_tokens seed logprobs",
+    refused="truncate_prompt_tokens allowed_token_ids bad_words logits_processors structured_outputs guided_decoding "
+    "thinking_token_budget repetition_detection",
+    length_penalty=_only(1),
+    best_of=_only(1),
+)
+_DISTRIBUTED = "bootstrap_host bootstrap_port bootstrap_room bootstrap_pair_key data_parallel_rank routed_dp_rank " \
+    "disagg_prefill_dp_rank session_params session_id"  # fmt: skip
+_SGLANG_EXTRAS = "lora_path custom_logit_processor return_hidden_states return_routed_experts " + _DISTRIBUTED
+
+_OPENAI = (
+    _SAMPLING
+    | _VLLM_SAMPLING
+    | _rules(
+        "model stream request_id rid sampling_seed skip_special_tokens include_stop_str_in_output no_stop_trim "
+        "prompt_logprobs return_token_ids return_tokens_as_token_ids",
+        no_effect="user cache_salt extra_key detokenize",
+        refused="guided_json guided_regex guided_choice guided_grammar guided_structural_tag guided_decoding_backend "
+        "guided_whitespace_pattern json_schema regex ebnf structural_tag stop_regex use_beam_search early_stopping "
+        "priority kv_transfer_params vllm_xargs custom_params truncation_side return_cached_tokens_details "
+        f"{_SGLANG_EXTRAS}",
+        stream_options=_inner(
+            _rules("include_usage", no_effect="include_obfuscation", refused="continuous_usage_stats")
+        ),
+        response_format=_only({"type": "text"}),
+    )
+)
+_COMPLETIONS = _OPENAI | _rules("prompt echo", refused="suffix prompt_embeds", add_special_tokens=_only(True))
+_CHAT = _OPENAI | _rules(
+    "messages max_completion_tokens top_logprobs tools tool_choice chat_template_kwargs",
+    no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention",
+    refused="documents chat_template mm_processor_kwargs media_io_kwargs audio prediction web_search_options "
+    "functions function_call reasoning reasoning_effort verbosity store continue_final_message add_special_tokens",
+    echo=_only(False),
+    add_generation_prompt=_only(True),
+    parallel_tool_calls=_only(True),
+    modalities=_only(["text"], []),
+    service_tier=_only("auto", "default"),
+    include_reasoning=_only(True),
+    separate_reasoning=_only(True),
+    stream_reasoning=_only(True),
+)
+_TOKENIZE = _rules(
+    "prompt messages tools chat_template_kwargs add_special_tokens",
+    no_effect="model",
+    refused="chat_template mm_processor_kwargs continue_final_message return_token_strs",
+    add_generation_prompt=_only(True),
+)
+# Tokens in, tokens out: what concerns text has no effect.
+_TOKEN_GENERATION = _rules(
+    "request_id token_ids",
+    no_effect="model cache_salt stream_options",
+    refused="stream features priority kv_transfer_params",
+    sampling_params=_inner(
+        _SAMPLING
+        | _VLLM_SAMPLING
+        | _rules(
+            no_effect="detokenize skip_special_tokens include_stop_str_in_output output_kind skip_clone "
+            "skip_reading_prefix_cache",
+            refused="flat_logprobs extra_args logprob_token_ids",
+            prompt_logprobs=_only(),
+        )
+    ),
+)
+_GENERATE = _rules(
+    "input_ids text sampling_params rid stream return_logprob logprob_start_len top_logprobs_num "
+    "return_text_in_logprobs",
+    no_effect="model log_metrics no_logs modalities background conversation_id extra_key routing_key custom_labels "
+    "external_trace_header",
+    refused="image_data audio_data video_data input_embeds token_ids_logprob lora_id priority return_entropy "
+    "return_bytes return_prompt_token_ids require_reasoning use_audio_in_video mm_processor_kwargs "
+    f"routed_experts_start_len {_SGLANG_EXTRAS}",
+    sampling_params=_inner(
+        _SAMPLING
+        | _rules(
+            "max_new_tokens sampling_seed skip_special_tokens no_stop_trim",
+            no_effect="stream_interval",
+            refused="json_schema regex ebnf structural_tag stop_regex",
+            custom_params=_inner(_rules("position")),
+        )
+    ),
+)
+_TRL_OPTIONS = _SAMPLING | _VLLM_SAMPLING | _rules(
+    no_effect="detokenize skip_special_tokens include_stop_str_in_output", refused="guided_decoding_regex",
+    prompt_logprobs=_only(),
+)  # fmt: skip
+_TRL = _TRL_OPTIONS | _rules(
+    refused="images structured_outputs_regex", generation_kwargs=_inner(_TRL_OPTIONS)
+)  # fmt: skip
+# There is no prefix cache to flush, and memory stays where it is.
+_UPDATE = _rules(
+    "weight_version",
+    no_effect="flush_cache torch_empty_cache recapture_cuda_graph",
+    refused="is_async keep_pause token_step files manifest disable_draft_model",
+    load_format=_only("auto", "safetensors"),
+)
+_NO_FIELDS: Rules = MappingProxyType({})
+
+ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
+    {
+        "/generate": _GENERATE,
+        "/v1/completions": _COMPLETIONS,
+        "/v1/chat/completions": _CHAT,
+        "/tokenize": _TOKENIZE,
+        "/detokenize": _rules("tokens skip_special_tokens", no_effect="model"),
+        "/inference/v1/generate": _TOKEN_GENERATION,
+        "/generate/": _TRL | _rules("prompts"),
+        "/chat/": _TRL | _rules("messages tools chat_template_kwargs", refused="chat_template"),
+        "/get_sequence_logprobs/": _rules(
+            "sequences prompt_lengths top_logprobs", temperature=_only(1), response_format=_only("json")
+        ),
+        "/update_weights_from_disk": _UPDATE | _rules("model_path abort_all_requests"),
+        "/update_weights_from_tensor": _UPDATE
+        | _rules("safetensors serialized_named_tensors", refused="abort_all_requests"),
+        "/update_weights": _rules("weight_dir model_path weight_version", refused="update_info"),
+        "/areal_update_weights": _UPDATE | _rules("model_path version", refused="abort_all_requests"),
+        "/update_weight_version": _rules("new_version weight_version abort_all_requests"),
+        "/pause_generation": _rules("mode"),
+        "/continue_generation": _rules(no_effect="torch_empty_cache"),
+        "/abort_request": _rules("rid abort_all", refused="finished_reason abort_message"),
+        "/abort_requests": _rules("request_ids"),
+        "/workers": _rules("url", refused="bootstrap_port", worker_type=_only("regular")),
+        "/destroy_weights_update_group": _rules(no_effect="group_name"),
+        "/release_memory_occupation": _rules(no_effect="tags"),
+        "/resume_memory_occupation": _rules(no_effect="tags"),
+        **dict.fromkeys(
+            ("/get_weight_version", "/flush_cache", "/areal_pause_generation", "/areal_continue_generation", "/pause",
+             "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/reset_prefix_cache/", "/close_communicator/",
+             "/add_worker", "/remove_worker"),
+            _NO_FIELDS,
+        ),
+    }
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Every documented field of every route is read, has no effect by its meaning, or is refused by name."""
+
+import asyncio
+
+import httpx
+import pytest
+import torch
+
+from characters import Characters
+from rldbg.inference.application import build_application
+from rldbg.inference.embedded.loading import embed
+from rldbg.inference.protocols import http
+from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
+from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
+
+MESSAGES = [{"role": "user", "content": "1+1="}]
+# What a route needs in order to answer; the others need nothing.
+NEEDED = {
+    "/generate": {"input_ids": [5, 6]},
+    "/v1/completions": {"prompt": [5, 6]},
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/tokenize": {"prompt": "1+1"},
+    "/inference/v1/generate": {"token_ids": [5, 6]},
+    "/generate/": {"prompts": [[5, 6]]},
+    "/chat/": {"messages": [MESSAGES]},
+    "/get_sequence_logprobs/": {"sequences": [[5, 6, 7]], "prompt_lengths": [1]},
+    "/update_weight_version": {"new_version": "3"},
+    "/abort_request": {"abort_all": True},
+    "/workers": {"url": "http://127.0.0.1:1"},
+}
+# A value of each field that is read, for its own sake.
+VALUES = {
+    "input_ids": [5, 6], "token_ids": [5, 6], "tokens": [5, 6], "text": "1+1", "prompt": "1+1", "messages": MESSAGES,
+    "prompts": [[5, 6]], "sequences": [[5, 6, 7]], "prompt_lengths": [1], "url": "http://127.0.0.1:1", "mode": "abort",
+    "n": 1, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "stop": ["x"], "stop_token_ids": [4],
+    "min_new_tokens": 1, "min_tokens": 1, "logprobs_mode": "raw", "max_tokens": 2, "max_new_tokens": 2, "seed": 1,
+    "max_completion_tokens": 2, "sampling_seed": 1, "prompt_logprobs": 1, "top_logprobs": 1, "top_logprobs_num": 1,
+    "logprob_start_len": 0, "position": 1, "model": "tiny", "request_id": "a", "rid": "a", "request_ids": ["a"],
+    "tools": [], "tool_choice": "auto", "chat_template_kwargs": {}, "weight_version": "1", "version": "1",
+    "new_version": "1", "model_path": "/nowhere", "weight_dir": "/nowhere", "safetensors": "AAAA",
+    "serialized_named_tensors": ["x"],
+}  # fmt: skip
+MAKES_TOKENS = ("/v1/completions", "/v1/chat/completions", "/generate/", "/chat/")
+ASKS = {"asks": "for something"}
+
+
+class Watched(dict):
+    """An object that remembers which of its fields were looked at."""
+
+    def __init__(self, content, seen, place=""):
+        super().__init__(content)
+        self._seen, self._place = seen, place
+
+    def get(self, name, default=None):
+        return self[name] if super().get(name) is not None else default
+
+    def __getitem__(self, name):
+        self._seen.add(f"{self._place}{name}")
+        value = super().__getitem__(name)
+        return Watched(value, self._seen, f"{self._place}{name}.") if isinstance(value, dict) else value
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.set_num_threads(1)
+    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=0).to_transformers()
+
+
+@pytest.fixture
+def talk(model, monkeypatch):
+    """Runs a scene that can send one body, and gets its answer and the fields that the route has looked at."""
+    parse = http.parse_object
+    seen = set()
+    monkeypatch.setattr(http, "parse_object", lambda content: Watched(parse(content), seen))
+
+    def run(scene):
+        async def play():
+            backend = embed(model, text=Characters(), name="tiny", device="cpu")
+            application = build_application(backend)
+            transport = httpx.ASGITransport(app=application)
+            async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+
+                async def send(path, body):
+                    seen.clear()
+                    answer = await client.post(path, json=body)
+                    await backend.resume()
+                    return answer, set(seen)
+
+                try:
+                    return await scene(application, send)
+                finally:
+                    await backend.close()
+
+        return asyncio.run(play())
+
+    return run
+
+
+def body_with(path, name, value, inner=None):
+    """A body that the route answers, with one more field, or one more field of an inner object."""
+    body = dict(NEEDED.get(path, {})) | ({"max_tokens": 1} if path in MAKES_TOKENS else {})
+    limits = {"/generate": {"max_new_tokens": 1}, "/inference/v1/generate": {"max_tokens": 1}}
+    if path in limits:
+        body["sampling_params"] = limits[path]
+    if path == "/generate" and name == "text":
+        del body["input_ids"]
+    if path == "/update_weight_version" and name == "weight_version":
+        body = {}
+    if path == "/tokenize" and name in ("messages", "tools", "chat_template_kwargs"):
+        body = {"messages": MESSAGES}
+    if path.startswith("/update_weights") and name in ("model_path", "weight_version"):
+        body |= {"safetensors": "AAAA"} if path.endswith("tensor") else {"model_path": "/nowhere"}
+    if path == "/generate" and name == "top_logprobs_num":
+        body["return_logprob"] = True
+    if name == "stream_options" and path.startswith("/v1/"):
+        body["stream"] = True
+    return body | {name: value if inner is None else body.get(name, {}) | {inner: value}}
+
+
+def read_value(path, name):
+    if name == "logprobs":
+        return True if path == "/v1/chat/completions" else 1
+    if path == "/chat/" and name == "messages":
+        return [MESSAGES]
+    return VALUES.get(name, True)
+
+
+def places(path):
+    """Every field of a route, and every field of its inner objects: (name, inner name, rule)."""
+    for name, rule in ROUTE_FIELDS[path].items():
+        if rule.inner is None:
+            yield name, None, rule
+        for inner, inner_rule in (rule.inner or {}).items():
+            if inner_rule.inner is None:
+                yield name, inner, inner_rule
+
+
+@pytest.mark.parametrize("path", ROUTE_FIELDS)
+def test_every_documented_field_is_read_or_without_effect_or_refused(talk, path):
+    async def scene(_application, send):
+        for name, inner, rule in places(path):
+            field = name if inner is None else f"{name}.{inner}"
+            value = read_value(path, inner or name) if rule.use == "read" else ASKS
+            answer, seen = await send(path, body_with(path, name, value, inner))
+            told = (path, field, answer.text[:300])
+            assert answer.status_code != 500, told
+            if rule.use == "read":
+                assert field in seen, f"{path} does not look at {field}: {answer.text[:300]}"
+                assert "not supported" not in answer.text and "not a field" not in answer.text, told
+            elif rule.use == "refused":
+                assert answer.status_code == 400 and field in answer.text and "not supported" in answer.text, told
+            else:
+                assert "not supported" not in answer.text and "not a field" not in answer.text, told
+        answer, _ = await send(path, body_with(path, "surprise", 1))
+        assert answer.status_code == 400 and "surprise is not a field" in answer.text, (path, answer.text)
+
+    talk(scene)
+
+
+@pytest.mark.parametrize("path", ROUTE_FIELDS)
+def test_values_that_ask_for_nothing_are_accepted(talk, path):
+    async def scene(_application, send):
+        refused = [(name, inner, rule) for name, inner, rule in places(path) if rule.use == "refused"]
+        for name, inner, rule in refused:
+            for value in (None, *((False, 0, "", [], {}) if rule.neutral is None else rule.neutral)):
+                answer, _ = await send(path, body_with(path, name, value, inner))
+                assert "not supported" not in answer.text, (path, name, inner, value, answer.text)
+                assert path not in MAKES_TOKENS or answer.status_code == 200, answer.text
+
+    talk(scene)
+
+
+def test_every_route_that_takes_a_body_declares_its_fields_or_refuses_all(talk):
+    async def scene(application, send):
+        posted = {route.path for route in application.routes if "POST" in route.methods}
+        assert set(ROUTE_FIELDS) <= posted
+        for path in posted - set(ROUTE_FIELDS):
+            answer, _ = await send(path, {})
+            assert answer.status_code == 400, (path, answer.text)
+
+    talk(scene)
