@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venvs"
-TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis")
+TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "mypy", "import-linter")
 STRANGER = "nobody"
 
 

@@ -136,4 +136,5 @@ def test_a_chosen_breakpoint_outside_a_run_is_chosen_alike_and_stops_in_the_user
         for rank in ("0", "1")
     ]
     assert said[0] == "END\n"
-    assert "train.py(4)" in said[1] and "(Pdb) 1\n" in said[1] and said[1].count("(Pdb)") == 2
+    line = 3 if sys.version_info >= (3, 13) else 4  # pdb stops at the breakpoint's own line since 3.13
+    assert f"train.py({line})" in said[1] and "(Pdb) 1\n" in said[1] and said[1].count("(Pdb)") == 2

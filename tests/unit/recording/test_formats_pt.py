@@ -182,12 +182,12 @@ class Outer:
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_classes_inside_classes_and_exceptions_are_inert_data(protocol):
-    """Protocols before 4 name a class inside a class by getattr."""
+    """Protocols before 4 name a class inside a class by getattr; some Pythons name the member of an enum so, too."""
     held = [Outer.Status.FAILED, Outer.Refusal("no"), ZeroDivisionError("x"), json.JSONDecodeError("m", "d", 0)]
     found = load_pickle(pickle.dumps(held, protocol))
     names = [item.name for item in found]
-    assert names == ["Outer.Status", "Outer.Refusal", "ZeroDivisionError", "JSONDecodeError"]
-    assert found[0].args == ("failed",)
+    assert names[1:] == ["Outer.Refusal", "ZeroDivisionError", "JSONDecodeError"]
+    assert (names[0], found[0].args) in (("Outer.Status", ("failed",)), ("Outer.Status.FAILED", ()))
 
 
 class Node:
