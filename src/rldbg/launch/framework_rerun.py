@@ -26,8 +26,10 @@ def rerun_step(run: Path, step: int, *, debugger: bool) -> Path:
     """Runs the step and returns the folder of the new run; the command's own output passes through."""
     name = framework_of(run)
     framework = find_framework(name)
-    if not any(hook.handler == "created" for each, hook in recorded_hooks() if each.name == name):
-        raise UsageError(f"a step of {framework.title} cannot be run again yet", "TRL's GRPOTrainer can")
+    able = {each.name: each.title for each, hook in recorded_hooks() if hook.handler == "created"}
+    if name not in able:
+        known = f"steps of {', '.join(able.values())} and of rldbg train can"
+        raise UsageError(f"a step of {framework.title} cannot be run again yet", known)
     facts = Run(run).read()
     if not facts.get("command"):
         raise IncompleteDataError(f"{run / 'run.json'} does not say which command was run", "run it with rldbg run")

@@ -10,7 +10,7 @@ import pytest
 
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
 from rldbg.agent.waits.far_threads import threads_of
-from rldbg.agent.waits.layout import measure
+from rldbg.agent.waits.layout import measured_layout
 from rldbg.agent.waits.memory import Memory
 from rldbg.agent.waits.objects import OwnObject, chain_of
 
@@ -37,7 +37,7 @@ class Holder:
 
 @pytest.fixture(scope="module")
 def layout():
-    return measure()
+    return measured_layout(os.getpid())
 
 
 @pytest.fixture
