@@ -65,18 +65,21 @@ class Job:
 
 
 def _until_said(look):
-    """Ray learns of its tasks with a delay."""
-    seen = {}
+    """Ray learns of its tasks with a delay, and its dashboard may still be starting."""
+    seen = []
 
     def said():
-        seen["waits"] = [cause["verdict"] for cause in look()["waits"]]
-        return not _missing(seen["waits"])
+        try:
+            seen[:] = [cause["verdict"] for cause in look()["waits"]]
+        except AssertionError as error:
+            seen[:] = [str(error)]
+        return not _missing(seen)
 
     try:
         until(said, "all sentences", 60)
-    except AssertionError:
-        lines = "\n".join(seen["waits"])
-        raise AssertionError(f"missing {_missing(seen['waits'])} in\n{lines}") from None
+    except AssertionError as error:
+        lines = "\n".join(seen)
+        raise AssertionError(f"missing {_missing(seen)} in\n{lines}") from error
 
 
 def _missing(waits):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError
-from rldbg.live.unarmed.travelling import program
+from rldbg.live.unarmed.travelling import MARK, program
 
 _LOOK_S = 120.0
 
@@ -29,10 +29,18 @@ def look_by_srun(job: str, request: Mapping[str, Any], *, python: str) -> list[d
     if shutil.which("srun") is None:
         raise PrerequisiteError("srun is not installed", "run rldbg on a login node of the cluster")
     nodes = _nodes_of(job)
-    command = ["srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    command = [
+        "srun",
+        f"--jobid={job}",
+        "--overlap",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        "--label",
+    ]
     asked = json.dumps(dict(request) | {"slurm_job": job})
-    # Standard input goes to every task.
-    done = _run([*command, "--input=all", python, "-", asked], f"srun --jobid={job}")
+    # Standard input goes to every task; labels tell whose line is whose.
+    done = _run([*command, "--label", "--input=all", python, "-", asked], f"srun --jobid={job}")
     found = _answers(done.stdout)
     if not found:
         raise IncompleteDataError(f"no Python process of SLURM job {job} was found on its nodes", f"squeue --job {job}")
@@ -59,13 +67,10 @@ def _run(command: list[str], what: str) -> "subprocess.CompletedProcess[str]":
 
 
 def _answers(text: str) -> list[dict[str, Any]]:
-    """One JSON list per host, each on a line of its own or right after the other."""
-    decoder, found, rest = json.JSONDecoder(), [], text.strip()
-    while rest:
-        begin = rest.find("[")
-        if begin < 0:
-            break
-        rows, end = decoder.raw_decode(rest, begin)
-        found += rows
-        rest = rest[end:].strip()
-    return found
+    """One JSON list per host, in lines that srun labels with the number of its task."""
+    pieces: dict[str, str] = {}
+    for line in text.splitlines():
+        label, mark, piece = line.partition(MARK)
+        if mark:
+            pieces[label] = pieces.get(label, "") + piece
+    return [row for answer in pieces.values() for row in json.loads(answer)]

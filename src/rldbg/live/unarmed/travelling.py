@@ -9,6 +9,9 @@ import rldbg.agent.waits
 
 PACKAGE = "rldbg_waits"
 _MAIN = f"from {PACKAGE}.outside import main\nmain()\n"
+# The answer comes in short lines that begin so: logins print lines of their own, and srun mixes those of nodes.
+MARK = "rldbg-answer:"
+_LINE = 1000
 
 
 def packed() -> bytes:
@@ -31,8 +34,10 @@ def program() -> str:
         "handle, path = tempfile.mkstemp(suffix='.pyz')\n"
         "os.write(handle, data); os.close(handle)\n"
         "try:\n"
-        "    code = subprocess.call([sys.executable, path, *sys.argv[1:]])\n"
+        "    done = subprocess.run([sys.executable, path, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)\n"
         "finally:\n"
         "    os.unlink(path)\n"
-        "sys.exit(code)\n"
+        f"for at in range(0, len(done.stdout), {_LINE}):\n"
+        f"    print({MARK!r} + done.stdout[at:at + {_LINE}].replace('\\n', ' '))\n"
+        "sys.exit(done.returncode)\n"
     )
