@@ -81,7 +81,7 @@ class TokenText:
             from tokenizers import Tokenizer
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(file))
-        except Exception as error:
+        except Exception as error:  # the package raises bare Exception for a file that it cannot read
             raise IncompleteDataError(f"cannot read the tokenizer {file}: {error}", "give another one") from error
 
     def of(self, tokens: Sequence[int]) -> list[str]:

@@ -19,7 +19,15 @@ from rldbg.trainer.rerun.capsule_reader import Capsule, RankCapsule, tensors_of
 from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, StepBatch, micro_batches, mini_batch_denominator, prepare
-from rldbg.trainer.steps import MicroBatch, apply_gradients, learning_rate, make_optimizer, train_micro_batch
+from rldbg.trainer.steps import (
+    Forward,
+    LossTerms,
+    MicroBatch,
+    apply_gradients,
+    learning_rate,
+    make_optimizer,
+    train_micro_batch,
+)
 
 # Derived in docs/rerun.md: a few units in the last place, summed over a sequence or a batch.
 _TOLERANCES = {"float32": Tolerance(1e-6, 1e-5), "bfloat16": Tolerance(1e-2, 2e-2)}
@@ -140,6 +148,13 @@ class StepExecution:
                 parts[number] = replace(parts[number], denominator=denominator)
         return complete
 
+    def _train(self, model: Any, micro: MicroBatch, shard: Shard) -> tuple[Forward, LossTerms]:
+        """One forward and backward pass with the recorded recipe."""
+        temperature = self._recipe.inference.temperature
+        return train_micro_batch(
+            model, micro, self._recipe.algorithm, denominator=shard.denominator, temperature=temperature
+        )
+
     def _local_gradient(
         self, model: Any, rank: RankCapsule, shards: Sequence[Shard], place: tuple[int, int]
     ) -> dict[str, Any]:
@@ -150,13 +165,7 @@ class StepExecution:
         log_probs: list[np.ndarray] = []
         losses = []
         for micro in self._micro_batches(shard.batch, recorded):
-            result, terms = train_micro_batch(
-                model,
-                micro,
-                self._recipe.algorithm,
-                denominator=shard.denominator,
-                temperature=self._recipe.inference.temperature,
-            )
+            result, terms = self._train(model, micro, shard)
             lengths = micro.batch.response_lengths.tolist()
             rows = result.log_probs.detach().numpy()
             log_probs += [row[:length] for row, length in zip(rows, lengths, strict=True)]

@@ -18,7 +18,7 @@ from rldbg.trainer.rerun.capsule_reader import Capsule, RankCapsule
 from rldbg.trainer.rerun.execution import StepExecution
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, StepBatch
-from rldbg.trainer.steps import MicroBatch, micro_batch_metrics, train_micro_batch
+from rldbg.trainer.steps import MicroBatch, micro_batch_metrics
 
 _PADDING_COLUMNS = 3
 
@@ -98,13 +98,7 @@ class _VariedExecution(StepExecution):
         model.zero_grad(set_to_none=True)
         sums: dict[str, Any] = {}
         for number, micro in enumerate(self._micro_batches(shard.batch, rank.results.get(place))):
-            result, terms = train_micro_batch(
-                model,
-                micro,
-                self._recipe.algorithm,
-                denominator=shard.denominator,
-                temperature=self._recipe.inference.temperature,
-            )
+            result, terms = self._train(model, micro, shard)
             where: dict[str, Any] = {"step": self._capsule.step, "epoch": place[0], "mini_batch": place[1]}
             where |= {"micro": number, "samples": micro.batch.samples}
             metrics = micro_batch_metrics(result, terms, micro)
