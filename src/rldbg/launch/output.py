@@ -4,6 +4,7 @@ Where our output is a terminal the command's is one too (colours, progress bars 
 touched. See `rldbg.launch.tee` for the process in between.
 """
 
+import fcntl
 import os
 import pty
 import select
@@ -77,4 +78,6 @@ def _channel(target: int) -> tuple[int, int]:
     mode[1] &= ~termios.OPOST
     mode[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, mode)
+    # Before the command starts: it may ask for the size at once. The copying process follows later changes.
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(target, termios.TIOCGWINSZ, bytes(8)))
     return ours, theirs
