@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
-from rldbg.agent.waits.far_threads import threads_of
 from rldbg.agent.waits.layout import measured_layout
 from rldbg.agent.waits.memory import Memory
 from rldbg.agent.waits.objects import OwnObject, chain_of
+from rldbg.agent.waits.process_views import threads_of
 
 
 class Slotted:

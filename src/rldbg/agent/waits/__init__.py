@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .outside import look, mark_moved
-    from .own import add_own_waits
+    from .snapshot import add_own_waits
 
 __all__ = ["add_own_waits", "look", "mark_moved"]
 
@@ -17,4 +17,4 @@ __all__ = ["add_own_waits", "look", "mark_moved"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{'own' if name == 'add_own_waits' else 'outside'}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{'snapshot' if name == 'add_own_waits' else 'outside'}"), name)

@@ -19,11 +19,11 @@ from .kernel import (
 from .looking import LOCKS, Looking, Wait, lock_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .process_views import ProcessView, ThreadView
-from .raised import last_exception
+from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import Sources, resolve
 
 Facts = dict[str, Any]
+_ADDED_TO_STACKS = ("native", "background", "pooled", "loops", "daemon", "kernel", "wait", "holds", "place")
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
 _OPPOSITE = {
@@ -68,8 +68,17 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "tasks": tasks,
         "ended": [*_ended_threads(modules, {thread.ident for thread in threads}), *_ended_processes(modules)],
         "children": children_of(view.pid),
-        "raised": last_exception(modules),
+        "raised": _last_exception(modules),
     }
+
+
+def add_own_waits(stacks: dict[str, Any]) -> dict[str, Any]:
+    """`stacks["threads"]` name the threads that are the user's; others are left out here too."""
+    shown = {thread["ident"]: thread for thread in stacks["threads"]}
+    found = snapshot(OwnProcess(frozenset(shown)))
+    for thread in found.pop("threads"):
+        shown[thread["ident"]].update({name: thread[name] for name in _ADDED_TO_STACKS})
+    return stacks | found
 
 
 def shown(value: Object) -> str:
@@ -246,3 +255,21 @@ def ended_process(process: Object) -> str:
         return f"signal {-number}" if number < 0 else f"exit code {number}"
     facts = process_facts(pid.number() or 0)
     return "" if facts and facts["state"] != "zombie" else str(facts.get("exit") or "unknown exit code")
+
+
+def _last_exception(modules: Mapping[str, Object]) -> dict[str, Any] | None:
+    """What ended the main program of a process that is still there (Python keeps it in `sys`): type, message, line."""
+    module = modules.get("sys")
+    error = (module.get("last_exc") or module.get("last_value")) if module is not None else None
+    if error is None or error.kind == "NoneType":
+        return None
+    arguments = error.get("args")
+    first = next(iter(arguments.elements()), None) if arguments is not None else None
+    text = (first.text() if first is not None else None) or ""
+    frames: list[Frame] = error.raised_in()
+    user = users_place(frames)
+    place = frames[user or 0] if frames else None
+    found: dict[str, Any] = {"message": f"{error.kind}: {text}" if text else error.kind}
+    if place is not None:
+        found["place"] = {"file": place.file, "line": place.line, "function": place.function}
+    return found
