@@ -16,7 +16,7 @@ demo: .venv/.installed-for-demo
 test: unit
 	# These start hundreds of processes and clusters: a pipe or socket that garbage collection closes is blamed on
 	# whatever test runs then, so that one warning is shown here and an error in the unit tests only.
-	$(BIN)/pytest tests/integration tests/e2e -W default::pytest.PytestUnraisableExceptionWarning -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak"
+	$(BIN)/pytest tests/integration tests/e2e -W default::pytest.PytestUnraisableExceptionWarning -n 2 --no-loadscope-reorder -m "not soak"
 
 # Real frameworks, each in an environment of its own below .venvs/, which is made once. One at a time: they are slow to import.
 test-frameworks: setup

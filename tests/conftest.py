@@ -46,8 +46,6 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.stem, str(item.path))))
     seed = config.getoption("--shuffle")
     if seed is None:
         rank = {name: number for number, name in enumerate(LONG)}
@@ -59,6 +57,22 @@ def pytest_collection_modifyitems(config, items):
     for file in files:
         draw.shuffle(file)
     items[:] = [item for file in files for item in file]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Each file in one test process, which then makes its fixtures once.
+
+    `--dist loadgroup` of pytest-xdist 3.8 sees no groups under pytest 9.2, and spreads every file without a word.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcessPerFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return TOGETHER.get(Path(file).stem, file)
+
+    return OneProcessPerFile(config, log)
 
 
 def pytest_unconfigure(config):
