@@ -8,11 +8,21 @@ if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.explain import Explanation
+    from rldbg.analysis.explain.contexts import NOISE, context_of, within
+    from rldbg.analysis.explain.evidence import fit_factor
+    from rldbg.analysis.explain.log_probs import round_to
+    from rldbg.analysis.explain.passes import SideStep
+    from rldbg.analysis.explain.rollout import has_both_signs, trainer_name
+    from rldbg.analysis.explain.subsets import Gap, confined_to, turn_of
+    from rldbg.analysis.mismatch import mismatch_metrics
     from rldbg.analysis.noise_recordings import noise_beside, noise_folder
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
+    from rldbg.analysis.samples import StepSamples, pair_samples
+    from rldbg.analysis.side import Side
     from rldbg.analysis.stages import Stage, stage_of
     from rldbg.analysis.step_metrics import Row, export_metrics, metric_names, metrics_by_step
     from rldbg.analysis.token_strips import Decode, Strip, Strips, Token, strips_of
+    from rldbg.analysis.tokens import SampleTokens, Values, read_tokens
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 
 __getattr__, __dir__ = lazy_names(__name__)

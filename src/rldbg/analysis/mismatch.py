@@ -35,7 +35,7 @@ def log_prob_mismatch(a: Side, b: Side, step: int) -> dict[str, dict[str, float]
         if parts:
             log_a, log_b = (np.concatenate(side) for side in zip(*parts, strict=True))
             if not np.array_equal(log_a, log_b):
-                found[name] = _numbers(log_a, log_b)
+                found[name] = mismatch_metrics(log_a, log_b)
     return found
 
 
@@ -46,7 +46,8 @@ def _names_samples(side: Side, step: int) -> bool:
     return any(record.samples for kind in _KINDS for record in side.records(kind, step))
 
 
-def _numbers(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+def mismatch_metrics(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    """The metrics of two log probs per token, where both are finite; empty without any."""
     both = np.isfinite(a) & np.isfinite(b)
     with np.errstate(over="ignore"):
         numbers = ratio_metrics(a, b, both)

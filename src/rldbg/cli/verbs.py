@@ -29,6 +29,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("verify", "Recordings", "Find missing, truncated, corrupt and never written files."),
     Verb("check", "Recordings", "Check invariants of one recording."),
     Verb("compare", "Recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
+    Verb("mismatch", "Recordings", "Explain the gap between rollout and trainer log probs: shares per cause."),
     Verb("rerun", "Recordings", "Run a recorded training step again, in one process, on CPU."),
     Verb("convert", "Recordings", "Write a recording in another format."),
     Verb("serve", "Serving and rollouts", "Start an inference server, a recording proxy or a training service."),

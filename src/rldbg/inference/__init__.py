@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rldbg.inference.keyed_random import sample_key, uniform
     from rldbg.inference.registry import Registry, Server
     from rldbg.inference.replica_process import ServerProcess
+    from rldbg.inference.scoring import score_embedded, score_over_http
     from rldbg.inference.server import run_server
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -14,7 +14,7 @@ from rldbg.recording import Record
 from rldbg.replay import padded_rows
 from rldbg.trainer.determinism import fix_threads, restore_random_state
 from rldbg.trainer.distributed import add_in_order
-from rldbg.trainer.model import build_model
+from rldbg.trainer.rerun.capsule_model import capsule_model
 from rldbg.trainer.rerun.capsule_reader import Capsule, RankCapsule, tensors_of
 from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, judge, measure
 from rldbg.trainer.settings import Recipe
@@ -55,7 +55,7 @@ class StepExecution:
         """Runs the step and returns the verdict on each stage."""
         recipe = self._recipe
         fix_threads(recipe.threads, deterministic=recipe.deterministic)
-        model = self._model()
+        model = capsule_model(self._capsule, recipe)
         optimizer = self._optimizer(model)
         shards = self._advantages()
         rate = learning_rate(recipe.optimizer, self._capsule.step, recipe.steps)
@@ -80,30 +80,6 @@ class StepExecution:
         rate = learning_rate(self._recipe.optimizer, self._capsule.step, self._recipe.steps)
         steps = self._recipe.policy.epochs * len(self._ranks[0].shards)
         return Tolerance(self._tolerance.absolute + 2 * rate * steps, self._tolerance.relative)
-
-    def _model(self) -> Any:
-        import torch
-
-        model = self._empty_model()
-        parameters = self._capsule.parameters()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name not in parameters:
-                    raise IncompleteDataError(f"the capsule lacks the parameter {name}", "record the step again")
-                parameter.copy_(parameters[name])
-        return model
-
-    def _empty_model(self) -> Any:
-        """The recorded model's architecture; its weights are still to be filled in."""
-        import torch
-
-        settings = dict(self._capsule.model_config)
-        if self._recipe.model.path == "tiny":
-            return build_model(self._recipe.model, vocabulary_size=settings["vocab_size"], seed=self._recipe.seed)
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-        return AutoModelForCausalLM.from_config(config).to(getattr(torch, self._recipe.model.dtype)).eval()
 
     def _optimizer(self, model: Any) -> Any:
         import torch

@@ -1,0 +1,49 @@
+"""`rldbg mismatch`: why rollout and trainer give different log probs to the same tokens."""
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import show
+from rldbg.core import ExitCode, UsageError
+
+
+@verb("mismatch")
+@click.argument("run")
+@click.argument("rollout", required=False)
+@click.option("--step", "steps", multiple=True, type=int, help="Look only at this step. Repeatable.")
+@click.option("--probe", "with_probe", is_flag=True, help="Make experiments: re-score samples, one factor at a time.")
+@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Samples that --probe scores.")
+@click.option("--engine", help="Engine that --probe asks too: host:port, or `embedded` for one on the same weights.")
+@click.option("--layout", help="Layout of the recordings (default: detected).")
+def command(
+    run: str,
+    rollout: str | None,
+    steps: tuple[int, ...],
+    with_probe: bool,
+    samples: int,
+    engine: str | None,
+    layout: str | None,
+    as_json: bool,
+) -> int:
+    """Explain the gap between rollout and trainer log probs of RUN: shares per cause, and the tokens that show them.
+
+    With a second recording, RUN's trainer is compared with the rollout of that one. Exit code 1 when they differ by
+    more than rounding.
+    """
+    if engine and not with_probe:
+        raise UsageError("--engine is for experiments", "add --probe")
+    if with_probe and rollout:
+        raise UsageError("--probe takes one recording", "rldbg mismatch RUN --probe")
+    if with_probe and len(steps) > 1:
+        raise UsageError("--probe takes one step", "give --step once")
+    from rldbg.mismatch import explain_mismatch, probe
+    from rldbg.recording import open as open_recording
+    from rldbg.reports.mismatch import to_terminal
+
+    recording = open_recording(run, layout=layout)
+    other = open_recording(rollout, layout=layout) if rollout else None
+    report = explain_mismatch(recording, other, steps=steps or None)
+    probed = probe(recording, step=steps[0] if steps else None, samples=samples, engine=engine) if with_probe else None
+    document = {**report.to_dict(), **({"probe": probed.to_dict()} if probed else {})}
+    show(document, as_json, lambda: to_terminal(report, probed))
+    return ExitCode.OK if report.agrees else ExitCode.FINDING

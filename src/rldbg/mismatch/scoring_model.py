@@ -1,0 +1,152 @@
+"""The trainer's model on single samples, with one factor changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Inputs = dict[str, Any]
+Change = Callable[[Inputs], Inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample to score: its tokens, and the positions whose log probs are wanted."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+
+
+class ScoringModel:
+    """Logits [tokens, vocabulary] before each wanted position, over all rows; each row is computed alone."""
+
+    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int) -> None:
+        self.model = model
+        self.rows = rows
+        self.pad_id = pad_id
+        self.targets = np.concatenate([row.tokens[row.positions] for row in rows])
+
+    def logits(self, change: Change = lambda inputs: inputs) -> np.ndarray:
+        """With `change` applied to each row's inputs; columns that it puts before a row are skipped again."""
+        import torch
+
+        parts = []
+        with torch.no_grad():
+            for row in self.rows:
+                ids = torch.from_numpy(np.array(row.tokens, dtype=np.int64))[None]
+                inputs = change(
+                    {
+                        "input_ids": ids,
+                        "attention_mask": torch.ones_like(ids),
+                        "position_ids": torch.arange(ids.shape[1])[None],
+                    }
+                )
+                extra = inputs["input_ids"].shape[1] - len(row.tokens)
+                output = self.model(**inputs, use_cache=False).logits[0].float()
+                parts.append(output[torch.from_numpy(row.positions) - 1 + extra].numpy().astype(np.float64))
+        return np.concatenate(parts)
+
+    def log_probs(self, logits: np.ndarray, temperature: float) -> np.ndarray:
+        return log_probs_of(logits / temperature, self.targets)
+
+    @contextmanager
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Iterator[None]:
+        """Some parameters replaced for as long as the context lasts."""
+        import torch
+
+        own = {name: value for name, value in self.model.named_parameters() if name in parameters}
+        kept = {name: value.detach().clone() for name, value in own.items()}
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(parameters[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, value in own.items():
+                    value.copy_(kept[name])
+
+    def in_dtype(self, dtype: str) -> ScoringModel:
+        import torch
+
+        return ScoringModel(deepcopy(self.model).to(getattr(torch, dtype)), self.rows, pad_id=self.pad_id)
+
+    def rounded_parameters(self, dtype: str) -> dict[str, Any]:
+        """The parameters after one trip through a coarser dtype, as quantised weights are."""
+        import torch
+
+        coarse = getattr(torch, dtype)
+        return {name: value.detach().to(coarse).to(value.dtype) for name, value in self.model.named_parameters()}
+
+
+def log_probs_of(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(-1, keepdims=True)
+    found: np.ndarray = shifted[np.arange(len(targets)), targets] - np.log(np.exp(shifted).sum(-1))
+    return found
+
+
+def filtered_log_probs(logits: np.ndarray, targets: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Renormalised over the `kept` likeliest tokens of each row; a target is always among them."""
+    ordered = np.sort(logits, axis=-1)[:, ::-1]
+    own = logits[np.arange(len(targets)), targets]
+    rank = (ordered > own[:, None]).sum(-1) + 1
+    count = np.maximum(kept, rank)
+    shifted = np.exp(ordered - ordered[:, :1]).cumsum(-1)
+    found: np.ndarray = own - ordered[:, 0] - np.log(shifted[np.arange(len(targets)), count - 1])
+    return found
+
+
+def top_p_counts(logits: np.ndarray, top_p: float) -> np.ndarray:
+    """How many of the likeliest tokens reach a total probability."""
+    ordered = np.sort(logits, axis=-1)[:, ::-1]
+    weights = np.exp(ordered - ordered[:, :1])
+    reached = (weights / weights.sum(-1, keepdims=True)).cumsum(-1)
+    counts: np.ndarray = np.minimum((reached < top_p).sum(-1) + 1, logits.shape[-1])
+    return counts
+
+
+def left_padding(pad_id: int, *, attended: bool) -> Change:
+    """Two columns of padding before the row, which the mask hides or not."""
+
+    def change(inputs: Inputs) -> Inputs:
+        import torch
+
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        pads = torch.full((1, 2), pad_id, dtype=ids.dtype)
+        seen = torch.full((1, 2), int(attended), dtype=mask.dtype)
+        positions = (
+            torch.arange(ids.shape[1] + 2)[None] if attended else torch.cat([pads * 0, inputs["position_ids"]], 1)
+        )
+        return {
+            "input_ids": torch.cat([pads, ids], 1),
+            "attention_mask": torch.cat([seen, mask], 1),
+            "position_ids": positions,
+        }
+
+    return change
+
+
+def restarted_positions(first: int) -> Change:
+    """Position ids that start again at a column, as a response scored without its prompt has them."""
+
+    def change(inputs: Inputs) -> Inputs:
+        positions = inputs["position_ids"].clone()
+        positions[:, first:] -= first
+        return {**inputs, "position_ids": positions}
+
+    return change
+
+
+def without_first_token(inputs: Inputs) -> Inputs:
+    """The first token is not attended to: a BOS token that one side adds, or a prompt cut on the left."""
+    mask = inputs["attention_mask"].clone()
+    mask[:, 0] = 0
+    return {**inputs, "attention_mask": mask, "position_ids": (inputs["position_ids"] - 1).clamp(min=0)}

@@ -1,0 +1,76 @@
+"""Causes in the engine's weights: those it started with, those of an older version, those one replica never got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis import NOISE
+from rldbg.mismatch.claims import Claim, Unexplained, whole
+
+_FEWEST = 8
+
+
+def not_synced(state: Unexplained) -> Iterator[Claim]:
+    """The rollout's log probs are those of the reference, which is the model that training started from."""
+    table = state.table
+    reference = table.values("ref_log_probs")
+    told = state.apart & np.isfinite(reference)
+    equal = told & (np.abs(table.rollout - reference) <= NOISE)
+    # Per replica or version at most some tokens are affected; of a sample, all must be.
+    for_sample = _whole_samples(state, equal, told)
+    if for_sample.sum() >= _FEWEST:
+        text = f"{for_sample.sum()} tokens have the reference model's log probs: the engine has its starting weights"
+        yield whole("weights-not-synced", text, for_sample)
+
+
+def older_version(state: Unexplained) -> Iterator[Claim]:
+    """Tokens of older weights differ more than tokens of the current ones; the surplus is the lag's."""
+    table = state.table
+    late, fresh = state.open & (table.lag > 0), state.open & (table.lag == 0)
+    if not (late & (state.size > NOISE)).any():
+        return
+    floor = float(state.size[fresh].mean()) if fresh.any() else 0.0
+    mean = float(state.size[late].mean())
+    if mean <= 2 * floor:
+        return
+    rows = np.flatnonzero(late)
+    lags = np.unique(table.lag[late])
+    behind = f"{lags[0]}" if len(lags) == 1 else f"{lags[0]} to {lags[-1]}"
+    beside = f"; tokens of current weights differ by {floor:.3g}" if fresh.any() else ""
+    text = (
+        f"{late.sum()} tokens were made with weights {behind} versions old and differ by {mean:.3g} on average{beside}"
+    )
+    yield Claim("policy-version", text, rows, np.full(len(rows), floor), {"lags": lags.tolist()})
+
+
+def one_replica(state: Unexplained) -> Iterator[Claim]:
+    """All of the gap comes from some replicas, while others with the same settings agree with the trainer."""
+    table = state.table
+    names = table.of_samples([place.replica or "" for place in table.places])
+    means = {name: float(state.size[state.open & (names == name)].mean()) for name in set(names[state.open].tolist())}
+    if len(means) < 2 or "" in means:
+        return
+    floor = min(means.values())
+    bad = sorted(name for name, mean in means.items() if mean > max(10 * floor, 10 * NOISE))
+    if bad:
+        rows = np.flatnonzero(state.open & np.isin(names, bad))
+        if len(np.unique(table.place[rows])) >= 2:
+            best = min(means, key=lambda name: means[name])
+            text = (
+                f"replica {', '.join(bad)} differs from the trainer by {means[bad[0]]:.3g} on average, replica {best} "
+                f"by {floor:.2g}: it holds other weights or has other settings"
+            )
+            yield Claim("one-replica", text, rows, np.full(len(rows), floor), {"replicas": bad})
+
+
+def _whole_samples(state: Unexplained, fits: np.ndarray, told: np.ndarray) -> np.ndarray:
+    count = len(state.table.places)
+    fitting = np.bincount(state.table.place[fits], minlength=count)
+    all_of = np.bincount(state.table.place[told], minlength=count)
+    chosen: np.ndarray = fits & ((fitting == all_of) & (all_of > 0))[state.table.place]
+    return chosen
+
+
+RULES = (not_synced, older_version, one_replica)

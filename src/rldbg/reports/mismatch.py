@@ -1,0 +1,45 @@
+"""The gap between rollout and trainer: causes with their shares, experiments, and metrics by part."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from rldbg.mismatch import METRICS, MismatchReport, ProbeReport
+from rldbg.reports.tables import table
+
+_FACTORS_SHOWN = 6
+_PARTS_SHOWN = 12
+
+
+def to_terminal(report: MismatchReport, probed: ProbeReport | None = None) -> Iterator[RenderableType]:
+    numbers = ", ".join(f"{name} {report.metrics[name]:.4g}" for name in METRICS[1:] if name in report.metrics)
+    yield f"{'agree' if report.agrees else 'differ'}: {int(report.metrics['tokens'])} tokens, {numbers}"
+    for cause in (*report.causes, *((report.unexplained,) if report.unexplained else ())):
+        yield f"{cause.share:6.1%}  {cause.id}: {cause.text}"
+        yield from (
+            f"          {item.where}: rollout {item.rollout:.6g}, trainer {item.trainer:.6g}" for item in cause.proof
+        )
+    if probed is not None:
+        yield from _probe(probed)
+    for name, rows in report.parts.items():
+        yield _metrics(name, dict(list(rows.items())[-_PARTS_SHOWN:]))
+
+
+def _probe(probed: ProbeReport) -> Iterator[RenderableType]:
+    yield (
+        f"probe of step {probed.step}: {len(probed.samples)} samples, {probed.tokens} tokens; the trainer's model is "
+        f"{probed.rollout_gap:.3g} off the recorded rollout and {probed.trainer_gap:.3g} off the recorded trainer"
+    )
+    if probed.cause is not None:
+        left = f"leaves {probed.cause.left:.2g}"
+        yield f"this change reproduces the {probed.side}'s log probs: {probed.cause.change} ({left})"
+    elif max(probed.rollout_gap, probed.trainer_gap) > probed.factors[0].left:
+        yield f"no single change reproduces the {probed.side}'s log probs; the nearest:"
+    rows = ((item.change, f"{item.left:.3g}") for item in probed.factors[:_FACTORS_SHOWN])
+    yield table("changed", f"mean |gap| to the {probed.side} left", rows=rows)
+
+
+def _metrics(name: str, rows: dict[str, dict[str, float]]) -> Table:
+    cells = ((label, *("" if key not in row else f"{row[key]:.4g}" for key in METRICS)) for label, row in rows.items())
+    return table(name, *METRICS, rows=cells)

@@ -1,0 +1,137 @@
+"""The shares of the gap: each planted cause gets the tokens it is responsible for, and a clean run has none."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bigram_rollouts import LENGTH, WORDS, record, rollouts
+from rldbg.cli.application import run
+from rldbg.mismatch import explain_mismatch
+
+CLEAN = rollouts()
+
+
+def other_weights(seed=1, size=0.3):
+    return CLEAN.log_probs(CLEAN.logits + np.random.default_rng(seed).normal(0, size, (WORDS, WORDS)))
+
+
+def rows(name):
+    """A row of inputs per sample, with one fault from the third token on."""
+    ids = CLEAN.tokens.copy()
+    positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy()
+    mask = np.ones_like(ids)
+    if name == "tokens-changed":
+        ids[:, 2] += 1
+    elif name == "positions":
+        positions[:, 3:] -= 3
+    elif name == "tokens-not-attended":
+        mask[:, 0] = 0
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+def raised(array, where):
+    changed = array.copy()
+    changed[where] = 0
+    return changed
+
+
+def penalised(amount):
+    """Logits of tokens that the answer has already are lowered."""
+    found = CLEAN.rollout.copy()
+    for row, tokens in enumerate(CLEAN.tokens):
+        for place in range(LENGTH):
+            logits = CLEAN.logits[tokens[place]].copy()
+            logits[np.unique(tokens[1 : place + 1])] -= amount
+            scaled = logits / 0.8
+            found[row, place] = scaled[tokens[place + 1]] - np.log(np.exp(scaled).sum())
+    return found
+
+
+FIRST = (slice(None), 0)
+PLANTED = {
+    "temperature": CLEAN.but(rollout=CLEAN.log_probs(temperature=1.0)),
+    "sampling-filter": (lambda data: data.but(rollout=data.log_probs(keep=5)))(rollouts(keep=5)),
+    "penalty": CLEAN.but(rollout=penalised(1.0)),
+    "zero-filled": CLEAN.but(rollout=raised(CLEAN.rollout, FIRST)),
+    "shift-by-one": CLEAN.but(rollout=np.roll(CLEAN.rollout, 1, axis=1)),
+    "non-finite": CLEAN.but(rollout=np.where(np.arange(LENGTH) == 2, np.nan, CLEAN.rollout)),
+    "weights-not-synced": CLEAN.but(rollout=other_weights(), reference=other_weights()),
+    "policy-version": CLEAN.but(rollout=other_weights(), versions=CLEAN.versions),
+    "one-replica": CLEAN.but(
+        rollout=np.where(np.arange(48)[:, None] % 2 == 1, other_weights(), CLEAN.rollout),
+        extra=[{"replica": row % 2} for row in range(48)],
+    ),
+    "environment-in-mask": CLEAN.but(
+        rollout=raised(CLEAN.rollout, (slice(None), 3)), versions=np.where(np.arange(LENGTH) == 3, -1, CLEAN.versions)
+    ),
+    "precision": CLEAN.but(rollout=other_weights(size=0.01)),
+    **{
+        name: CLEAN.but(trainer=np.where(np.arange(LENGTH) >= 2, other_weights(), CLEAN.trainer), inputs=rows(name))
+        for name in ("tokens-changed", "positions", "tokens-not-attended")
+    },
+}
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_accounts_for_the_gap(tmp_path, cause):
+    steps = (CLEAN, PLANTED[cause]) if cause == "policy-version" else (PLANTED[cause],)
+    report = explain_mismatch(record(tmp_path, *steps))
+    assert [item.id for item in report.causes][:1] == [cause]
+    assert report.causes[0].share > 0.9 and len(report.causes[0].proof) == 3
+    rest = report.unexplained.share if report.unexplained else 0.0
+    assert sum(item.share for item in report.causes) + rest == pytest.approx(1, abs=6e-3)
+
+
+def test_a_clean_run_is_silent(tmp_path):
+    report = explain_mismatch(record(tmp_path, CLEAN, CLEAN.but(versions=CLEAN.versions + 1)))
+    assert report.agrees and report.metrics["mean_abs"] == 0 and report.metrics["ess"] == pytest.approx(1)
+
+
+def test_what_nothing_shows_is_unexplained_and_says_where(tmp_path):
+    spoiled = CLEAN.but(rollout=np.where(np.arange(LENGTH) == LENGTH - 1, CLEAN.rollout - 2, CLEAN.rollout))
+    report = explain_mismatch(record(tmp_path, spoiled))
+    assert not report.causes
+    assert report.unexplained.share == pytest.approx(1) and "last token of an answer" in report.unexplained.text
+
+
+def test_two_causes_get_their_shares(tmp_path):
+    filled = raised(CLEAN.log_probs(temperature=1.0), FIRST)
+    report = explain_mismatch(record(tmp_path, CLEAN.but(rollout=filled)))
+    shares = {item.id: item.share for item in report.causes}
+    exact = np.abs(filled - CLEAN.trainer)
+    assert set(shares) == {"zero-filled", "temperature"}
+    assert shares["zero-filled"] == pytest.approx(exact[FIRST].sum() / exact.sum(), abs=1e-3)
+
+
+def test_the_engine_that_depends_on_its_batch_is_told_by_repeated_tokens(tmp_path):
+    noisy = CLEAN.rollout + np.random.default_rng(3).normal(0, 0.05, CLEAN.rollout.shape)
+    report = explain_mismatch(record(tmp_path, CLEAN.but(rollout=noisy)))
+    assert report.causes[0].id == "batch-variance" and report.causes[0].parameters["side"] == "rollout"
+    assert report.causes[0].parameters["scatter"] == pytest.approx(0.05, rel=0.4)
+
+
+def test_metrics_come_by_step_position_turn_length_replica_and_lag(tmp_path):
+    report = explain_mismatch(record(tmp_path, CLEAN, PLANTED["one-replica"]))
+    assert set(report.parts) == {"step", "position", "replica", "version lag"}
+    assert report.parts["replica"]["0"]["mean_abs"] == 0 < report.parts["replica"]["1"]["mean_abs"]
+    assert report.parts["step"]["0"]["max_abs"] == 0 < report.parts["step"]["1"]["max_abs"]
+    gap = np.abs(PLANTED["one-replica"].rollout - CLEAN.trainer)
+    assert report.parts["step"]["1"]["beyond_e"] == pytest.approx((gap > 1).mean(), abs=1e-6)
+
+
+def test_the_trainer_of_one_recording_and_the_rollout_of_another(tmp_path):
+    trainer, rollout = record(tmp_path / "a", CLEAN), record(tmp_path / "b", PLANTED["temperature"])
+    assert explain_mismatch(trainer, rollout).causes[0].id == "temperature"
+    assert explain_mismatch(rollout, trainer).agrees
+
+
+def test_the_verb_prints_shares_and_exits_with_1(tmp_path, capsys):
+    record(tmp_path / "bad", PLANTED["temperature"])
+    assert run(["mismatch", str(tmp_path / "bad")]) == 1
+    assert "temperature: the rollout's log probs are those of logits divided by 1.25" in capsys.readouterr().out
+    assert run(["mismatch", str(tmp_path / "bad"), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["causes"][0]["id"] == "temperature" and document["parts"]["step"]["0"]["tokens"] == 288
+    record(tmp_path / "good", CLEAN)
+    assert run(["mismatch", str(tmp_path / "good")]) == 0
