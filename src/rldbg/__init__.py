@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rldbg.core import Finding, Identity, Run, SampleId
     from rldbg.recording import Recorder, Recording, open
     from rldbg.training_loop import RecordedLoop, record_loop
+    from rldbg.tripwire import WatchedLoop, watch
 
 __all__ = [
     "Finding",
@@ -20,6 +21,7 @@ __all__ = [
     "Recording",
     "Run",
     "SampleId",
+    "WatchedLoop",
     "__version__",
     "breakpoint",
     "identify",
@@ -27,6 +29,7 @@ __all__ = [
     "phase",
     "record_loop",
     "step",
+    "watch",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -43,6 +43,7 @@ def record_loop(
     if plan is not None or directory is not None:
         kinds = tuple(settings.get("kinds") or (plan.kinds if plan is not None else ()))
         chosen: dict[str, Any] = {"kinds": kinds or None, "parameter_patterns": parameter_patterns(model, kinds)[0]}
+        chosen["keep_last"] = plan.keep_last if plan is not None else None
         recorder = Recorder(directory or Path(plan.directory if plan is not None else ""), **chosen | settings)
     previous: RecordedLoop | None = getattr(sys, ATTRIBUTE, None)
     if previous is not None:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rldbg.core import Finding, Run
     from rldbg.doctor import Diagnosis, RunSettings
     from rldbg.launch import Explanation, Outcome, Request
+    from rldbg.tripwire import WatchSettings
 
 _ATTENDED_WAIT_S = 600.0
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
@@ -38,6 +39,12 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 @click.option("--framework", default="", help="Framework of the script, if not detected.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
 @click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Enable recording.")
+@click.option("--watch", is_flag=True, help="Judge every step while it is recorded; keep the last steps only.")
+@click.option("--stop/--note", default=False, help="With --watch: stop all ranks after an event, or note it (default).")
+@click.option("--when", multiple=True, metavar="EXPRESSION", help="With --watch: also fire when this becomes true.")
+@click.option("--notify", default="", metavar="COMMAND", help="With --watch: call this shell command per event.")
+@click.option("--watch-rules", default="", metavar="FILE", help="With --watch: read further rules from this file.")
+@click.option("--keep", default=8, show_default=True, type=click.IntRange(4), help="With --watch: steps to keep.")
 @click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
 @click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")
 @click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Set a breakpoint in every process.")
@@ -76,6 +83,12 @@ def command(
     framework: str,
     run_folder: Path | None,
     record: str | None,
+    watch: bool,
+    stop: bool,
+    when: tuple[str, ...],
+    notify: str,
+    watch_rules: str,
+    keep: int,
     laptop: bool,
     model: str,
     breakpoints: tuple[str, ...],
@@ -102,6 +115,7 @@ def command(
         raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
     if model and not laptop:
         raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
+    watched = _watched(watch, stop=stop, when=when, notify=notify, rules=watch_rules, keep=keep)
     argv, script = resolve_command(command)
     settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
     request = Request(
@@ -112,13 +126,15 @@ def command(
         framework=framework,
         post_mortem=post_mortem,
         steps=None if full_length else steps,
-        epochs=None if full_length else epochs or 1,
+        # A run is watched to its end.
+        epochs=None if full_length or (watch and epochs is None) else epochs or 1,
         name_suffix=name_suffix,
         set_options=tuple(_pair(text, "--set") for text in set_options),
         set_environment=tuple(_pair(text, "--env") for text in set_environment),
         noted_environment=tuple(settings.environment.items()),
-        record=record is not None,
+        record=record is not None or watch,
         record_kinds=_kinds(record or ""),
+        watch=watched,
         breakpoints=breakpoints,
         ray_breakpoints=ray_breakpoints,
         legacy=legacy,
@@ -144,6 +160,20 @@ def command(
     diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
+
+
+def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
+    from rldbg.tripwire import Watcher, WatchSettings
+
+    defaults = WatchSettings()
+    given = [name for name, value in settings.items() if value != getattr(defaults, name)]
+    if given and not watch:
+        option = {"rules": "watch-rules"}.get(given[0], given[0])
+        raise UsageError(f"--{option} needs --watch", "add --watch")
+    chosen = WatchSettings(**settings) if watch else None
+    if chosen is not None:
+        Watcher(Path(), chosen)  # an invalid rule or expression is said before anything starts
+    return chosen
 
 
 def _apply(settings: "RunSettings") -> None:

@@ -22,6 +22,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("break", "Live debugging", "Set, list and clear breakpoints in running processes."),
     Verb("pause", "Live debugging", "Pause running processes."),
     Verb("continue", "Live debugging", "Resume stopped processes."),
+    Verb("watch", "Live debugging", "Watch a run while it is recorded: note or stop at unusual steps."),
     Verb("stacks", "Live debugging", "Group identical stacks of all ranks; explain hangs (--diagnose)."),
     Verb("tunnel", "Live debugging", "Forward a cluster's dashboard and broker to this machine."),
     Verb("broker", "Live debugging", "Start and stop the broker of a run by hand.", hidden=True),

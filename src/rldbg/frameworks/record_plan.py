@@ -20,6 +20,8 @@ class RecordPlan:
     proof: str
     kinds: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    keep_last: int | None = None
+    """Steps that stay on disk, besides pinned ones; all if not given."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -27,7 +29,8 @@ class RecordPlan:
     @classmethod
     def parse(cls, text: str) -> "RecordPlan":
         data = json.loads(text)
-        return cls(data["directory"], data["proof"], tuple(data["kinds"]), tuple(data["modules"]))
+        kinds, modules = tuple(data["kinds"]), tuple(data["modules"])
+        return cls(data["directory"], data["proof"], kinds, modules, data.get("keep_last"))
 
     @classmethod
     def from_environment(cls) -> "RecordPlan | None":
@@ -43,11 +46,10 @@ class RecordPlan:
         return cls(directory, str(proof), environment.names("RLDBG_RECORD_KINDS"), recorded_modules())
 
 
-def plan_for(run_folder: Path, kinds: Iterable[str] = ()) -> RecordPlan:
+def plan_for(run_folder: Path, kinds: Iterable[str] = (), keep_last: int | None = None) -> RecordPlan:
     """The plan of an armed run: everything lies in its folder."""
-    return RecordPlan(
-        str(run_folder / "recording"), str(run_folder / HOOKS_FOLDER), tuple(kinds), modules=recorded_modules()
-    )
+    recording, proof = str(run_folder / "recording"), str(run_folder / HOOKS_FOLDER)
+    return RecordPlan(recording, proof, tuple(kinds), recorded_modules(), keep_last)
 
 
 def recorded_modules() -> tuple[str, ...]:

@@ -39,7 +39,10 @@ class Recorded:
             patterns = parameter_patterns(model, self.plan.kinds) if model is not None else ((), "")
             self.proof.note(parameters=patterns[1])
             self._recorder = Recorder(
-                self.plan.directory, kinds=self.plan.kinds or None, parameter_patterns=patterns[0]
+                self.plan.directory,
+                kinds=self.plan.kinds or None,
+                parameter_patterns=patterns[0],
+                keep_last=self.plan.keep_last,
             )
         return self._recorder
 

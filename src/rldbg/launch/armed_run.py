@@ -23,6 +23,7 @@ from rldbg.launch.preflight import preflight
 from rldbg.launch.proof import armed_processes, judge_arming, judge_recording
 from rldbg.launch.request import Request
 from rldbg.launch.watch import Watch
+from rldbg.tripwire import Event, WatcherProcess
 
 _ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s")
 
@@ -92,16 +93,24 @@ def run_armed(
         )
         run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
         output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
+        tripwire = _Tripwire(request, folder, say)
+
+        def tick() -> None:
+            watch.tick()
+            tripwire.tick()
+
         exit_code = run_child(
             plan.argv,
             environment=plan.environment,
             prepare=watch.begin,
             started=watch.follow,
-            tick=watch.tick,
+            tick=tick,
             output=(output.stdout, output.stderr),
         )
+        tripwire.close()
     output.settle()
     findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
+    findings += [event.to_finding() for event in tripwire.events]
     if request.record:
         findings += judge_recording(run, explanation, request)
     watch.close()
@@ -116,6 +125,30 @@ def run_armed(
     )
     run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
     return outcome
+
+
+class _Tripwire:
+    """The watcher beside the training, if the request asks for one: its events are said as they come."""
+
+    def __init__(self, request: Request, folder: Path, say: Callable[[str], None]) -> None:
+        self.events: list[Event] = []
+        self._say = say
+        recording = folder / "recording"
+        log = folder / "logs" / "watch.log"
+        self._process = WatcherProcess(recording, request.watch, log=log) if request.watch is not None else None
+
+    def tick(self) -> None:
+        if self._process is not None:
+            self._tell(self._process.new_events())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._tell(self._process.close())
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        self.events += events
+        for event in events:
+            self._say(f"watch: {event.message}")
 
 
 @contextlib.contextmanager

@@ -136,6 +136,9 @@ def _edit_recording(
     if not profile.record:
         return
     edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
+    if request.watch is not None:
+        kept = _fixed(command, profile.watch, "only the last steps and those around an event are kept", recording)
+        edits += [replace(edit, value=(edit.value or "").replace("{keep}", str(request.watch.keep))) for edit in kept]
     wanted = request.record_kinds or tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)
     for kind, key in profile.record_kinds:
         if kind in wanted:

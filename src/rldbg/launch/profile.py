@@ -5,7 +5,8 @@
     other: [my_rl.convert*, ...]          # programs that do not
     signs: [rollout_group.*, ...]         # option names of the framework: two of them give it away
     marks: [runner.*, ...]                # option names of which one is enough
-    name_keys / steps / epochs / checkpoints / record / timeouts: lists of entries
+    name_keys / steps / epochs / checkpoints / record / watch / timeouts: lists of entries; in `watch`, {keep} is the
+                                          # number of steps to keep
     record_kinds: {loss: debug.dump_options.loss, ...}   # switches of single kinds, where the framework has them
     records: [trajectory]                 # what its dumps hold, where it has no such switches
     laptop: entries that --laptop sets; {model} is the small model's folder
@@ -39,7 +40,7 @@ from rldbg.launch.command_line import Program
 Dialect = Literal["hydra", "dotlist", "flags"]
 _DIALECTS = ("hydra", "dotlist", "flags")
 _FILE = "launch.yaml"
-_ENTRIES = ("name_keys", "steps", "epochs", "checkpoints", "record", "timeouts", "laptop")
+_ENTRIES = ("name_keys", "steps", "epochs", "checkpoints", "record", "watch", "timeouts", "laptop")
 _WORDS = (
     "train",
     "other",
@@ -93,6 +94,7 @@ class Profile:
     epochs: tuple[Entry, ...] = ()
     checkpoints: tuple[Entry, ...] = ()
     record: tuple[Entry, ...] = ()
+    watch: tuple[Entry, ...] = ()
     record_kinds: tuple[tuple[str, str], ...] = ()
     records: tuple[str, ...] = ()
     timeouts: tuple[Entry, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rldbg.core import PrerequisiteError, UsageError
+from rldbg.tripwire import WatchSettings
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
@@ -31,6 +32,8 @@ class Request:
     """Variables that `rldbg doctor --fix` has noted for every run; the user's own `--env` wins over them."""
     record: bool = False
     record_kinds: tuple[str, ...] = ()
+    watch: WatchSettings | None = None
+    """Judge the steps while they are recorded; the recording keeps the last ones only."""
     breakpoints: tuple[str, ...] = ()
     ray_breakpoints: bool = False
     legacy: bool = False

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rldbg.agent import HAND_DOWN, STARTUP, Arming, armed_environment
-from rldbg.frameworks import plan_for
+from rldbg.frameworks import RecordPlan, plan_for
 from rldbg.launch.changes import Change
 from rldbg.launch.reach import NONE, Reach
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
+from rldbg.tripwire import WATCHED_KINDS
 
 
 def dry_environment(request: Request, run_folder: Path) -> dict[str, str]:
@@ -24,9 +25,15 @@ def dry_environment(request: Request, run_folder: Path) -> dict[str, str]:
 def run_environment(request: Request, run_folder: Path, arming: Arming, added: dict[str, str]) -> dict[str, str]:
     """The environment in which the command is started; workers of a running Ray cluster get `added` too."""
     base = dict(request.environment) | request.added_environment
-    hooks = {"RLDBG_RECORD_HOOKS": plan_for(run_folder, request.record_kinds).to_text()} if request.record else {}
+    hooks = {"RLDBG_RECORD_HOOKS": _record_plan(request, run_folder).to_text()} if request.record else {}
     armed = armed_environment(run_folder, arming, base=base)
     return base | armed | hooks | added | {HAND_DOWN: ",".join(sorted(added))}
+
+
+def _record_plan(request: Request, run_folder: Path) -> RecordPlan:
+    if request.watch is None:
+        return plan_for(run_folder, request.record_kinds)
+    return plan_for(run_folder, request.record_kinds or WATCHED_KINDS, request.watch.keep)
 
 
 def added_variables(commands: Sequence[Command], request: Request) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rldbg.core import Environment, Identity
 from rldbg.recording.recorder import parameters
+from rldbg.recording.recorder.orders import Orders
 from rldbg.recording.recorder.preparation import Call, prepare
 from rldbg.recording.recorder.process_end import ProcessEnd
 from rldbg.recording.recorder.process_writer import ProcessWriter
@@ -48,6 +49,7 @@ class Recorder:
         self._sample_ids = SampleIds()
         self._closed = False
         self._signalled_at = -math.inf
+        self._orders = Orders(settings.directory, self.pin)
         self._unopened: str | None = None
         self._writer: ProcessWriter | None = None
         self._process_end: ProcessEnd | None = None
@@ -104,6 +106,7 @@ class Recorder:
         writer = self._own_writer()
         if writer is not None and (whole := self._whole(step)) is not None:
             writer.end_step(whole)
+            self._obey(whole)
 
     def pin(self, step: int) -> None:
         """Keeps this step for good, whatever `keep_last` says."""
@@ -174,6 +177,12 @@ class Recorder:
         except TypeError:
             self._warn_once(f"step {step!r}", f"invalid step: {step!r} (expected an integer); not recorded")
             return None
+
+    def _obey(self, step: int) -> None:
+        try:
+            self._orders.obey(step)
+        except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
+            self._warn_once("orders", f"cannot read the orders of `rldbg watch`: {error!r}")
 
     def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:
         try:

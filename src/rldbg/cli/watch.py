@@ -1,0 +1,105 @@
+"""`rldbg watch`: judge the steps of a recording while it grows."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_note, show
+from rldbg.core import ExitCode, IncompleteDataError, Run, UsageError
+
+if TYPE_CHECKING:
+    from rldbg.tripwire import Watcher
+
+_LOOK_EVERY_S = 0.5
+
+
+@verb("watch")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--list", "list_rules", is_flag=True, help="List the rules and their false-alarm rates, then exit.")
+@click.option("--follow", is_flag=True, help="Keep watching until the run has ended.")
+@click.option(
+    "--stop/--note", "stop", default=False, help="Stop all ranks at the end of a step, or only note (default)."
+)
+@click.option("--when", multiple=True, metavar="EXPRESSION", help="Also fire when this becomes true. Repeatable.")
+@click.option("--rules", default="", metavar="FILE", help="Read further rules from this YAML file.")
+@click.option("--notify", default="", metavar="COMMAND", help="Call this shell command per event.")
+@click.option("--around", default=2, show_default=True, type=click.IntRange(0, 6), help="Steps to pin on either side.")
+@click.option("--checks/--no-checks", default=True, help="Also run invariants of `rldbg check` (default).")
+@click.option("--owner", type=int, hidden=True, help="Process that ends the watching when it ends.")
+def command(
+    path: Path | None,
+    list_rules: bool,
+    follow: bool,
+    stop: bool,
+    when: tuple[str, ...],
+    rules: str,
+    notify: str,
+    around: int,
+    checks: bool,
+    owner: int | None,
+    as_json: bool,
+) -> int:
+    """Judge the steps of the recording at PATH, a run or its recording; with --follow, as they are recorded.
+
+    An event pins the steps around it, so that a recorder that keeps only the last steps keeps them too.
+    """
+    if list_rules:
+        return _list(rules, as_json)
+    if path is None:
+        raise UsageError("watch needs a recording", "rldbg watch RUN, or rldbg watch --list")
+    from rldbg.reports.watch import to_terminal
+    from rldbg.tripwire import Watcher, WatchSettings
+
+    settings = WatchSettings(stop=stop, when=when, rules=rules, notify=notify, around=around, checks=checks)
+    watcher = Watcher(
+        _recording_of(path),
+        settings,
+        say=lambda text: print_note(f"rldbg watch: {text}"),
+        beside_training=follow,
+    )
+    if follow:
+        _follow(watcher, owner)
+    watcher.look(ended=True)
+    if not watcher.steps:
+        raise IncompleteDataError(f"{path} has no recorded step", "record it: rldbg run --watch, or rldbg run --record")
+    document = {"steps": watcher.steps, "events": [event.to_dict() for event in watcher.events]}
+    show(document, as_json, lambda: to_terminal(watcher.steps, watcher.events))
+    return ExitCode.FINDING if watcher.events else ExitCode.OK
+
+
+def _follow(watcher: "Watcher", owner: int | None) -> None:
+    from rldbg.tripwire import has_ended
+
+    os.nice(19)
+    while not has_ended(watcher.recording, owner):
+        watcher.look()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _recording_of(path: Path) -> Path:
+    """A run's recording, wherever its run.json says it is; else the folder itself."""
+    named = Run(path).read().get("recording")
+    below = path / str(named or "recording")
+    return below if named or below.is_dir() else path
+
+
+def _list(rules: str, as_json: bool) -> int:
+    from rldbg.reports.tables import table
+    from rldbg.tripwire import RULES, read_rules
+
+    chosen = read_rules(Path(rules)) if rules else RULES
+    rows = [
+        {
+            "id": rule.id,
+            "measure": rule.measure,
+            "moves": rule.moves,
+            "false alarms per 1,000 steps": f"{rule.per_1000_steps:g}",
+        }
+        for rule in chosen
+    ]
+    show({"rules": rows}, as_json, lambda: [table(*rows[0], rows=(row.values() for row in rows))])
+    return ExitCode.OK

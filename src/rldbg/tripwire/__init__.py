@@ -1,0 +1,17 @@
+"""The tripwire: judges a run while it is recorded, keeps the steps around an event, and stops the ranks if asked to."""
+
+from typing import TYPE_CHECKING
+
+from rldbg.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rldbg.tripwire.events import Event, EventLog, read_events
+    from rldbg.tripwire.judge import Alarm, Judge
+    from rldbg.tripwire.measures import MEASURES, WATCHED_KINDS, Measured
+    from rldbg.tripwire.rules import RULES, Rule, read_rules
+    from rldbg.tripwire.settings import WatchSettings
+    from rldbg.tripwire.watched_loop import WatchedLoop, watch
+    from rldbg.tripwire.watcher import Watcher
+    from rldbg.tripwire.watcher_process import WatcherProcess, has_ended
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,84 @@
+"""Whether a value is unusual after those before it. Pure arithmetic on a short history; no clock, no files.
+
+The usual value is the median of the last few; the noise is the median change from step to step, so that a trend alone
+is never unusual. Both ignore single outliers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from rldbg.tripwire.rules import Rule
+
+_WINDOW = 24
+_LEVEL_OF = 5
+# The median absolute difference of two normal values with standard deviation 1.
+_NORMAL = 0.954
+# Noise below this share of the value is rounding.
+_ROUNDING = 1e-3
+
+
+class Unusual(NamedTuple):
+    """A value that a rule caught, what it usually is, and how many times the usual noise lies between."""
+
+    value: float
+    usual: float
+    sigmas: float
+
+
+class Detector:
+    """One rule over the values of one measure, in the order of the steps."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._history: deque[float] = deque(maxlen=_WINDOW)
+        self._in_a_row = 0
+        self._quiet = 0
+
+    @property
+    def usual(self) -> float:
+        return median(list(self._history)[-_LEVEL_OF:]) if self._history else math.nan
+
+    def look(self, value: float) -> Unusual | None:
+        """After a value is caught, the rule is silent until the history consists of later ones."""
+        if not math.isfinite(value):
+            caught = self.rule.moves == "not-finite" and self._quiet == 0
+            self._quiet = self.rule.history if caught else max(self._quiet - 1, 0)
+            return Unusual(value, self.usual, math.inf) if caught else None
+        unusual = self._judged(value)
+        self._history.append(value)
+        self._in_a_row = self._in_a_row + 1 if unusual is not None else 0
+        if self._quiet:
+            self._quiet -= 1
+            return None
+        if unusual is None or self._in_a_row < self.rule.in_a_row:
+            return None
+        self._quiet = self.rule.history
+        return unusual
+
+    def _judged(self, value: float) -> Unusual | None:
+        rule = self.rule
+        if rule.moves == "not-finite" or len(self._history) < rule.history:
+            return None
+        usual = self.usual
+        values = list(self._history)
+        changes = [abs(after - before) for before, after in pairwise(values)]
+        noise = max(median(changes) / _NORMAL, _ROUNDING * abs(usual))
+        far = value - usual if rule.moves == "up" else usual - value if rule.moves == "down" else abs(value - usual)
+        sigmas = far / noise if noise else math.inf
+        if far < rule.least or far <= 0 or sigmas < rule.sigmas or not _is_beyond(rule, value, usual):
+            return None
+        return Unusual(value, usual, sigmas)
+
+
+def _is_beyond(rule: Rule, value: float, usual: float) -> bool:
+    """Whether the value is far off as a ratio; for measures around 0 the size counts."""
+    if rule.moves == "up":
+        return value > rule.factor * abs(usual)
+    if rule.moves == "down":
+        return value < usual / rule.factor
+    return abs(value) > rule.factor * abs(usual)

@@ -1,0 +1,69 @@
+"""Rules and expressions over the measures of one step after the other. No files, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from rldbg.tripwire.detector import Detector, Unusual
+from rldbg.tripwire.events import number
+from rldbg.tripwire.expressions import Expression
+from rldbg.tripwire.measures import Measured
+from rldbg.tripwire.rules import RULES, Rule
+
+_OWN = Rule("expression", "", "either", "an expression of yours became true")
+_USUAL_OF = 8
+
+
+class Alarm(NamedTuple):
+    """A rule that fired: where in the step, and what it saw."""
+
+    rule: Rule
+    where: str
+    what: str
+
+
+class Judge:
+    """Remembers the measures of earlier steps; knows nothing about where they come from."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES, when: Sequence[str] = ()) -> None:
+        self._detectors = [Detector(rule) for rule in rules]
+        self._expressions = [Expression(text) for text in when]
+        self._true: set[str] = set()
+        self._history: dict[str, deque[float]] = {}
+
+    def step(self, number_of_step: int, measured: Measured) -> list[Alarm]:
+        """What is unusual in this step, given all before it."""
+        where = f"step {number_of_step}"
+        found = [*self._by_rules(where, measured), *self._by_expressions(where, measured.values)]
+        for name, value in measured.values.items():
+            self._history.setdefault(name, deque(maxlen=_USUAL_OF)).append(value)
+        return found
+
+    def _by_rules(self, step: str, measured: Measured) -> Iterator[Alarm]:
+        for detector in self._detectors:
+            rule = detector.rule
+            value = measured.values.get(rule.measure)
+            unusual = None if value is None else detector.look(value)
+            if unusual is not None:
+                place = measured.places.get(rule.measure)
+                yield Alarm(rule, f"{step}, {place}" if place else step, _said(rule, unusual))
+
+    def _by_expressions(self, step: str, values: Mapping[str, float]) -> Iterator[Alarm]:
+        """An expression fires when it becomes true."""
+        usual = {name: median(history) for name, history in self._history.items()}
+        for expression in self._expressions:
+            was_true = expression.text in self._true
+            if not expression.holds(values, usual):
+                self._true.discard(expression.text)
+            elif not was_true:
+                self._true.add(expression.text)
+                shown = ", ".join(f"{name} {number(values[name])}" for name in expression.names if name in values)
+                yield Alarm(_OWN, step, f"{expression.text} is true" + (f" ({shown})" if shown else ""))
+
+
+def _said(rule: Rule, unusual: Unusual) -> str:
+    text = f"{rule.measure} is {number(unusual.value)}, usually {number(unusual.usual)}"
+    return text if rule.moves == "not-finite" else f"{text} ({unusual.sigmas:.3g} times the usual noise away)"

@@ -1,0 +1,33 @@
+"""What the tripwire is asked for."""
+
+from dataclasses import dataclass
+
+from rldbg.core import UsageError, check_values, setting
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """How a run is watched."""
+
+    stop: bool = False
+    """Stop every rank at the end of a step after an event; otherwise events are only noted."""
+    when: tuple[str, ...] = ()
+    """Expressions over a step's measures; a true one is an event."""
+    rules: str = ""
+    """A YAML file with further rules; one with the id of a built-in rule takes its place."""
+    notify: str = ""
+    """A shell command that is called per event; RLDBG_EVENT holds the event as JSON, RLDBG_MESSAGE as text."""
+    keep: int = setting(8, at_least=4)
+    """Steps that stay on disk besides the pinned ones."""
+    around: int = setting(2, at_least=0)
+    """Steps before and after an event that are pinned with it."""
+    checks: bool = True
+    """Also run the invariants of `rldbg check`."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.around + 2 > self.keep:
+            raise UsageError(
+                f"{self.keep} steps are kept, too few for {self.around} before an event",
+                f"keep at least {self.around + 2} steps",
+            )

@@ -1,0 +1,71 @@
+"""`rldbg.watch`: the tripwire for a loop of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rldbg.core import Environment, Identity
+from rldbg.recording import Recorder
+from rldbg.tripwire.events import Event
+from rldbg.tripwire.settings import WatchSettings
+from rldbg.tripwire.watcher_process import WatcherProcess
+
+
+def watch(
+    directory: Path | str,
+    *,
+    stop: bool = False,
+    when: str | Sequence[str] = (),
+    notify: str = "",
+    rules: Path | str = "",
+    keep: int = 8,
+    around: int = 2,
+    checks: bool = True,
+) -> WatchedLoop:
+    """Watch what is recorded in `directory`: by `log` of the result, `rldbg.record_loop`, or any `rldbg.Recorder`.
+
+    A process beside the training judges each step. With `stop`, every rank stops at the end of a step after an event:
+    under `rldbg run` as at a breakpoint, elsewhere the program ends. Call it on every rank; rank 0 starts the process.
+    """
+    expressions = (when,) if isinstance(when, str) else tuple(when)
+    settings = WatchSettings(stop, expressions, str(rules), notify, keep, around, checks)
+    return WatchedLoop(Path(directory), settings)
+
+
+class WatchedLoop:
+    """What `watch` returns; also a context manager that closes itself."""
+
+    def __init__(self, directory: Path, settings: WatchSettings) -> None:
+        identity = Identity.from_environment(Environment())
+        self.recorder = Recorder(directory, identity=identity, keep_last=settings.keep)
+        self._process = (
+            WatcherProcess(directory, settings, log=directory.parent / f"{directory.name}-watch.log")
+            if identity.rank == 0
+            else None
+        )
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record what a step has logged, and end it. This is where a rank stops."""
+        self.recorder.record("training_metrics", step=step, metrics=dict(metrics))
+        self.recorder.end_step(step)
+
+    def new_events(self) -> list[Event]:
+        """Events since the last call; always none on other ranks than 0."""
+        return self._process.new_events() if self._process is not None else []
+
+    def close(self) -> list[Event]:
+        """Write what is left, judge it, and end the watcher; returns the events since `new_events`."""
+        self.recorder.close()
+        process, self._process = self._process, None
+        return process.close() if process is not None else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

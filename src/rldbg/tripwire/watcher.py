@@ -1,0 +1,172 @@
+"""Judges the steps of a recording as they are completed; says what fired, pins the steps around it, orders stops.
+
+It runs beside the training, never in it: everything it knows it reads from the recording's files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rldbg.analysis import check
+from rldbg.core import IncompleteDataError, RldbgError, Severity
+from rldbg.recording import Recording, give_orders
+from rldbg.recording import open as open_recording
+from rldbg.tripwire.events import Event, EventLog
+from rldbg.tripwire.judge import Alarm, Judge
+from rldbg.tripwire.measures import logged_by_step, measure
+from rldbg.tripwire.rules import RULES, Rule, read_rules
+from rldbg.tripwire.settings import WatchSettings
+
+# Checks that decide from one step alone and name a fault, not a circumstance.
+_CHECKED = (
+    "log-probs-finite",
+    "log-probs-not-positive",
+    "losses-finite",
+    "rewards-finite",
+    "masks-non-empty",
+    "rollout-matches-trainer",
+    "first-ratio-is-one",
+    "group-shares-a-prompt",
+)
+# A check that already fails in the first steps tells nothing about the moment: it is said once and never stops a run.
+_FIRST_STEPS = 4
+# Beside a training, checks take at most this share of one core.
+_SHARE = 0.05
+_NOTIFY_S = 60.0
+
+Places = frozenset[tuple[str, int, int, int]]
+
+
+class Watcher:
+    """Watches one recording. `look` is called whenever time has passed, and once when the run has ended."""
+
+    def __init__(
+        self,
+        recording: Path,
+        settings: WatchSettings | None = None,
+        *,
+        say: Callable[[str], None] = lambda _text: None,
+        beside_training: bool = False,
+    ) -> None:
+        self.recording = recording.resolve()
+        self.settings = settings or WatchSettings()
+        self.events: list[Event] = []
+        self.steps = 0
+        self._say = say
+        self._beside_training = beside_training
+        rules = read_rules(Path(self.settings.rules)) if self.settings.rules else RULES
+        self._judge = Judge(rules, self.settings.when)
+        self._failed_checks: set[str] = set()
+        self._next_checks = 0.0
+        self._judged = -1
+        self._before: Places = frozenset()
+        self._pinned: set[int] = set()
+        self._capsules: set[int] = set()
+        self._log = EventLog(self.recording)
+
+    def look(self, *, ended: bool = False) -> list[Event]:
+        """Judges what is complete by now. A step is complete when it has what the step before it had, when a later
+        one has begun, or when the run has ended."""
+        try:
+            recording = open_recording(self.recording)
+        except RldbgError:  # nothing is recorded yet
+            return []
+        places = _places_by_step(recording)
+        self._capsules = set(recording.steps("capsule"))
+        logged = logged_by_step(self.recording.parent / "metrics.jsonl")
+        found: list[Event] = []
+        for step in sorted(step for step in places if step > self._judged):
+            is_last = step == max(places)
+            if is_last and not ended and not (self._before and places[step] >= self._before):
+                break
+            self._judged, self._before = step, places[step]
+            found += self._judge_step(recording, step, logged.get(step, {}))
+        return found
+
+    def _judge_step(self, recording: Recording, step: int, logged: Mapping[str, object]) -> list[Event]:
+        self.steps += 1
+        try:
+            measured = measure(recording, step, logged)
+        except (IncompleteDataError, OSError):  # retention removed it while it was read
+            return []
+        found = [self._event(step, alarm, stops=self.settings.stop) for alarm in self._judge.step(step, measured)]
+        found += self._by_checks(recording, step)
+        for event in found:
+            self._raise_alarm(event)
+        return found
+
+    def _by_checks(self, recording: Recording, step: int) -> list[Event]:
+        if not self.settings.checks or (self._beside_training and time.monotonic() < self._next_checks):
+            return []
+        started = time.process_time()
+        try:
+            report = check(recording, steps=[step], only=_CHECKED)
+        except (IncompleteDataError, OSError):
+            return []
+        self._next_checks = time.monotonic() + (time.process_time() - started) / _SHARE
+        found = []
+        for finding in report.findings:
+            if finding.severity is Severity.ERROR and finding.id not in self._failed_checks:
+                self._failed_checks.add(finding.id)
+                look = f"rldbg check {{recording}} --step {{step}} --only {finding.id}"
+                alarm = Alarm(
+                    Rule(finding.id, "", "either", finding.cause, look), finding.where, "; ".join(finding.evidence)
+                )
+                found.append(self._event(step, alarm, stops=self.settings.stop and self.steps > _FIRST_STEPS))
+        return found
+
+    def _event(self, step: int, alarm: Alarm, *, stops: bool) -> Event:
+        around, place = self.settings.around, shlex.quote(_short(self.recording))
+        return Event(
+            alarm.rule.id,
+            step,
+            alarm.where,
+            alarm.what,
+            alarm.rule.cause,
+            alarm.rule.look.format(recording=place, step=step),
+            pinned=tuple(range(max(step - around, 0), step + around + 1)),
+            stops=stops,
+            rerun=f"rldbg rerun {place} --step {step}" if step in self._capsules else "",
+        )
+
+    def _raise_alarm(self, event: Event) -> None:
+        self.events.append(event)
+        self._log.append(event)
+        self._pinned |= set(event.pinned)
+        # Ranks are at most one step apart: the next step is the first whose end all of them have before them.
+        stop_after = self._judged + 1 if event.stops else None
+        give_orders(self.recording, pin=self._pinned, stop_after=stop_after, reason=event.message)
+        self._say(event.message)
+        if self.settings.notify:
+            self._notify(event)
+
+    def _notify(self, event: Event) -> None:
+        variables = {"RLDBG_EVENT": json.dumps(event.to_dict()), "RLDBG_MESSAGE": event.message}
+        try:
+            done = subprocess.run(
+                self.settings.notify, shell=True, env={**os.environ, **variables}, timeout=_NOTIFY_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self._say(f"the notification command failed: {error}")
+            return
+        if done.returncode:
+            self._say(f"the notification command failed with exit code {done.returncode}: {self.settings.notify}")
+
+
+def _places_by_step(recording: Recording) -> dict[int, Places]:
+    """What there is per step: kinds, ranks and updates."""
+    places: dict[int, set[tuple[str, int, int, int]]] = {}
+    for entry in recording.entries():
+        places.setdefault(entry.step, set()).add((entry.kind, entry.rank, entry.epoch, entry.mini_batch))
+    return {step: frozenset(found) for step, found in places.items()}
+
+
+def _short(path: Path) -> str:
+    """As a user in a folder above it would write it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

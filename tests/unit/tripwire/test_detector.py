@@ -1,0 +1,85 @@
+"""The tripwire's arithmetic: what is unusual after what came before, and how often noise alone looks unusual."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rldbg.tripwire import RULES, Rule
+from rldbg.tripwire.detector import Detector
+
+
+def caught(rule: Rule, values: list[float]) -> list[int]:
+    detector = Detector(rule)
+    return [number for number, value in enumerate(values) if detector.look(value) is not None]
+
+
+def rule(**changes: object) -> Rule:
+    return Rule("r", "x", **{"moves": "down", "cause": "", "sigmas": 6, "factor": 1.2} | changes)  # type: ignore[arg-type]
+
+
+NOISY = [1.0, 1.02, 0.99, 1.01, 0.98, 1.03, 1.0, 0.99, 1.01, 1.0]
+
+
+def test_a_fall_is_caught_at_its_first_step_and_said_once() -> None:
+    assert caught(rule(), [*NOISY, 0.7, 0.6, 0.5]) == [10]
+
+
+def test_a_move_in_the_other_direction_is_not_caught() -> None:
+    assert caught(rule(), [*NOISY, 1.4, 1.5]) == []
+    assert caught(rule(moves="up"), [*NOISY, 1.4]) == [10]
+
+
+def test_a_jump_is_caught_in_either_direction() -> None:
+    assert caught(rule(moves="either", factor=1), [*NOISY, 2.0]) == [10]
+    assert caught(rule(moves="either", factor=1), [*NOISY, -2.0]) == [10]
+
+
+def test_a_trend_alone_is_usual() -> None:
+    assert caught(rule(), [1.0 * 0.97**step for step in range(100)]) == []
+
+
+def test_a_single_outlier_in_the_history_changes_nothing() -> None:
+    assert caught(rule(), [*NOISY[:5], 9.0, *NOISY[5:], 0.7]) == [11]
+
+
+def test_too_little_history_is_not_judged() -> None:
+    assert caught(rule(history=8), [*NOISY[:7], 0.1]) == []
+    assert caught(rule(history=8), [*NOISY[:8], 0.1]) == [8]
+
+
+def test_two_steps_in_a_row_are_asked_for() -> None:
+    assert caught(rule(in_a_row=2), [*NOISY, 0.7, 1.0, 0.7, 0.7]) == [13]
+
+
+def test_a_number_that_is_not_finite_needs_no_history() -> None:
+    finite = rule(moves="not-finite")
+    assert caught(finite, [math.nan]) == [0]
+    assert caught(finite, [1.0, math.inf, math.nan]) == [1]
+    assert caught(rule(), [*NOISY, math.nan]) == []
+
+
+def clean_runs(count: int, steps: int = 200) -> list[list[float]]:
+    """A measure of runs without a fault: a tenth of noise around 1, normal and with heavy tails, with and without a
+    trend."""
+    random = np.random.default_rng(0)
+    trends = [1.0 ** np.arange(steps), 0.98 ** np.arange(steps), 1.01 ** np.arange(steps)]
+    runs = []
+    for number in range(count):
+        noise = random.standard_normal(steps) if number % 2 else random.standard_t(4, steps) / math.sqrt(2)
+        runs.append(((1 + 0.1 * noise) * trends[number % 3]).tolist())
+    return runs
+
+
+@pytest.mark.parametrize("item", [item for item in RULES if item.moves != "not-finite"], ids=lambda item: item.id)
+def test_false_alarms_stay_within_the_stated_rate(item: Rule) -> None:
+    runs = clean_runs(24)
+    alarms = sum(len(caught(item, values)) for values in runs)
+    expected = item.per_1000_steps * len(runs) * len(runs[0]) / 1000
+    assert alarms <= expected + 3 * math.sqrt(expected), f"{alarms} alarms where {expected:g} are stated"
+
+
+def test_every_rule_says_why_and_what_to_look_at() -> None:
+    for item in RULES:
+        assert item.cause
+        assert item.look.format(recording="R", step=3).startswith("rldbg ")

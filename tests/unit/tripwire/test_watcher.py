@@ -1,0 +1,198 @@
+"""The watcher over real recordings: what it says, what it pins, how ranks stop."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rldbg
+from rldbg.core import UsageError
+from rldbg.recording import Recorder, give_orders
+from rldbg.tripwire import Watcher, WatchSettings, read_events
+from rldbg.tripwire.measures import measure
+
+USUAL = {"loss": 0.01, "reward": 0.5, "grad_norm": 1.0}
+
+
+def noisy(step: int, **changes: float) -> dict[str, float]:
+    random = np.random.default_rng(step)
+    return {name: value * (1 + 0.02 * random.standard_normal()) for name, value in USUAL.items()} | changes
+
+
+def record_steps(recorder: Recorder, steps: range, **changes: float) -> None:
+    for step in steps:
+        recorder.record("training_metrics", step=step, metrics=noisy(step, **changes))
+        recorder.end_step(step)
+        recorder.flush()
+
+
+def kept(folder: Path) -> list[int]:
+    return list(rldbg.open(folder).steps("training_metrics"))
+
+
+def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    watcher = Watcher(folder, WatchSettings(keep=5))
+    with Recorder(folder, keep_last=5) as recorder:
+        for step in range(30):
+            record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 12 else {}))
+            watcher.look()
+    (event,) = watcher.events
+    assert (event.rule, event.step, event.pinned) == ("grad-norm-jump", 12, (10, 11, 12, 13, 14))
+    assert kept(folder) == [10, 11, 12, 13, 14, 25, 26, 27, 28, 29]
+    assert read_events(folder) == [event]
+
+
+def test_the_message_says_what_where_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Recorder(tmp_path / "rec") as recorder:
+        record_steps(recorder, range(10))
+        record_steps(recorder, range(10, 11), reward=0.1)
+    said: list[str] = []
+    Watcher(Path("rec"), say=said.append).look(ended=True)
+    assert len(said) == 1
+    assert said[0].startswith("reward-drop at step 10: reward is 0.1, usually 0.5")
+    assert said[0].endswith("; steps 8 to 12 are kept; look: rldbg show rec --step 10")
+
+
+def test_a_step_is_judged_when_it_has_what_the_one_before_it_had(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path)
+    with Recorder(tmp_path) as recorder:
+        recorder.record("training_metrics", step=0, metrics=noisy(0))
+        recorder.record("loss", step=0, micro=0, loss=0.1)
+        recorder.flush()
+        watcher.look()
+        assert watcher.steps == 0, "nothing says that step 0 is complete"
+        recorder.record("training_metrics", step=1, metrics=noisy(1))
+        recorder.flush()
+        watcher.look()
+        assert watcher.steps == 1, "step 1 has no loss yet"
+        recorder.record("loss", step=1, micro=0, loss=0.1)
+        recorder.end_step(1)
+        recorder.flush()
+        watcher.look()
+        assert watcher.steps == 2
+
+
+def test_not_finite_losses_say_which_rank_and_micro_batch(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for micro, loss in enumerate((0.1, float("nan"), 0.2)):
+            recorder.record("loss", step=0, micro=micro, loss=loss)
+    watcher = Watcher(tmp_path)
+    watcher.look(ended=True)
+    rules = {event.rule: event for event in watcher.events}
+    assert rules["loss-not-finite"].where == "step 0, rank 0, micro-batch 1"
+    assert rules["losses-finite"].look.endswith("--step 0 --only losses-finite")
+
+
+def test_a_check_that_fails_from_the_start_does_not_stop_the_run(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for step in range(9):
+            bad = step in (0, 7)
+            recorder.record("forward_data", step=step, micro=0, log_probs=[[0.3 if bad else -1.0]], response_mask=[[1]])
+    watcher = Watcher(tmp_path, WatchSettings(stop=True))
+    watcher.look(ended=True)
+    assert [(event.rule, event.step, event.stops) for event in watcher.events] == [("log-probs-not-positive", 0, False)]
+
+
+def test_an_expression_fires_when_it_becomes_true(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for step, length in enumerate((10, 900, 950, 10, 990)):
+            recorder.record("training_metrics", step=step, metrics={"length": length})
+    watcher = Watcher(tmp_path, WatchSettings(when=("length > 800",)))
+    watcher.look(ended=True)
+    assert [(event.rule, event.step, event.what) for event in watcher.events] == [
+        ("expression", 1, "length > 800 is true (length 900)"),
+        ("expression", 4, "length > 800 is true (length 990)"),
+    ]
+
+
+def test_the_users_command_gets_the_event(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "rec") as recorder:
+        record_steps(recorder, range(1), length=9.0)
+    command = f'printf "%s" "$RLDBG_EVENT" > {tmp_path}/event; printf "%s" "$RLDBG_MESSAGE" > {tmp_path}/message'
+    Watcher(tmp_path / "rec", WatchSettings(when=("length > 5",), notify=command)).look(ended=True)
+    assert json.loads((tmp_path / "event").read_text())["step"] == 0
+    assert (tmp_path / "message").read_text().startswith("expression at step 0: length > 5 is true")
+
+
+def test_a_command_that_fails_is_said_and_harms_nothing(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        record_steps(recorder, range(1), length=9.0)
+    said: list[str] = []
+    Watcher(tmp_path, WatchSettings(when=("length > 5",), notify="exit 7"), say=said.append).look(ended=True)
+    assert said[1] == "the notification command failed with exit code 7: exit 7"
+
+
+def test_rules_of_a_file_join_or_replace_the_built_in_ones(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "- {id: grad-norm-jump, measure: grad_norm, moves: up, cause: mine, sigmas: 1e6}\n"
+        "- {id: cost-jump, measure: cost/usd, moves: up, cause: too dear, factor: 2, history: 4}\n"
+    )
+    with Recorder(tmp_path / "rec") as recorder:
+        for step in range(12):
+            jump = {"grad_norm": 50.0, "cost/usd": 9.0} if step == 10 else {"cost/usd": 1.0}
+            record_steps(recorder, range(step, step + 1), **jump)
+    watcher = Watcher(tmp_path / "rec", WatchSettings(rules=str(rules)))
+    watcher.look(ended=True)
+    assert [event.rule for event in watcher.events] == ["cost-jump"]
+
+
+def test_an_invalid_rule_names_its_key(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- {id: a, measure: b, moves: sideways, cause: c}\n")
+    with pytest.raises(UsageError, match="invalid moves: 'sideways'"):
+        Watcher(tmp_path, WatchSettings(rules=str(rules)))
+
+
+def test_ranks_stop_at_the_end_of_the_step_that_is_ordered(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        give_orders(tmp_path, pin=[1], stop_after=2, reason="reward-drop at step 1")
+        recorder.record("loss", step=1, micro=0, loss=0.1)
+        recorder.end_step(1)
+        recorder.record("loss", step=2, micro=0, loss=0.1)
+        with pytest.raises(SystemExit, match="stopped after step 2: reward-drop at step 1"):
+            recorder.end_step(2)
+        recorder.end_step(3)
+
+
+def test_two_recorders_of_a_thread_stop_it_once(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder, Recorder(tmp_path) as capsules:
+        give_orders(tmp_path, pin=[], stop_after=0, reason="")
+        with pytest.raises(SystemExit):
+            recorder.end_step(0)
+        capsules.end_step(0)
+
+
+def test_orders_that_cannot_be_read_never_harm_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path) as recorder:
+        (tmp_path / ".watch").mkdir()
+        (tmp_path / ".watch" / "orders.json").write_text("{")
+        recorder.end_step(0)
+    assert "cannot read the orders" in caplog.text
+
+
+def test_measures_of_samples_count_before_what_was_logged(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.record(
+            "trajectory",
+            step=3,
+            samples=[("g", 0), ("g", 1)],
+            tokens=[[1, 2, 3], [1, 2, 3, 4, 5]],
+            loss_mask=[[0, 1, 1], [0, 1, 1, 1, 1]],
+            reward=[0.0, 1.0],
+        )
+        recorder.record(
+            "forward_data", step=3, micro=0, log_probs=[[-1.0, -1.0]], entropy=[[0.5, 0.9]], response_mask=[[1, 0]]
+        )
+        recorder.record("training_metrics", step=3, metrics={"reward/mean": 9.0, "actor/grad_norm": 2.0})
+    values, places = measure(rldbg.open(tmp_path), 3)
+    assert (values["reward"], values["length"], values["entropy"], values["grad_norm"]) == (0.5, 3.0, 0.5, 2.0)
+    assert places["length"] == "the longest is sample g/1"
+
+
+def test_too_few_steps_for_what_is_pinned_are_refused() -> None:
+    with pytest.raises(UsageError, match="4 steps are kept, too few for 3 before an event"):
+        WatchSettings(keep=4, around=3)
