@@ -16,5 +16,5 @@ class Characters(NoText):
     def decode(self, tokens, *, skip_special=True):
         return self._tokenizer.decode(list(tokens))
 
-    def chat(self, messages, tools, options=None):
+    def chat(self, messages, tools, options=None, ending="answer"):
         return self.encode(" ".join(message["content"] for message in messages))

@@ -5,8 +5,8 @@ passes it. The reported log prob has three modes, and every caller names the one
 
     raw          log softmax of the logits, whatever the temperature (vLLM: raw_logprobs)
     temperature  log softmax of logits / temperature over the whole vocabulary: what trainers recompute
-    sampled      of the distribution that was sampled from: after temperature, top-k, top-p and min-p, normalised again
-                 (vLLM: processed_logprobs)
+    sampled      of the distribution that was sampled from: after penalties, constraints, temperature, top-k, top-p
+                 and min-p, normalised again (vLLM: processed_logprobs)
 
 Temperature 0 takes the likeliest token; its log prob is the raw one in every mode. Shapes in names: b rows, v
 vocabulary.
@@ -50,20 +50,30 @@ class SampledTokens:
     log_probs_bv: Any
 
 
-def sample_tokens(logits_bv: Any, rules: Sequence[SamplingRule], numbers_b: np.ndarray) -> SampledTokens:
-    """The next token of each row by the row's own rule and number."""
-    import torch
+def sample_tokens(
+    logits_bv: Any, rules: Sequence[SamplingRule], numbers_b: np.ndarray, adjusted_bv: Any = None
+) -> SampledTokens:
+    """The next token of each row by the row's own rule and number.
 
+    `adjusted_bv` are the logits to sample from where penalties or constraints change them; of the reported log probs
+    only those of mode `sampled` see them.
+    """
     logits_bv = logits_bv.float()
-    temperatures = [rule.temperature if rule.temperature > 0 else 1.0 for rule in rules]
-    scaled_bv = logits_bv
-    if any(value != 1.0 for value in temperatures):
-        scaled_bv = logits_bv / torch.tensor(temperatures, device=logits_bv.device)[:, None]
-    scaled_bv = log_softmax(scaled_bv)
-    sampled_bv = _restricted(scaled_bv, rules)
+    scaled_bv = _scaled(logits_bv, rules)
+    sampled_bv = _restricted(scaled_bv if adjusted_bv is None else _scaled(adjusted_bv.float(), rules), rules)
     token_b = _chosen(sampled_bv, rules, numbers_b)
     reported_bv = _reported(logits_bv, scaled_bv, sampled_bv, rules)
     return SampledTokens(token_b, token_log_probs(reported_bv, token_b), reported_bv)
+
+
+def _scaled(logits_bv: Any, rules: Sequence[SamplingRule]) -> Any:
+    """Log softmax of logits / temperature; a temperature of 0 divides by nothing."""
+    import torch
+
+    temperatures = [rule.temperature if rule.temperature > 0 else 1.0 for rule in rules]
+    if any(value != 1.0 for value in temperatures):
+        logits_bv = logits_bv / torch.tensor(temperatures, device=logits_bv.device)[:, None]
+    return log_softmax(logits_bv)
 
 
 def top_tokens(log_probs_bv: Any, counts: Sequence[int]) -> list[TopTokens]:

@@ -15,14 +15,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.deployment import PROXY_HEALTH
-from rldbg.inference.generation import RequestError
 from rldbg.inference.protocols.http import Json, routes
+from rldbg.inference.protocols.messages import Messages, messages_error
 from rldbg.inference.protocols.openai import OpenAi, openai_error
+from rldbg.inference.protocols.responses import Responses
 from rldbg.inference.protocols.sglang import SglangGeneration, sglang_error
 from rldbg.inference.protocols.sglang_control import SglangControl
 from rldbg.inference.protocols.slime import Replicas, Slime
 from rldbg.inference.protocols.trl import Trl, trl_error
 from rldbg.inference.protocols.vllm import Areal, Vllm, areal_error
+from rldbg.inference.request_error import RequestError
 
 # Whether a server is there may be asked by anybody.
 _OPEN = ("/health", PROXY_HEALTH)
@@ -53,6 +55,8 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
             *routes(SglangGeneration(backend, mode).table(), sglang_error),
             *routes(SglangControl(backend).table(), sglang_error),
             *routes(OpenAi(backend, mode).table(), openai_error),
+            *routes(Responses(backend, mode).table(), openai_error),
+            *routes(Messages(backend, mode).table(), messages_error),
             *routes(Areal(backend).table(), areal_error),
             *routes(Vllm(backend, mode).table(), openai_error),
             *routes(Slime(backend, service.replicas).table(), sglang_error),

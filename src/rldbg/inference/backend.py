@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rldbg.inference.generation import GenerationJob, PendingGeneration, RequestError, Text
+from rldbg.inference.generation import GenerationJob, PendingGeneration, Text
+from rldbg.inference.request_error import RequestError
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
@@ -40,6 +41,8 @@ class WeightVersion:
     number: int = 0
 
     def next(self, label: str | None) -> "WeightVersion":
+        if label == self.label:
+            return self
         if label is None:
             return WeightVersion(str(self.number + 1), self.number + 1)
         return WeightVersion(label, int(label) if label.isdecimal() else self.number + 1)

@@ -9,24 +9,38 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rldbg.algorithms import LogprobMode, TopTokens
+from rldbg.inference.conversation.answer import Answer
+from rldbg.inference.request_error import RequestError
 
 # What a request gives a chat template beside messages and tools.
 Options = Mapping[str, Any] | None
 FinishKind = Literal["stop", "length", "abort"]
 
 
-class RequestError(Exception):
-    """A request that cannot be answered, with its HTTP status; each protocol writes it in its own form."""
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be. `value` is JSON text for a schema and for choices, else the expression or grammar itself.
 
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
+    `lark` is a grammar in the language of llguidance, `grammar` one in that or in GBNF.
+    """
+
+    kind: Literal["json_schema", "regex", "choice", "grammar", "lark"]
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """What lowers the logits of tokens that are there already: those of the answer, for `repetition` of the prompt
+    too."""
+
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to continue. `top_k` 0 and `top_p` 1 leave the distribution whole."""
+    """How to continue. `top_k` 0 and `top_p` 1 leave the distribution whole; so do the fields after `logprob_mode`."""
 
     max_new_tokens: int = 128
     min_new_tokens: int = 0
@@ -38,6 +52,14 @@ class SamplingSettings:
     stop_texts: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprob_mode: LogprobMode = "temperature"
+    penalties: Penalties | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+
+    @property
+    def adjusts(self) -> bool:
+        return bool(self.penalties or self.logit_bias or self.allowed_token_ids or self.constraint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +90,19 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Tokens that came since the last one."""
+    """Tokens that came since the last one; `text` is there if it is known without the tokenizer."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
     top: Sequence[TopTokens] = ()
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A finished continuation. `versions` says which weights made each token, `prompt_ranks` the place of each prompt
-    token among all by likelihood, 1 for the likeliest. `prompt` is there if the job has it as text only."""
+    token among all by likelihood, 1 for the likeliest. `prompt` is there if the job has it as text only, `text` and
+    `answer` if they are known without the tokenizer."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -91,6 +115,7 @@ class Outcome:
     prompt_top: list[TopTokens] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)
     text: str | None = None
+    answer: Answer | None = None
     prompt: tuple[int, ...] = ()
 
 
@@ -128,12 +153,35 @@ class PendingGeneration:
             yield delta
 
 
+# How a conversation's prompt ends: ready for an assistant's turn, within the last message, or after it.
+Ending = Literal["answer", "continue", "none"]
+
+
 class Text(Protocol):
-    """What a server needs of a tokenizer."""
+    """What a server needs of a tokenizer. `template` is the text of its chat template, "" if there is none; `added` are
+    the tokens beside its vocabulary by their text, and `special` those of them that are not part of a text."""
+
+    @property
+    def template(self) -> str: ...
+
+    @property
+    def added(self) -> Mapping[str, int]: ...
+
+    @property
+    def special(self) -> frozenset[int]: ...
+
+    def constrained(self, size: int, end_ids: Sequence[int]) -> Any:
+        """The tokenizer as llguidance takes it, for a vocabulary of this size."""
 
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
-    def chat(self, messages: Sequence[object], tools: Sequence[object] | None, options: Options = None) -> list[int]:
-        """The prompt of a conversation, ready for the assistant's turn; `options` are for its template."""
+    def chat(
+        self,
+        messages: Sequence[object],
+        tools: Sequence[object] | None,
+        options: Options = None,
+        ending: Ending = "answer",
+    ) -> list[int]:
+        """The prompt of a conversation; `options` are for its template."""

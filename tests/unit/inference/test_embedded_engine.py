@@ -14,7 +14,8 @@ from rldbg.inference import uniform
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.scheduler import Limits
 from rldbg.inference.embedded.text import GrowingText, NoText
-from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, SamplingSettings
+from rldbg.inference.request_error import RequestError
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 from rounding import decided, near
 

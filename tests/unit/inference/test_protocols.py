@@ -215,7 +215,7 @@ def test_what_is_refused_is_told_in_the_protocols_form(talk):
             ("/generate", {"input_ids": [5], "text": "5"}),
             ("/generate", {"input_ids": [5], "image_data": ["x"]}),
             ("/generate", {"input_ids": [5], "sampling_params": {"json_schema": "{}"}}),
-            ("/generate", {"input_ids": [5], "sampling_params": {"frequency_penalty": 0.5}}),
+            ("/generate", {"input_ids": [5], "sampling_params": {"frequency_penalty": 5}}),
             ("/generate", {"input_ids": [[5], [99]], "sampling_params": {}}),
             ("/v1/completions", {"prompt": [5], "temperature": -1}),
             ("/v1/completions", {"prompt": [5], "top_p": 0}),

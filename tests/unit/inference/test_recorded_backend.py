@@ -11,9 +11,10 @@ from rldbg.inference import sample_key
 from rldbg.inference.application import Service, build_application
 from rldbg.inference.backend import ModelCard
 from rldbg.inference.embedded.text import NoText
-from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, SamplingSettings
 from rldbg.inference.recorded.backend import RecordedBackend
 from rldbg.inference.recorded.generations import Generations
+from rldbg.inference.request_error import RequestError
 from rldbg.recording import Recorder
 
 CARD = ModelCard("m", "", 1 << 20, 1 << 20, frozenset({1}), "float32", NoText(), scores_prompts=False)

@@ -4,14 +4,15 @@ import asyncio
 
 import httpx
 import pytest
-import torch
 
 from characters import Characters
 from rldbg.inference.application import build_application
-from rldbg.inference.embedded.loading import embed
+from rldbg.inference.backend import BackendStatus, ModelCard, WeightVersion
+from rldbg.inference.generation import Delta, Finish, Outcome, PendingGeneration
 from rldbg.inference.protocols import http
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
-from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
+from rldbg.inference.request_error import RequestError
+from rldbg.trainer import CharacterTokenizer
 
 MESSAGES = [{"role": "user", "content": "1+1="}]
 # What a route needs in order to answer; the others need nothing.
@@ -19,6 +20,9 @@ NEEDED = {
     "/generate": {"input_ids": [5, 6]},
     "/v1/completions": {"prompt": [5, 6]},
     "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/responses": {"input": "1+1", "max_output_tokens": 1},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/tokenize": {"prompt": "1+1"},
     "/inference/v1/generate": {"token_ids": [5, 6]},
     "/generate/": {"prompts": [[5, 6]]},
@@ -38,9 +42,16 @@ VALUES = {
     "logprob_start_len": 0, "position": 1, "model": "tiny", "request_id": "a", "rid": "a", "request_ids": ["a"],
     "tools": [], "tool_choice": "auto", "chat_template_kwargs": {}, "weight_version": "1", "version": "1",
     "new_version": "1", "model_path": "/nowhere", "weight_dir": "/nowhere", "safetensors": "AAAA",
-    "serialized_named_tensors": ["x"],
+    "serialized_named_tensors": ["x"], "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.5,
+    "logit_bias": {"5": 1}, "allowed_token_ids": [5], "json": {}, "regex": "1", "choice": ["1"], "grammar": "x",
+    "guided_json": {}, "guided_regex": "1", "guided_choice": ["1"], "guided_grammar": "x", "json_schema": {},
+    "schema": {}, "ebnf": "x", "guided_decoding_regex": "1", "structured_outputs_regex": "1", "input": "1+1",
+    "instructions": "1", "max_output_tokens": 1, "previous_response_id": "x",
+    "include": ["reasoning.encrypted_content"],
+    "reasoning_effort": "low", "effort": "low", "format": {"type": "text"}, "output_format": {"type": "text"},
+    "system": "1", "stop_sequences": ["x"], "init_info": {"backend": "http"}, "update_info": {"names": []},
 }  # fmt: skip
-MAKES_TOKENS = ("/v1/completions", "/v1/chat/completions", "/generate/", "/chat/")
+MAKES_TOKENS = ("/v1/completions", "/v1/chat/completions", "/generate/", "/chat/", "/v1/responses", "/v1/messages")
 ASKS = {"asks": "for something"}
 
 
@@ -60,14 +71,46 @@ class Watched(dict):
         return Watched(value, self._seen, f"{self._place}{name}.") if isinstance(value, dict) else value
 
 
-@pytest.fixture(scope="module")
-def model():
-    torch.set_num_threads(1)
-    return build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=0).to_transformers()
+class OneToken:
+    """A backend that answers everything with the token 5, at once: what a route reads needs no model."""
+
+    card = ModelCard("tiny", "", 64, CharacterTokenizer.vocabulary_size, frozenset({1}), "float32", Characters())
+
+    def submit(self, job, *, streams=False):
+        answer, prompt = PendingGeneration(job), [None] + [-1.0] * (len(job.prompt) - 1)
+        top = [[(5, -1.0)] * job.top_logprobs]
+        if streams:
+            answer.push(Delta([5], [-1.0], top))
+        known = {"prompt_logprobs": prompt, "prompt_top": top * len(prompt), "prompt_ranks": [1] * len(prompt)}
+        answer.finish(Outcome([5], [-1.0], [0], Finish("length"), "0", top=top, **known))
+        return answer
+
+    def status(self):
+        return BackendStatus(0, 0, False, WeightVersion(), 0, 0, 0)
+
+    def abort(self, job_id, *, with_samples=False):
+        pass
+
+    async def pause(self, mode):
+        pass
+
+    async def resume(self):
+        pass
+
+    async def name_version(self, label):
+        return WeightVersion(label)
+
+    async def load_folder(self, folder, label):
+        raise RequestError("no weights")
+
+    load_file = load_folder
+
+    async def close(self):
+        pass
 
 
 @pytest.fixture
-def talk(model, monkeypatch):
+def talk(monkeypatch):
     """Runs a scene that can send one body, and gets its answer and the fields that the route has looked at."""
     parse = http.parse_object
     seen = set()
@@ -75,21 +118,16 @@ def talk(model, monkeypatch):
 
     def run(scene):
         async def play():
-            backend = embed(model, text=Characters(), name="tiny", device="cpu")
-            application = build_application(backend)
+            application = build_application(OneToken())
             transport = httpx.ASGITransport(app=application)
             async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
 
                 async def send(path, body):
                     seen.clear()
                     answer = await client.post(path, json=body)
-                    await backend.resume()
                     return answer, set(seen)
 
-                try:
-                    return await scene(application, send)
-                finally:
-                    await backend.close()
+                return await scene(application, send)
 
         return asyncio.run(play())
 
@@ -98,7 +136,7 @@ def talk(model, monkeypatch):
 
 def body_with(path, name, value, inner=None):
     """A body that the route answers, with one more field, or one more field of an inner object."""
-    body = dict(NEEDED.get(path, {})) | ({"max_tokens": 1} if path in MAKES_TOKENS else {})
+    body = dict(NEEDED.get(path, {})) | ({"max_tokens": 1} if path in MAKES_TOKENS and path != "/v1/responses" else {})
     limits = {"/generate": {"max_new_tokens": 1}, "/inference/v1/generate": {"max_tokens": 1}}
     if path in limits:
         body["sampling_params"] = limits[path]
@@ -106,7 +144,10 @@ def body_with(path, name, value, inner=None):
         del body["input_ids"]
     if path == "/update_weight_version" and name == "weight_version":
         body = {}
-    if path == "/tokenize" and name in ("messages", "tools", "chat_template_kwargs"):
+    if name == "response_format":
+        body["response_format"] = {"type": "json_schema" if inner in ("json_schema", "schema") else "text"}
+    if path == "/tokenize" and name in ("messages", "tools", "chat_template_kwargs", "continue_final_message",
+                                        "add_generation_prompt"):  # fmt: skip
         body = {"messages": MESSAGES}
     if path.startswith("/update_weights") and name in ("model_path", "weight_version"):
         body |= {"safetensors": "AAAA"} if path.endswith("tensor") else {"model_path": "/nowhere"}
@@ -122,6 +163,10 @@ def read_value(path, name):
         return True if path == "/v1/chat/completions" else 1
     if path == "/chat/" and name == "messages":
         return [MESSAGES]
+    if name == "tool_choice" and path.startswith("/v1/messages"):
+        return {"type": "auto"}
+    if name == "type":
+        return "disabled" if path.startswith("/v1/messages") else "text"
     return VALUES.get(name, True)
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
+from rldbg.inference.embedded.constraints import Constraints
 from rldbg.inference.embedded.forward import ForwardPasses
 from rldbg.inference.embedded.scheduler import Limits, Scheduler
 from rldbg.inference.embedded.sequence import Sequence
 from rldbg.inference.embedded.weights import WeightFiles, load_weights
-from rldbg.inference.generation import Delta, GenerationJob, Outcome, PendingGeneration, RequestError
+from rldbg.inference.generation import Delta, GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.request_error import RequestError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -31,6 +33,7 @@ class EmbeddedBackend:
         self._model = model
         self._passes = ForwardPasses(model, pad_id=pad_id)
         self._scheduler = Scheduler(self._passes, card, limits or Limits())
+        self._constraints = Constraints(card)
         self._paused: PauseMode | None = None
         self._finished = 0
         self._loop = asyncio.get_running_loop()
@@ -50,11 +53,14 @@ class EmbeddedBackend:
             raise RequestError(
                 f"the prompt has {len(job.prompt)} tokens, the model takes {self._card.max_length} with the answer"
             )
+        settings = job.settings
         self._card.check_tokens(job.prompt)
-        ends = frozenset() if job.settings.ignore_eos else self._card.end_ids
+        self._card.check_tokens([*(token for token, _ in settings.logit_bias), *settings.allowed_token_ids])
+        matcher = self._constraints.matcher(settings.constraint) if settings.constraint else None
+        ends = frozenset() if settings.ignore_eos else self._card.end_ids
         answer = PendingGeneration(job)
-        stop_ids = job.settings.stop_token_ids | ends
-        item = Sequence(job, answer, streams, stop_ids, min(room, job.settings.max_new_tokens))
+        stop_ids = settings.stop_token_ids | ends
+        item = Sequence(job, answer, streams, stop_ids, min(room, settings.max_new_tokens), matcher)
         self._calls.put(lambda: self._scheduler.waiting.append(item))
         return answer
 

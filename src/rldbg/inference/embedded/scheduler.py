@@ -11,6 +11,7 @@ from typing import Any
 
 from rldbg.algorithms import log_softmax, sample_tokens, top_tokens
 from rldbg.inference.backend import ModelCard, WeightVersion
+from rldbg.inference.embedded.adjustments import adjusted
 from rldbg.inference.embedded.forward import ForwardPasses
 from rldbg.inference.embedded.sequence import Sequence
 from rldbg.inference.generation import Finish
@@ -106,7 +107,8 @@ class Scheduler:
 
     def _sample(self, items: list[Sequence], logits_bv: Any) -> None:
         numbers = uniform([item.job.seed for item in items], [item.job.position + len(item.tokens) for item in items])
-        sampled = sample_tokens(logits_bv, [item.job.settings for item in items], numbers)
+        settings = [item.job.settings for item in items]
+        sampled = sample_tokens(logits_bv, settings, numbers, adjusted(logits_bv, items))
         tops = top_tokens(sampled.log_probs_bv, [item.job.top_logprobs for item in items])
         number, text = self.version.number, self._card.text
         tokens, logprobs = sampled.token_b.tolist(), sampled.logprob_b.tolist()

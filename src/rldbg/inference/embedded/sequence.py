@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rldbg.algorithms import LogprobMode, TopTokens
+from rldbg.inference.embedded.constraints import Matcher
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, Text
 
 # A stop text is looked for in the last tokens only: as many as it has characters, and some that print nothing.
@@ -18,6 +19,7 @@ class Sequence:
     streams: bool
     stop_ids: frozenset[int]
     limit: int
+    matcher: Matcher | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -48,6 +50,10 @@ class Sequence:
 
     def _ended(self, token: int, text: Text) -> Finish | None:
         settings = self.job.settings
+        if self.matcher is not None and self.matcher.consume(token):
+            if self.matcher.error:
+                return Finish("abort", message=f"the constraint failed: {self.matcher.error}")
+            return Finish("stop", token if token in self.stop_ids else None)
         if len(self.tokens) >= settings.min_new_tokens:
             if token in self.stop_ids:
                 return Finish("stop", token)

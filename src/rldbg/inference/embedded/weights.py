@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rldbg.inference.generation import RequestError
+from rldbg.inference.request_error import RequestError
 
 
 class WeightFiles:

@@ -8,14 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend, PauseMode, WeightVersion
-from rldbg.inference.generation import RequestError
 from rldbg.inference.protocols.http import Handler, Json, body_of, fields_of, file_of
+from rldbg.inference.request_error import RequestError
 
 _PICKLED = (
     "pickled tensors are not read: POST the tensors as one safetensors file to /update_weights_from_tensor with "
     "Content-Type application/octet-stream and ?weight_version=N, or use /update_weights_from_disk"
 )
-_NO_GROUP = "this server joins no process group: update the weights from disk or as a safetensors body"
+_NO_GROUP = (
+    "this server joins no process group: update the weights from disk, or POST them as a safetensors body to "
+    "/update_weights"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Control:
 
     def refuse_pickle(self) -> None:
         raise RequestError(_PICKLED)
+
+    def refuse_group(self) -> None:
+        raise RequestError(_NO_GROUP)
 
     async def no_group(self, request: Request) -> Response:
         """The route of anything that needs a process group."""

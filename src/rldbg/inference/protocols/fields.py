@@ -5,7 +5,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from rldbg.inference.generation import RequestError
+from rldbg.inference.request_error import RequestError
 
 MAX_SAMPLES = 1024
 _MOST_TOKENS = 1 << 20

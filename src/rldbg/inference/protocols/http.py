@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration, RequestError
+from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.json_body import BodyError, parse_object
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, check_fields
+from rldbg.inference.request_error import RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -141,16 +142,26 @@ async def _left(request: Request) -> None:
         pass
 
 
-def events(lines: AsyncIterator[Mapping[str, Any]], form: Callable[[RequestError], Mapping[str, Any]]) -> Response:
-    """Server-sent events, closed by [DONE]; an error is the last one before it."""
+def events(
+    lines: AsyncIterator[Mapping[str, Any]],
+    form: Callable[[RequestError], Mapping[str, Any]],
+    *,
+    named: bool = False,
+) -> Response:
+    """Server-sent events: closed by [DONE], or `named` by their type. An error is the last one."""
+
+    def written(line: Mapping[str, Any]) -> bytes:
+        name = f"event: {line['type']}\n".encode() if named else b""
+        return name + b"data: " + Json(None).render(line) + b"\n\n"
 
     async def stream() -> AsyncIterator[bytes]:
         try:
             async for line in lines:
-                yield b"data: " + Json(None).render(line) + b"\n\n"
+                yield written(line)
         except RequestError as error:
-            yield b"data: " + Json(None).render(form(error)) + b"\n\n"
-        yield b"data: [DONE]\n\n"
+            yield written(form(error))
+        if not named:
+            yield b"data: [DONE]\n\n"
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 

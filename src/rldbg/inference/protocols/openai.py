@@ -11,12 +11,16 @@ from starlette.responses import Response
 
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import GenerationJob, PendingGeneration, RequestError
+from rldbg.inference.conversation.from_responses import choice_of
+from rldbg.inference.conversation.messages import for_template
+from rldbg.inference.generation import Constraint, Ending, GenerationJob, PendingGeneration
+from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, template_option
+from rldbg.inference.protocols.constraint_fields import constraint_of
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
-from rldbg.inference.proxy.protocol_readers import conversation_text
+from rldbg.inference.request_error import RequestError
 
 _T = TypeVar("_T")
 
@@ -49,6 +53,7 @@ class OpenAi:
     def table(self) -> Table:
         return (
             ("GET", "/v1/models", self.models),
+            ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/completions", self.completions),
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/tokenize", self.tokenize),
@@ -56,9 +61,18 @@ class OpenAi:
         )
 
     async def models(self, _request: Request) -> Response:
+        return Json({"object": "list", "data": [self._entry()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if name != self._backend.card.name:
+            raise RequestError(f"no model {name[:80]!r}; this server has {self._backend.card.name!r}", 404)
+        return Json(self._entry())
+
+    def _entry(self) -> dict[str, Any]:
         card = self._backend.card
-        entry = {"id": card.name, "object": "model", "created": self._since, "owned_by": "rldbg", "root": card.path}
-        return Json({"object": "list", "data": [entry | {"max_model_len": card.max_length}]})
+        known = {"id": card.name, "object": "model", "created": self._since, "owned_by": "rldbg", "root": card.path}
+        return known | {"max_model_len": card.max_length}
 
     async def completions(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -71,19 +85,26 @@ class OpenAi:
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
-        messages = _messages(fields)
-        tools = _tools(fields)
-        if fields.raw("tool_choice") not in (None, "none", "auto"):
-            raise RequestError("tool_choice must be auto or none: a tool call is whatever the model writes")
-        options = fields.object("chat_template_kwargs")
-        prompt = tuple(self._backend.card.text.chat([_plain(item) for item in messages], tools, options))
-        room = max(1, self._backend.card.max_length - len(prompt))
-        limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", room))
+        prompt = chat_prompt(self._backend, self._chat(fields))
+        limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", prompt.room(self._backend.card)))
         count = top_count(fields, "top_logprobs")
-        text = conversation_text(messages)
-        jobs = self._jobs(fields, [(prompt, text)], limit, count, "chatcmpl-")
-        form = ChatForm(self._backend, fields, with_logprobs=fields.flag("logprobs"))
+        jobs = self._jobs(fields, [(prompt.tokens, prompt.text)], limit, count, "chatcmpl-", prompt.constraint)
+        form = ChatForm(self._backend, fields, with_logprobs=fields.flag("logprobs"), reading=prompt.reading)
         return await self._answer(request, fields, jobs, form)
+
+    def _chat(self, fields: Fields) -> Chat:
+        options = dict(fields.object("chat_template_kwargs"))
+        options |= template_option(self._backend.card.text, "reasoning_effort", fields.raw("reasoning_effort"))
+        separates = fields.flag("separate_reasoning", True) and fields.flag("include_reasoning", True)
+        return Chat(
+            messages=_messages(fields),
+            tools=_tools(fields),
+            choice=choice_of(fields.raw("tool_choice")),
+            options=options,
+            ending=_ending(fields),
+            constraint=constraint_of(fields),
+            separates_reasoning=separates,
+        )
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -92,8 +113,8 @@ class OpenAi:
         if fields.flag("add_special_tokens", not talks) is talks:
             raise RequestError("add_special_tokens must be true for a prompt and false for messages")
         if talks:
-            messages = [_plain(item) for item in _messages(fields)]
-            tokens = text.chat(messages, _tools(fields), fields.object("chat_template_kwargs"))
+            messages, options = for_template(_messages(fields)), fields.object("chat_template_kwargs")
+            tokens = text.chat(messages, _tools(fields) or None, options, _ending(fields))
         else:
             tokens = text.encode(fields.text("prompt"))
         return Json({"tokens": tokens, "count": len(tokens), "max_model_len": self._backend.card.max_length})
@@ -135,8 +156,17 @@ class OpenAi:
                 return [(tuple(item), None) for item in prompt]
         raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
 
-    def _jobs(self, fields: Fields, prompts: list[_Prompt], limit: int, top: int, prefix: str) -> list[GenerationJob]:
-        settings = settings_of(fields, max_new_tokens=limit, stop_texts=fields.texts("stop"), mode=self._mode)
+    def _jobs(
+        self,
+        fields: Fields,
+        prompts: list[_Prompt],
+        limit: int,
+        top: int,
+        prefix: str,
+        constraint: Constraint | None = None,
+    ) -> list[GenerationJob]:
+        stops, mode = fields.texts("stop"), self._mode
+        settings = settings_of(fields, max_new_tokens=limit, stop_texts=stops, mode=mode, constraint=constraint)
         count = _count(fields)
         if count * len(prompts) > MAX_SAMPLES:
             raise RequestError(f"{count * len(prompts)} samples in one request; at most {MAX_SAMPLES}")
@@ -164,26 +194,24 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     return messages
 
 
-def _tools(fields: Fields) -> list[Any] | None:
-    tools = fields.raw("tools")
-    if tools is not None and not isinstance(tools, list):
-        raise RequestError("tools must be a list")
+def _tools(fields: Fields) -> list[Any]:
+    tools = fields.raw("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise RequestError("tools must be a list of objects")
     return tools
+
+
+def _ending(fields: Fields) -> Ending:
+    """vLLM's two fields: a prefilled answer is continued, or no assistant's turn is begun."""
+    continues, begins = fields.flag("continue_final_message"), fields.flag("add_generation_prompt", True)
+    if continues and begins and fields.has("add_generation_prompt"):
+        raise RequestError("continue_final_message and add_generation_prompt contradict each other")
+    return "continue" if continues else "answer" if begins else "none"
 
 
 def _count(fields: Fields) -> int:
     """How often each prompt is continued."""
     return fields.integer("n", 1, least=1, most=MAX_SAMPLES)
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose content is a text: parts of text are joined, anything else is refused."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return dict(message) | {"content": content or ""}
-    if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        raise RequestError("only parts of type text are supported in a message")
-    return dict(message) | {"content": "".join(str(part.get("text", "")) for part in content)}
 
 
 async def _stream(

@@ -2,25 +2,15 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.embedded.text import GrowingText
-from rldbg.inference.generation import Finish, GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.conversation.answer import Answer
+from rldbg.inference.conversation.parsing import Reading
+from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.protocols.answer_stream import Piece, Reader
 from rldbg.inference.protocols.fields import Fields
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some of an answer, or all of it; the last piece of an answer says why it ended."""
-
-    text: str
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    top: Sequence[TopTokens]
-    finish: Finish | None = None
 
 
 class Form:
@@ -29,7 +19,9 @@ class Form:
     object = ""
     chunk_object = ""
 
-    def __init__(self, backend: Backend, fields: Fields, *, with_logprobs: bool) -> None:
+    def __init__(
+        self, backend: Backend, fields: Fields, *, with_logprobs: bool, reading: Reading | None = None
+    ) -> None:
         self._card = backend.card
         self._text = backend.card.text
         self._version = backend.status().version.label
@@ -37,7 +29,8 @@ class Form:
         self._with_ids = fields.flag("return_token_ids")
         self._ids_as_tokens = fields.flag("return_tokens_as_token_ids")
         self._skip_special = fields.flag("skip_special_tokens", True)
-        self._keep_stop = fields.flag("include_stop_str_in_output") or fields.flag("no_stop_trim")
+        keep_stop = fields.flag("include_stop_str_in_output") or fields.flag("no_stop_trim")
+        self._reader = Reader(self._text, reading or Reading(), self._skip_special, keep_stop)
         self._echo = fields.flag("echo")
         self._model = fields.optional_text("model") or backend.card.name
         self._prompt_top = fields.integer("prompt_logprobs", 0, most=100) if fields.has("prompt_logprobs") else None
@@ -63,33 +56,15 @@ class Form:
 
     async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:
         """A choice in chunks; the last one says why it ended."""
-        growing = GrowingText(self._text, skip_special=self._skip_special)
-        held, sent = "", 0
-        stops = answer.job.settings.stop_texts
-        async for delta in answer.deltas():
-            sent += len(delta.tokens)
-            held += growing.add(delta.tokens)
-            ready, held = _without_stop_beginning(held, stops)
-            yield self._part(index, Piece(ready, delta.tokens, delta.logprobs, delta.top))
-        outcome = await answer.outcome()
-        left = outcome.tokens[sent:]
-        held += growing.add(left) + growing.rest()
-        text = self._cut(held, outcome.finish)
-        yield self._part(index, Piece(text, left, outcome.logprobs[sent:], outcome.top[sent:], outcome.finish))
+        async for piece in self._reader.pieces(answer):
+            yield self._part(index, piece)
 
     def _part(self, index: int, piece: Piece) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _whole_text(self, outcome: Outcome) -> str:
-        text = outcome.text
-        if text is None:
-            text = self._text.decode(outcome.tokens, skip_special=self._skip_special)
-        return self._cut(text, outcome.finish)
-
-    def _cut(self, text: str, finish: Finish) -> str:
-        if isinstance(finish.matched, str) and not self._keep_stop and finish.matched in text:
-            return text[: text.index(finish.matched)]
-        return text
+    def _ids(self, outcome: Outcome) -> dict[str, Any]:
+        """The tokens, and the version of the weights that made each."""
+        return {"token_ids": outcome.tokens, "token_versions": outcome.versions} if self._with_ids else {}
 
     def _token(self, token: int) -> str:
         return f"token_id:{token}" if self._ids_as_tokens else self._text.decode([token], skip_special=False)
@@ -117,10 +92,10 @@ class CompletionForm(Form):
     object = chunk_object = "text_completion"
 
     def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
-        text = self._whole_text(outcome)
+        answer = self._reader.whole(job, outcome)
         if self._echo:
-            text = self._text.decode(job.prompt, skip_special=self._skip_special) + text
-        whole = Piece(text, outcome.tokens, outcome.logprobs, outcome.top, outcome.finish)
+            answer = Answer(text=self._text.decode(job.prompt, skip_special=self._skip_special) + answer.text)
+        whole = Piece(answer.parts(), outcome.tokens, outcome.logprobs, outcome.top, outcome)
         choice = self._part(index, whole)
         if self._echo and self._with_logprobs:
             tokens = [*job.prompt, *outcome.tokens]
@@ -132,9 +107,11 @@ class CompletionForm(Form):
         return choice
 
     def _part(self, index: int, piece: Piece) -> dict[str, Any]:
-        part: dict[str, Any] = {"index": index, "text": piece.text} | finish_fields(piece.finish)
+        part: dict[str, Any] = {"index": index, "text": piece.text} | finish_fields(piece.outcome)
         scores = self._logprobs(piece.tokens, piece.logprobs, piece.top) if self._with_logprobs else None
         part["logprobs"] = scores
+        if piece.outcome is not None:
+            part |= self._ids(piece.outcome)
         if self._with_ids:
             part["token_ids"] = list(piece.tokens)
         return part
@@ -163,17 +140,13 @@ class ChatForm(Form):
     chunk_object = "chat.completion.chunk"
 
     def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": self._whole_text(outcome),
-            "tool_calls": [],
-            "refusal": None,
-        }
-        choice: dict[str, Any] = {"index": index, "message": message} | finish_fields(outcome.finish)
+        answer = self._reader.whole(job, outcome)
+        message = {"tool_calls": [], "refusal": None} | answer.message()
+        if answer.reasoning:
+            message["reasoning"] = answer.reasoning
+        choice: dict[str, Any] = {"index": index, "message": message} | finish_fields(outcome, calls=bool(answer.calls))
         choice["logprobs"] = self._logprobs(outcome.tokens, outcome.logprobs, outcome.top)
-        if self._with_ids:
-            choice["token_ids"] = outcome.tokens
-        return choice
+        return choice | self._ids(outcome)
 
     def extra(self, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         fields = super().extra(job, outcome) | {"prompt_logprobs": self._prompt_logprobs(job, outcome)}
@@ -182,9 +155,25 @@ class ChatForm(Form):
     def opening(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
 
-    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
-        part: dict[str, Any] = {"index": index, "delta": {"content": piece.text}} | finish_fields(piece.finish)
+    async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:
+        calls = 0
+        async for piece in self._reader.pieces(answer):
+            yield self._chunk(index, piece, calls)
+            calls += sum(part.call is not None for part in piece.parts)
+
+    def _chunk(self, index: int, piece: Piece, before: int) -> dict[str, Any]:
+        """`before` counts the calls that were sent already."""
+        said = Answer.of_parts(piece.parts)
+        delta: dict[str, Any] = {"content": said.text} if said.text or not (said.reasoning or said.calls) else {}
+        if said.reasoning:
+            delta |= {"reasoning_content": said.reasoning, "reasoning": said.reasoning}
+        if said.calls:
+            delta["tool_calls"] = [{"index": before + place} | call.message() for place, call in enumerate(said.calls)]
+        part: dict[str, Any] = {"index": index, "delta": delta}
+        part |= finish_fields(piece.outcome, calls=bool(before or said.calls))
         part["logprobs"] = self._logprobs(piece.tokens, piece.logprobs, piece.top)
+        if piece.outcome is not None:
+            part |= self._ids(piece.outcome)
         if self._with_ids:
             part["token_ids"] = list(piece.tokens)
         return part
@@ -206,10 +195,11 @@ class ChatForm(Form):
         return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
 
 
-def finish_fields(finish: Finish | None) -> dict[str, Any]:
-    if finish is None:
+def finish_fields(outcome: Outcome | None, *, calls: bool = False) -> dict[str, Any]:
+    if outcome is None:
         return {"finish_reason": None}
-    return {"finish_reason": finish.kind, "stop_reason": finish.matched}
+    kind = "tool_calls" if calls and outcome.finish.kind == "stop" else outcome.finish.kind
+    return {"finish_reason": kind, "stop_reason": outcome.finish.matched}
 
 
 def usage(jobs: Sequence[GenerationJob], tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -217,12 +207,3 @@ def usage(jobs: Sequence[GenerationJob], tokens: Sequence[Sequence[int]]) -> dic
     prompts = sum(len(job.prompt) for job in jobs)
     completions = sum(len(row) for row in tokens)
     return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
-
-
-def _without_stop_beginning(text: str, stops: Sequence[str]) -> tuple[str, str]:
-    """What may be sent now, and what could still become a stop text."""
-    longest = max((len(stop) for stop in stops), default=0)
-    for size in range(min(len(text), longest), 0, -1):
-        if any(stop.startswith(text[-size:]) or text[-size:].startswith(stop) for stop in stops):
-            return text[:-size], text[-size:]
-    return text, ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rldbg.inference.generation import RequestError
+from rldbg.inference.request_error import RequestError
 
 Rules = Mapping[str, "Rule"]
 
@@ -68,18 +68,24 @@ def _inner(rules: Rules) -> Rule:
     return Rule("read", inner=rules)
 
 
-_PENALTIES = {"frequency_penalty": _only(0), "presence_penalty": _only(0), "repetition_penalty": _only(1)}
 # What all protocols call by the same name. Spaces between special tokens are a matter of slow tokenizers.
 _SAMPLING = _rules(
-    "n temperature top_p top_k min_p stop stop_token_ids ignore_eos min_new_tokens min_tokens logprobs_mode",
+    "n temperature top_p top_k min_p stop stop_token_ids ignore_eos min_new_tokens min_tokens logprobs_mode "
+    "frequency_penalty presence_penalty repetition_penalty logit_bias",
     no_effect="spaces_between_special_tokens",
-    refused="logit_bias",
-    **_PENALTIES,
+)
+_STRUCTURED = _inner(
+    _rules(
+        "json regex choice grammar json_object",
+        refused="structural_tag whitespace_pattern disable_fallback disable_any_whitespace "
+        "disable_additional_properties backend",
+    )
 )
 _VLLM_SAMPLING = _rules(
-    "max_tokens seed logprobs",
-    refused="truncate_prompt_tokens allowed_token_ids bad_words logits_processors structured_outputs guided_decoding "
-    "thinking_token_budget repetition_detection",
+    "max_tokens seed logprobs allowed_token_ids",
+    refused="truncate_prompt_tokens bad_words logits_processors thinking_token_budget repetition_detection",
+    structured_outputs=_STRUCTURED,
+    guided_decoding=_STRUCTURED,
     length_penalty=_only(1),
     best_of=_only(1),
 )
@@ -92,51 +98,89 @@ _OPENAI = (
     | _VLLM_SAMPLING
     | _rules(
         "model stream request_id rid sampling_seed skip_special_tokens include_stop_str_in_output no_stop_trim "
-        "prompt_logprobs return_token_ids return_tokens_as_token_ids",
-        no_effect="user cache_salt extra_key detokenize",
-        refused="guided_json guided_regex guided_choice guided_grammar guided_structural_tag guided_decoding_backend "
-        "guided_whitespace_pattern json_schema regex ebnf structural_tag stop_regex use_beam_search early_stopping "
-        "priority kv_transfer_params vllm_xargs custom_params truncation_side return_cached_tokens_details "
-        f"{_SGLANG_EXTRAS}",
+        "prompt_logprobs return_token_ids return_tokens_as_token_ids guided_json guided_regex guided_choice "
+        "guided_grammar json_schema regex ebnf",
+        no_effect="user cache_salt extra_key detokenize stream_interval",
+        refused="guided_structural_tag guided_decoding_backend "
+        "guided_whitespace_pattern structural_tag stop_regex use_beam_search early_stopping "
+        "priority kv_transfer_params ec_transfer_params vllm_xargs custom_params truncation_side "
+        "return_cached_tokens_details logprob_token_ids routed_experts_prompt_start routed_experts_start_len "
+        f"return_token_offsets return_spec_tokens_details images_config custom_labels {_SGLANG_EXTRAS}",
         stream_options=_inner(
             _rules("include_usage", no_effect="include_obfuscation", refused="continuous_usage_stats")
         ),
-        response_format=_only({"type": "text"}),
+        response_format=_inner(_rules("type json_schema schema", refused="structural_tag structures triggers")),
     )
 )
 _COMPLETIONS = _OPENAI | _rules("prompt echo", refused="suffix prompt_embeds", add_special_tokens=_only(True))
 _CHAT = _OPENAI | _rules(
-    "messages max_completion_tokens top_logprobs tools tool_choice chat_template_kwargs",
+    "messages max_completion_tokens top_logprobs tools tool_choice chat_template_kwargs continue_final_message "
+    "add_generation_prompt include_reasoning separate_reasoning reasoning_effort",
     no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention",
     refused="documents chat_template mm_processor_kwargs media_io_kwargs audio prediction web_search_options "
-    "functions function_call reasoning reasoning_effort verbosity store continue_final_message add_special_tokens",
+    "functions function_call reasoning verbosity store add_special_tokens return_prompt_text return_meta_info "
+    "return_assistant_tokens_mask return_prompt_token_ids return_sampling_mask task max_dynamic_patch "
+    "min_dynamic_patch use_audio_in_video video_config input_ids",
     echo=_only(False),
-    add_generation_prompt=_only(True),
     parallel_tool_calls=_only(True),
     modalities=_only(["text"], []),
     service_tier=_only("auto", "default"),
-    include_reasoning=_only(True),
-    separate_reasoning=_only(True),
     stream_reasoning=_only(True),
 )
+# What the other chat protocols have of vLLM's fields, so that they can be used with the same models.
+_CHAT_EXTRAS = _rules(
+    "temperature top_p top_k min_p seed ignore_eos stop_token_ids min_tokens min_new_tokens logprobs_mode request_id "
+    "return_token_ids frequency_penalty presence_penalty repetition_penalty logit_bias allowed_token_ids",
+    no_effect="cache_salt",
+    refused="priority skip_special_tokens include_stop_str_in_output mm_processor_kwargs media_io_kwargs "
+    "kv_transfer_params ec_transfer_params vllm_xargs",
+)
+_RESPONSES = _CHAT_EXTRAS | _rules(
+    "model input instructions tools tool_choice max_output_tokens stream store previous_response_id top_logprobs "
+    "include stop chat_template_kwargs include_reasoning",
+    no_effect="metadata user safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options extra_key",
+    refused="background conversation max_tool_calls prompt context_management moderation session_id "
+    "enable_response_messages previous_input_messages",
+    structured_outputs=_STRUCTURED,
+    parallel_tool_calls=_only(True),
+    truncation=_only("disabled"),
+    service_tier=_only("auto", "default"),
+    text=_inner(_rules("format", verbosity=_only("medium"))),
+    reasoning=_inner(_rules("effort", no_effect="summary generate_summary encrypted_content")),
+    stream_options=_inner(_rules(no_effect="include_obfuscation")),
+)
+_COUNT_TOKENS = _rules(
+    "system messages tools tool_choice chat_template_kwargs",
+    no_effect="model cache_control",
+    refused="context_management mcp_servers speed user_profile_id",
+    thinking=_inner(_rules("type", no_effect="budget_tokens display")),
+    output_config=_inner(_rules("format", refused="effort task_budget")),
+    output_format=_READ,
+)
+_MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
+    "model max_tokens stop_sequences stream",
+    no_effect="metadata inference_geo",
+    refused="container betas",
+    service_tier=_only("auto", "standard_only"),
+)  # fmt: skip
 _TOKENIZE = _rules(
-    "prompt messages tools chat_template_kwargs add_special_tokens",
+    "prompt messages tools chat_template_kwargs add_special_tokens continue_final_message add_generation_prompt",
     no_effect="model",
-    refused="chat_template mm_processor_kwargs continue_final_message return_token_strs",
-    add_generation_prompt=_only(True),
+    refused="chat_template mm_processor_kwargs media_io_kwargs return_token_strs",
 )
 # Tokens in, tokens out: what concerns text has no effect.
 _TOKEN_GENERATION = _rules(
     "request_id token_ids",
     no_effect="model cache_salt stream_options",
-    refused="stream features priority kv_transfer_params",
+    refused="stream features priority kv_transfer_params ec_transfer_params assistant_tokens_mask token_offsets "
+    "content_parts",
     sampling_params=_inner(
         _SAMPLING
         | _VLLM_SAMPLING
         | _rules(
             no_effect="detokenize skip_special_tokens include_stop_str_in_output output_kind skip_clone "
-            "skip_reading_prefix_cache",
-            refused="flat_logprobs extra_args logprob_token_ids",
+            "skip_reading_prefix_cache stream_interval output_text_buffer_length",
+            refused="flat_logprobs extra_args logprob_token_ids routed_experts_prompt_start trace_decode_token_ids",
             prompt_logprobs=_only(),
         )
     ),
@@ -145,41 +189,49 @@ _GENERATE = _rules(
     "input_ids text sampling_params rid stream return_logprob logprob_start_len top_logprobs_num "
     "return_text_in_logprobs",
     no_effect="model log_metrics no_logs modalities background conversation_id extra_key routing_key custom_labels "
-    "external_trace_header",
+    "external_trace_header cache_salt received_time http_worker_ipc",
     refused="image_data audio_data video_data input_embeds token_ids_logprob lora_id priority return_entropy "
     "return_bytes return_prompt_token_ids require_reasoning use_audio_in_video mm_processor_kwargs "
+    "mm_hashes mm_content_hashes video_config return_sampling_mask return_flat_raw_top_logprobs images_config "
+    "return_flat_raw_top_logprobs_b64 return_indexer_topk positional_embed_overrides decode_tp_size "
+    "max_thinking_tokens need_wait_for_mm_inputs num_items_assigned encoder_urls max_dynamic_patch min_dynamic_patch "
+    "image_max_dynamic_patch video_max_dynamic_patch multi_item_delimiter_indices "
     f"routed_experts_start_len {_SGLANG_EXTRAS}",
     sampling_params=_inner(
         _SAMPLING
         | _rules(
-            "max_new_tokens sampling_seed skip_special_tokens no_stop_trim",
+            "max_new_tokens sampling_seed skip_special_tokens no_stop_trim json_schema regex ebnf",
             no_effect="stream_interval",
-            refused="json_schema regex ebnf structural_tag stop_regex",
+            refused="structural_tag stop_regex",
             custom_params=_inner(_rules("position")),
         )
     ),
 )
 _TRL_OPTIONS = _SAMPLING | _VLLM_SAMPLING | _rules(
-    no_effect="detokenize skip_special_tokens include_stop_str_in_output", refused="guided_decoding_regex",
+    "guided_decoding_regex", no_effect="detokenize skip_special_tokens include_stop_str_in_output",
     prompt_logprobs=_only(),
 )  # fmt: skip
 _TRL = _TRL_OPTIONS | _rules(
-    refused="images structured_outputs_regex", generation_kwargs=_inner(_TRL_OPTIONS)
+    "structured_outputs_regex", refused="images", generation_kwargs=_inner(_TRL_OPTIONS)
 )  # fmt: skip
 # There is no prefix cache to flush, and memory stays where it is.
 _UPDATE = _rules(
     "weight_version",
-    no_effect="flush_cache torch_empty_cache recapture_cuda_graph",
+    no_effect="rid http_worker_ipc flush_cache torch_empty_cache recapture_cuda_graph",
     refused="is_async keep_pause token_step files manifest disable_draft_model",
     load_format=_only("auto", "safetensors"),
 )
 _NO_FIELDS: Rules = MappingProxyType({})
+_IDS = "rid http_worker_ipc"
 
 ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
     {
         "/generate": _GENERATE,
         "/v1/completions": _COMPLETIONS,
         "/v1/chat/completions": _CHAT,
+        "/v1/responses": _RESPONSES,
+        "/v1/messages": _MESSAGES,
+        "/v1/messages/count_tokens": _COUNT_TOKENS,
         "/tokenize": _TOKENIZE,
         "/detokenize": _rules("tokens skip_special_tokens", no_effect="model"),
         "/inference/v1/generate": _TOKEN_GENERATION,
@@ -191,17 +243,22 @@ ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
         "/update_weights_from_disk": _UPDATE | _rules("model_path abort_all_requests"),
         "/update_weights_from_tensor": _UPDATE
         | _rules("safetensors serialized_named_tensors", refused="abort_all_requests"),
-        "/update_weights": _rules("weight_dir model_path weight_version", refused="update_info"),
+        "/update_weights": _rules("weight_dir model_path weight_version update_info"),
+        "/init_weight_transfer_engine": _rules("init_info"),
+        "/start_weight_update": _NO_FIELDS,
+        "/finish_weight_update": _rules("weight_version"),
         "/areal_update_weights": _UPDATE | _rules("model_path version", refused="abort_all_requests"),
-        "/update_weight_version": _rules("new_version weight_version abort_all_requests"),
-        "/pause_generation": _rules("mode"),
-        "/continue_generation": _rules(no_effect="torch_empty_cache"),
-        "/abort_request": _rules("rid abort_all", refused="finished_reason abort_message"),
+        "/update_weight_version": _rules("new_version weight_version abort_all_requests", no_effect=_IDS),
+        "/pause_generation": _rules("mode", no_effect=_IDS),
+        "/continue_generation": _rules(no_effect=f"torch_empty_cache {_IDS}"),
+        "/abort_request": _rules(
+            "rid abort_all", no_effect="http_worker_ipc", refused="finished_reason abort_message"
+        ),
         "/abort_requests": _rules("request_ids"),
         "/workers": _rules("url", refused="bootstrap_port", worker_type=_only("regular")),
         "/destroy_weights_update_group": _rules(no_effect="group_name"),
-        "/release_memory_occupation": _rules(no_effect="tags"),
-        "/resume_memory_occupation": _rules(no_effect="tags"),
+        "/release_memory_occupation": _rules(no_effect=f"tags {_IDS}"),
+        "/resume_memory_occupation": _rules(no_effect=f"tags {_IDS}"),
         **dict.fromkeys(
             ("/get_weight_version", "/flush_cache", "/areal_pause_generation", "/areal_continue_generation", "/pause",
              "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/reset_prefix_cache/", "/close_communicator/",

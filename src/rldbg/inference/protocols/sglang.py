@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from rldbg.algorithms import LogprobMode, TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, RequestError
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
+from rldbg.inference.request_error import RequestError
 
 _DEFAULT_TOKENS = 128
 

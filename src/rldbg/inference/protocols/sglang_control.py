@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from rldbg.inference.backend import Backend, WeightVersion
-from rldbg.inference.generation import GenerationJob, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.generation_jobs import new_id
 from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes
+from rldbg.inference.request_error import RequestError
 from rldbg.version import __version__
 
 _NO_GROUP = {"success": True, "message": "there is no process group"}
@@ -75,6 +76,9 @@ class SglangControl:
                 "version": f"rldbg {__version__}",
                 # vLLM's answer by the same path: TRL's client reads here whether weights can go through NCCL.
                 "vllm_config": {"weight_transfer_config": None},
+                # How weights come instead: /start_weight_update, /update_weights with a safetensors body,
+                # /finish_weight_update.
+                "weights_over_http": True,
                 "internal_states": [dict(self._backend.summary())],
             }
         )

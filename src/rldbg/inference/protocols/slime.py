@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import RequestError
 from rldbg.inference.protocols.http import Json, Table, body_of, fields_of
+from rldbg.inference.request_error import RequestError
 
 # Addresses of this server and its replicas, as they are known now.
 Replicas = Callable[[], Sequence[str]]

@@ -11,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import GenerationJob, Outcome, RequestError, SamplingSettings
+from rldbg.inference.generation import GenerationJob, Outcome, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes, submit_all
+from rldbg.inference.request_error import RequestError
 
 _DEFAULT_TOKENS = 16
 
@@ -110,6 +111,7 @@ class Trl:
             {
                 "prompt_ids": [list(row) for row in rows],
                 "completion_ids": [item.tokens for item in done],
+                "completion_versions": [item.versions for item in done],
                 "logprobs": [[[value for _, value in place] for place in row] for row in places],
                 "logprob_token_ids": [[[token for token, _ in place] for place in row] for row in places],
             }

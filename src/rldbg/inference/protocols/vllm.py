@@ -7,11 +7,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import GenerationJob, RequestError
+from rldbg.inference.generation import GenerationJob
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, fields_of, outcomes, submit_all
+from rldbg.inference.request_error import RequestError
 from rldbg.version import __version__
 
 _PAUSE_MODES = {"abort": "abort", "wait": "retract", "keep": "in_place"}
@@ -23,6 +24,7 @@ class Vllm:
         self._backend = backend
         self._control = Control(backend)
         self._mode = mode
+        self._updating = False
 
     def table(self) -> Table:
         return (
@@ -36,7 +38,10 @@ class Vllm:
             ("POST", "/abort_requests", self.abort),
             ("POST", "/sleep", self.sleep),
             ("POST", "/wake_up", self.resume),
+            ("POST", "/init_weight_transfer_engine", self.init_transfer),
+            ("POST", "/start_weight_update", self.start_update),
             ("POST", "/update_weights", self.update_weights),
+            ("POST", "/finish_weight_update", self.finish_update),
             ("POST", "/update_weight_version", self._control.name_version),
             ("GET", "/weight_info", self.weight_info),
             ("GET", "/get_world_size", constant({"world_size": 1})),
@@ -83,14 +88,37 @@ class Vllm:
             self._backend.abort(name, with_samples=True)
         return Json({"status": "ok"})
 
+    async def init_transfer(self, request: Request) -> Response:
+        """Weights come over HTTP: whoever says so may begin, and a process group is refused."""
+        if (await fields_of(request)).object("init_info").get("backend") != "http":
+            self._control.refuse_group()
+        return Json({"message": "weights are taken over HTTP"})
+
+    async def start_update(self, request: Request) -> Response:
+        """Until the update is finished, all weights that come belong to one version."""
+        await fields_of(request)
+        self._updating = True
+        return Json({"message": "weight update started"})
+
+    async def finish_update(self, request: Request) -> Response:
+        label = (await fields_of(request)).optional_text("weight_version")
+        self._updating = False
+        number = self._backend.status().version.number
+        version = await self._backend.name_version(label if label is not None else str(number + 1))
+        return Json({"message": "weight update finished", "weight_version": version.label})
+
     async def update_weights(self, request: Request) -> Response:
-        """prime-rl names a folder; it may also be a whole safetensors body."""
+        """The body is a safetensors file with some or all weights; prime-rl names a folder instead."""
+        given = request.query_params.get("weight_version")
+        label = self._backend.status().version.label if self._updating and given is None else given
         if "json" not in request.headers.get("content-type", "json"):
-            version = await self._control.from_body(request, request.query_params.get("weight_version"))
+            version = await self._control.from_body(request, label)
         else:
             fields = await fields_of(request)
+            if fields.has("update_info"):
+                self._control.refuse_group()
             folder = fields.text("weight_dir") or fields.text("model_path")
-            version = await self._control.from_disk(folder, fields.optional_text("weight_version"))
+            version = await self._control.from_disk(folder, fields.optional_text("weight_version") or label)
         return Json({"status": "ok", "weight_version": version.label})
 
     async def weight_info(self, _request: Request) -> Response:
@@ -115,6 +143,7 @@ class Vllm:
             {
                 "index": index,
                 "token_ids": item.tokens,
+                "token_versions": item.versions,
                 "finish_reason": item.finish.kind,
                 "logprobs": {
                     "content": [

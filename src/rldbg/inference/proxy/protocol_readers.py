@@ -4,10 +4,11 @@ Each protocol has one reader. It gets the request's body and the answer (events 
 gives generations; what has no token ids cannot be recorded and is counted.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rldbg.inference.conversation.messages import conversation_text
 
 Body = Mapping[str, Any]
 
@@ -32,11 +33,6 @@ class Reader:
     wanted: Body
     read: Callable[[Body, Any], Iterator[Captured]]
     join: Callable[[Sequence[Body]], Any]
-
-
-def conversation_text(messages: Any) -> str:
-    """One text for a conversation, the same whenever its messages are equal."""
-    return json.dumps(messages, sort_keys=True, separators=(",", ":"))
 
 
 def _sglang(request: Body, answer: Any) -> Iterator[Captured]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from rldbg.core import Finding, Severity
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
-from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, RequestError
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.recorded.generations import Generation, Generations, first_difference, prompt_key
+from rldbg.inference.request_error import RequestError
 
 _SHOWN_TOKENS = 16
 _SHOWN_FINDINGS = 5

@@ -1,0 +1,57 @@
+"""The tools of a conversation, which of them an answer must call, and the grammar that makes it do so."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rldbg.inference.conversation.families import Family
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`auto` leaves it to the model, `none` reads no calls, `required` forces a call: of `name` if there is one."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    name: str | None = None
+
+
+AUTO = ToolChoice()
+
+
+def function(name: str, description: Any = None, parameters: Any = None) -> dict[str, Any]:
+    """A tool in the form that chat templates take."""
+    known = {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}}
+    return {"type": "function", "function": known}
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The schema of each tool's parameters, by the tool's name."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {str(item.get("name")): item.get("parameters") or {} for item in functions}
+
+
+def forced_call(family: Family, schemas: Mapping[str, Any], added: Mapping[str, int]) -> str:
+    """A grammar, in the language of llguidance, of one call of one of these tools as the family writes it.
+
+    Markers that are tokens of their own (`added`) are demanded as these tokens.
+    """
+    before, after = family.frame
+    marks = sorted((mark for mark in added if mark in before + after), key=len, reverse=True)
+    lines = ["start: " + " | ".join(f"call_{number}" for number in range(len(schemas)))]
+    for number, (name, schema) in enumerate(schemas.items()):
+        options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        arguments = json.dumps(_object(schema) | {"x-guidance": options})
+        opening = _pieces(before.replace("NAME", name), marks, added)
+        lines.append(f"call_{number}: {opening} %json {arguments} {_pieces(after, marks, added)}")
+    return "\n".join(lines)
+
+
+def _object(schema: Any) -> dict[str, Any]:
+    return {"type": "object"} | (dict(schema) if isinstance(schema, Mapping) else {})
+
+
+def _pieces(text: str, marks: Sequence[str], added: Mapping[str, int]) -> str:
+    pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
+    return " ".join(f"<[{added[piece]}]>" if piece in added else json.dumps(piece) for piece in pieces if piece)
