@@ -29,6 +29,8 @@ class Training:
     # One element of one gradient that is off by more than any rounding.
     spike: bool = False
     tensors: bool = True
+    # Layers round what they take and give to bfloat16, each kernel in its own way.
+    bfloat16: bool = False
 
     def but(self, **changes):
         return replace(self, **changes)
@@ -37,26 +39,37 @@ class Training:
 class Policy(torch.nn.Module):
     """Logits from features. Adding `dead` to all of them changes nothing: its gradient is rounding and no more."""
 
-    def __init__(self):
+    def __init__(self, noise=None):
         super().__init__()
+        self.noise = noise
         self.inner = torch.nn.Linear(FEATURES, 24)
         self.outer = torch.nn.Linear(24, WORDS)
         self.dead = torch.nn.Parameter(torch.zeros(3))
 
     def forward(self, x):
-        return self.outer(torch.nn.functional.gelu(self.inner(x))) + self.dead.sum()
+        return self.through(self.outer, torch.nn.functional.gelu(self.through(self.inner, x))) + self.dead.sum()
+
+    def through(self, layer, x):
+        if self.noise is None:
+            return layer(x)
+        result = torch.nn.functional.linear(rounded(x), rounded(layer.weight), layer.bias)
+        return rounded(result * (1 + 2**-9 * (2 * torch.rand(result.shape, generator=self.noise) - 1)))
+
+
+def rounded(values):
+    return values.to(torch.bfloat16).float()
 
 
 def record_training(folder, run):
     """Trains and records gradients, parameters and log probs of every update; the recording, opened."""
     torch.manual_seed(run.seed)
-    policy = Policy()
+    noise = torch.Generator().manual_seed(run.noise_seed)
+    policy = Policy(noise if run.bfloat16 else None)
     x = torch.randn(SAMPLES, TOKENS, FEATURES)
     tokens = torch.randint(0, WORDS, (SAMPLES, TOKENS))
     advantages = torch.randn(SAMPLES, 1)
     advantages = advantages - advantages.mean()
     optimizer = _optimizer(policy, run)
-    noise = torch.Generator().manual_seed(run.noise_seed)
     samples = [("g", number) for number in range(SAMPLES)]
     with rldbg.Recorder(folder, parameter_patterns=[".*"] if run.tensors else []) as recorder:
         for step in range(run.updates):

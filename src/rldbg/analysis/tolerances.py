@@ -26,6 +26,13 @@ _ROUNDOFF = {
     "float8_e5m2fnuz": 2.0**-3,
     "float8_e8m0fnu": 2.0**-1,
 }
+# Dtypes of a larger unit roundoff than this are coarser than float32.
+COARSE = 2.0**-20
+
+
+def roundoff_of(dtype: str) -> float:
+    """The unit roundoff of a dtype; 0 for what is compared exactly."""
+    return _ROUNDOFF.get(dtype, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class _Class:
 
     def tolerance(self, roundoff: float) -> Tolerance:
         """Coarse dtypes only store what was computed finer: a few roundoffs, not the error of a computation in them."""
-        if roundoff > 2.0**-20:
+        if roundoff > COARSE:
             return Tolerance(
                 min(self.absolute, 4) * roundoff, min(self.relative, 4) * roundoff, min(self.scale, 4) * roundoff
             )
@@ -112,17 +119,17 @@ class Tolerances:
         self._atol, self._rtol = atol, rtol
         self._by_field = dict(by_field or {})
         self._perturbed: list[tuple[Update, float]] = []
-        self._roundoff = 0.0
+        self._always = self._roundoff = 0.0
 
     @property
     def propagates(self) -> bool:
         """Whether upstream differences count: not where the user gave one tolerance for everything."""
         return self._atol is None and self._rtol is None
 
-    def after(self, perturbed: Mapping[Update, float]) -> Tolerances:
-        """The same, given by how much the parameters differ after each optimizer step."""
+    def after(self, perturbed: Mapping[Update, float], *, always: float = 0.0) -> Tolerances:
+        """The same, given how far the parameters differ after each optimizer step and how coarsely passes round."""
         copy = self._copy()
-        copy._perturbed = sorted(perturbed.items())
+        copy._perturbed, copy._always = sorted(perturbed.items()), always
         return copy
 
     def at(self, step: int, epoch: int, mini_batch: int) -> Tolerances:
@@ -132,6 +139,7 @@ class Tolerances:
             if update >= (step, epoch, mini_batch):
                 break
             found = roundoff
+        found += self._always
         if found == self._roundoff:
             return self
         copy = self._copy()
@@ -140,7 +148,7 @@ class Tolerances:
 
     def _copy(self) -> Tolerances:
         copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)
-        copy._perturbed, copy._roundoff = self._perturbed, self._roundoff
+        copy._perturbed, copy._always, copy._roundoff = self._perturbed, self._always, self._roundoff
         return copy
 
     def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
@@ -148,7 +156,7 @@ class Tolerances:
         for name in (f"{kind}.{field}", field):
             if name in self._by_field:
                 return self._by_field[name]
-        roundoff = max(_ROUNDOFF.get(dtype_a, 0.0), _ROUNDOFF.get(dtype_b, 0.0))
+        roundoff = max(roundoff_of(dtype_a), roundoff_of(dtype_b))
         if roundoff == 0.0:
             return EXACT
         # Text formats return doubles for what was single precision; trainers record nothing finer than that.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rldbg.analysis import compare
+from rldbg.analysis.noise.precision import is_coarse
 from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
 from rldbg.cli.application import run
 from training_pairs import Training, record_training
@@ -50,6 +51,31 @@ def test_a_bug_in_the_optimizer_is_found_in_the_same_noise(tmp_path, name, round
     result = judged(tmp_path, one, one.but(**bug, micro=3, noise_seed=1))
     assert result.verdict == "different"
     assert result.first_difference.stage == "parameter"
+
+
+@pytest.mark.parametrize("clean", [ADAM, SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_kernels_of_bfloat16_are_no_difference_over_many_updates(tmp_path, clean, seed):
+    one = clean.but(bfloat16=True, seed=seed, updates=12)
+    result = judged(tmp_path, one, one.but(noise_seed=1, micro=3))
+    assert result.verdict == "drift", result.first_difference
+
+
+def test_bfloat16_on_one_side_is_a_difference_and_so_is_a_bug_on_top_of_it(tmp_path):
+    coarse = ADAM.but(bfloat16=True)
+    assert judged(tmp_path / "one", ADAM, coarse).first_difference.stage == "forward"
+    bug = judged(tmp_path / "both", coarse, coarse.but(noise_seed=1, rate=6e-3))
+    assert bug.first_difference.stage == "parameter" and bug.first_difference.step == 0
+
+
+@pytest.mark.parametrize("parts", [1, 16, 64])
+def test_sums_of_bfloat16_products_are_told_from_those_of_float32(parts):
+    numbers = np.random.default_rng(parts)
+    terms = numbers.standard_normal((parts, 4000)).astype(np.float32)
+    assert not is_coarse(terms.sum(0))
+    coarse = (terms.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    assert is_coarse(coarse.sum(0))
+    assert is_coarse(coarse.sum(0)[:10]) is None
 
 
 def test_equal_gradients_allow_nothing():

@@ -8,13 +8,14 @@ pass computes by the parameters it started from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
 from rldbg.analysis.noise.log_prob_sensitivity import log_prob_sensitivity
+from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
     PARAMETER,
@@ -36,6 +37,9 @@ from rldbg.analysis.whole import Block
 _FOLLOWS_PARAMETERS = frozenset(
     (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD, Stage.RATIO, Stage.LOSS, Stage.METRICS)
 )
+# Products of a coarse dtype are summed in float32: of the few hundred roundings that the tables count with, one in
+# five is coarse.
+_COARSE_ROUNDINGS = 0.2
 
 
 def judge_with_noise(
@@ -43,10 +47,13 @@ def judge_with_noise(
 ) -> list[NoiseLevel]:
     """Replaces what `result` says of fields that upstream differences may explain; the noise after each update."""
     first = first_of(result.fields.values())
-    if first is None or not tolerances.propagates or not _may_be_noise(first, a, b):
+    if first is None or not tolerances.propagates or not any(_updates(a, b)):
         return []
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
+    coarse = computing_roundoff(histories)
+    if not coarse and not _may_be_noise(first, a, b):
+        return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
     step_sizes, norm_gaps = step_sizes_of(histories), norm_gaps_of(histories)
     for history in histories:
@@ -56,7 +63,9 @@ def judge_with_noise(
             if item.update[0] in steps:
                 tensors[PARAMETER].add(item.update[0], item.block.a.key, difference)
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
-    given = tolerances.after(levels.roundoffs())
+    if coarse:
+        levels.see_rounding(coarse, parameter_norm(histories))
+    given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given):
             levels.see_gradient(update, difference)
@@ -70,15 +79,15 @@ def judge_with_noise(
     return levels.all()
 
 
+def _updates(a: Side, b: Side) -> Iterator[Update]:
+    for kind in (GRADIENT, PARAMETER):
+        for step in a.steps(kind) & b.steps(kind):
+            yield from ((step, *update) for update in a.updates(kind, step))
+
+
 def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
     """Before the first update no parameter differs: a difference then is real, unless it is in a sum or an update."""
-    updates = [
-        (step, *update)
-        for kind in (GRADIENT, PARAMETER)
-        for step in a.steps(kind) & b.steps(kind)
-        for update in a.updates(kind, step)
-    ]
-    return bool(updates) and (first.stage in (Stage.GRADIENT, Stage.PARAMETER) or first.update > min(updates))
+    return first.stage in (Stage.GRADIENT, Stage.PARAMETER) or first.update > min(_updates(a, b))
 
 
 def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarray) -> FieldDifference:
@@ -134,6 +143,8 @@ class _Levels:
         self._squares: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         self._gap_squares: dict[Update, float] = defaultdict(float)
         self.sensitivity: float | None = None
+        # The equivalent unit roundoff of a pass that computes in a coarse dtype.
+        self.rounding = 0.0
 
     def see_parameter(
         self, update: Update, difference: FieldDifference, squares: tuple[float, float], gap_square: float
@@ -146,6 +157,13 @@ class _Levels:
 
     def see_gradient(self, update: Update, difference: FieldDifference) -> None:
         self._gradient[update] = max(self._gradient[update], difference.measured.max_abs)
+
+    def see_rounding(self, roundoff: float, norm: float) -> None:
+        """Both sides compute with this unit roundoff, on parameters of this norm."""
+        if self.sensitivity is not None:
+            self.rounding = self.sensitivity * roundoff * norm / passed_on("log_probs", 1.0).atol
+        else:
+            self.rounding = roundoff * _COARSE_ROUNDINGS
 
     def roundoffs(self) -> dict[Update, float]:
         """The unit roundoff that would move log probs as far as the parameters after each update do.
