@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rldbg.reports.zoo import score_to_markdown
-from rldbg.trainer.zoo import BUGS, PAIRS, Cell, find_bug, matrix_cells, score, score_matrix
+from rldbg.trainer.zoo import BUGS, PAIRS, Cell, Reference, find_bug, matrix_cells, score, score_matrix
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = Path("zoo")
@@ -70,17 +70,26 @@ def test_the_whole_zoo(tmp_path):
 
 
 def test_another_cut_on_other_kernels_is_no_difference_and_a_bug_in_it_is_found(tmp_path):
+    kernel = {"ATEN_CPU_CAPABILITY": "default", "CUDA_VISIBLE_DEVICES": ""}
     chosen = [
-        Cell("clean", 0, {"ATEN_CPU_CAPABILITY": "default", "CUDA_VISIBLE_DEVICES": ""}, ("policy.ranks=1",)),
-        Cell("bug", 0, {"CUDA_VISIBLE_DEVICES": ""}, ("policy.micro_batch_size=3",), "clip-high"),
+        Cell("clean", Reference(0), kernel, ("policy.ranks=1",)),
+        Cell("coarse", Reference(0, (), "bfloat16-compute"), kernel, ("policy.micro_batch_size=3",)),
+        Cell("packed", Reference(0), kernel, variation="packed"),
+        Cell("bug", Reference(0), kernel, ("policy.micro_batch_size=3",), "clip-high"),
     ]
-    clean, spoiled = score_matrix(chosen, RECIPE, tmp_path, processes=2)
-    assert clean.right and not clean.wrongly_named, clean
+    *clean, spoiled = score_matrix(chosen, RECIPE, tmp_path, processes=2)
+    assert all(row.right and not row.wrongly_named for row in clean), clean
     assert spoiled.right and spoiled.causes and not spoiled.wrongly_named, spoiled
 
 
-def test_the_matrix_covers_every_cut_kernel_and_bug():
-    found = matrix_cells(2, cuda=True)
-    assert len([cell for cell in found if cell.bug is None]) == 2 * (6 * 6 + 6 + 2)
-    assert {cell.bug for cell in found} - {None} == {bug.name for bug in BUGS if not bug.overrides}
+def test_the_matrix_covers_every_cut_kernel_precision_and_bug():
+    found = matrix_cells(10, cuda=True)
+    clean = [cell for cell in found if cell.bug is None]
+    assert len(clean) == 10 * (3 * (11 + 4) + 11)
+    assert {cell.bug for cell in found} - {None} == {bug.name for bug in BUGS}
     assert len({cell.name for cell in found}) == len(found)
+    kernels = {tuple(cell.environment.items()) for cell in clean if "policy.ranks=4" in cell.overrides}
+    assert len(kernels) == 7  # six, and a GPU's
+    for cell in found:
+        if cell.bug is not None and "ranks" in find_bug(cell.bug).needs:
+            assert "policy.ranks=1" not in cell.overrides

@@ -3,7 +3,7 @@
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.catalogue import BUGS, find_bug, injected
 from rldbg.trainer.zoo.judging import failed_checks
-from rldbg.trainer.zoo.matrix import Cell, CellScore, matrix_cells, score_matrix
+from rldbg.trainer.zoo.matrix import Cell, CellScore, Reference, matrix_cells, score_matrix
 from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 from rldbg.trainer.zoo.scoring import BugScore, Totals, ZooScore, score

@@ -19,7 +19,8 @@ class Bug:
     """What is replaced, what must be found, and the recipe that makes it visible.
 
     `stage` is the first stage in which a recording of it differs from a clean one; `causes` are the ids of the
-    explanations that name it; `late` marks bugs written after the hypotheses were finished.
+    explanations that name it; `late` marks bugs written after the hypotheses were finished; `needs` is what a run must
+    have for the bug to change anything: several `ranks`, or `padding`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Bug:
     spoiled: Callable[..., Any]
     overrides: tuple[str, ...] = ()
     late: bool = False
+    needs: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
@@ -38,14 +40,21 @@ class Bug:
 
 
 def bug(
-    *at: str, stage: str, cause: str | tuple[str, ...], overrides: tuple[str, ...] = (), late: bool = False
+    *at: str,
+    stage: str,
+    cause: str | tuple[str, ...],
+    overrides: tuple[str, ...] = (),
+    late: bool = False,
+    needs: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Bug]:
     """Makes a bug of a function that takes the original one and its arguments; its name and docstring are the bug's."""
 
     def make(spoiled: Callable[..., Any]) -> Bug:
         causes = (cause,) if isinstance(cause, str) else cause
         story = " ".join((spoiled.__doc__ or "").split())
-        return Bug(spoiled.__name__.replace("_", "-"), story, at, stage, causes, spoiled, overrides, late)
+        return Bug(
+            spoiled.__name__.replace("_", "-"), story, at, stage, causes, spoiled, overrides, late, frozenset(needs)
+        )
 
     return make
 

@@ -38,10 +38,11 @@ def find_bug(name: str) -> Bug:
 
 
 @contextmanager
-def injected(name: str) -> Iterator[Bug]:
-    """Everything that runs inside has the bug."""
-    found = find_bug(name)
+def injected(names: str) -> Iterator[list[Bug]]:
+    """Everything that runs inside has the bug, or several: joined by `+`."""
+    found = [find_bug(name) for name in names.split("+")]
     with ExitStack() as stack:
-        for at in found.at:
-            stack.enter_context(replaced(at, found.spoiled))
+        for bug in found:
+            for at in bug.at:
+                stack.enter_context(replaced(at, bug.spoiled))
         yield found

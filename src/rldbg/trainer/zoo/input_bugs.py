@@ -35,7 +35,7 @@ def end_of_prompt_replaced(original: Any, *arguments: Any, **options: Any) -> It
         yield replace(micro, batch=replace(micro.batch, input_ids=ids))
 
 
-@bug(targets.MICRO_BATCHES, stage="forward", cause="positions", late=True)
+@bug(targets.MICRO_BATCHES, stage="forward", cause="positions", late=True, needs=("padding",))
 def positions_count_padding(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """Position ids count columns, padding before the prompt included."""
     import torch
@@ -56,7 +56,7 @@ def training_overflows_in_half_precision(original: Any, *arguments: Any, **optio
     return replace(result, log_probs=(result.log_probs * 2.0**14).half().float() / 2.0**14)
 
 
-@bug(targets.COMPUTE_LOSS, stage="loss", cause="entropy-aggregation", late=True)
+@bug(targets.COMPUTE_LOSS, stage="loss", cause="entropy-aggregation", late=True, needs=("padding",))
 def entropy_over_padding(original: Any, result: Any, micro: Any, algorithm: Any, *, denominator: Any) -> Any:
     """The entropy term sums over padding columns too."""
     terms = original(result, micro, algorithm, denominator=denominator)

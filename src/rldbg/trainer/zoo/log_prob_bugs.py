@@ -45,7 +45,7 @@ def old_log_probs_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     return [torch.from_numpy(row).to(torch.bfloat16).float().numpy() for row in original(worker, micro)]
 
 
-@bug("rldbg.trainer.learner.in_sample_order", stage="old_log_probs", cause="rows-permuted")
+@bug("rldbg.trainer.learner.in_sample_order", stage="old_log_probs", cause="rows-permuted", needs=("ranks",))
 def old_log_probs_in_rank_order(original: Any, rows: Any, samples: int, recipe: Any) -> Any:
     """The ranks' answers are put together in rank order, while mini-batches were cut across ranks."""
     fitting = original(rows, samples, recipe)
@@ -99,7 +99,7 @@ def entropy_in_bits(original: Any, *arguments: Any, **options: Any) -> Any:
     return replace(result, entropy=result.entropy / np.log(2))
 
 
-@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-attended")
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-attended", needs=("padding",))
 def padding_is_attended(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """The attention mask is left out, so the model attends to the padding before shorter prompts."""
     for micro in original(*arguments, **options):
@@ -115,7 +115,7 @@ def positions_start_again(original: Any, *arguments: Any, **options: Any) -> Ite
         yield replace(micro, batch=replace(micro.batch, position_ids=positions))
 
 
-@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-side")
+@bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-side", needs=("padding",))
 def prompts_padded_on_the_right(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
     """Padding stands between prompt and response, so the first response token is predicted from padding."""
     for micro in original(*arguments, **options):
@@ -129,7 +129,7 @@ def prompts_padded_on_the_right(original: Any, *arguments: Any, **options: Any) 
         yield replace(micro, batch=batch)
 
 
-@bug("rldbg.trainer.policy.train_micro_batch", stage="forward", cause="padding-in-mask")
+@bug("rldbg.trainer.policy.train_micro_batch", stage="forward", cause="padding-in-mask", needs=("padding",))
 def padding_in_the_mask(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The response mask is all ones: padding after short answers is trained on."""
     micro.batch.response_mask.fill_(1)
@@ -146,7 +146,7 @@ def reference_moves_along(original: Any, worker: Any, micro: Any) -> Any:
         worker._reference = reference
 
 
-@bug("rldbg.trainer.learner.cut", stage="forward", cause="samples-repeated")
+@bug("rldbg.trainer.learner.cut", stage="forward", cause="samples-repeated", needs=("ranks",))
 def ranks_share_their_data(original: Any, batch: Any, recipe: Any) -> Any:
     """No distributed sampler: every rank trains on what rank 0 was given."""
     shards = original(batch, recipe)

@@ -17,7 +17,7 @@ def _on_rank_one(worker: Any) -> bool:
     return bool(worker._rank == 1)
 
 
-@bug(targets.ACCUMULATE, stage="forward", cause="temperature", late=True)
+@bug(targets.ACCUMULATE, stage="forward", cause="temperature", late=True, needs=("ranks",))
 def one_rank_without_temperature(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1 was started with an older configuration: it trains at temperature 1."""
     if not _on_rank_one(worker):
@@ -26,14 +26,14 @@ def one_rank_without_temperature(original: Any, worker: Any, place: Any, shard: 
         return original(worker, place, shard)
 
 
-@bug(targets.OLD, stage="old_log_probs", cause="shift-by-one", late=True)
+@bug(targets.OLD, stage="old_log_probs", cause="shift-by-one", late=True, needs=("ranks",))
 def one_rank_shifts_old_log_probs(original: Any, worker: Any, micro: Any) -> Any:
     """Rank 1's old log probs are one token late."""
     rows = original(worker, micro)
     return [np.concatenate([row[:1], row[:-1]]) for row in rows] if _on_rank_one(worker) else rows
 
 
-@bug(targets.OLD, stage="old_log_probs", cause="precision", late=True)
+@bug(targets.OLD, stage="old_log_probs", cause="precision", late=True, needs=("ranks",))
 def one_rank_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     """Rank 1 keeps its old log probs in bfloat16."""
     import torch
@@ -44,7 +44,7 @@ def one_rank_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     return [torch.from_numpy(row).to(torch.bfloat16).float().numpy() for row in rows]
 
 
-@bug(targets.ACCUMULATE, stage="advantage", cause="scaled", late=True)
+@bug(targets.ACCUMULATE, stage="advantage", cause="scaled", late=True, needs=("ranks",))
 def one_rank_flips_the_sign(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1 subtracts rewards from their baseline."""
     if _on_rank_one(worker):
@@ -52,7 +52,7 @@ def one_rank_flips_the_sign(original: Any, worker: Any, place: Any, shard: Any) 
     return original(worker, place, shard)
 
 
-@bug(targets.ACCUMULATE, stage="advantage", cause="rows-permuted", late=True)
+@bug(targets.ACCUMULATE, stage="advantage", cause="rows-permuted", late=True, needs=("ranks",))
 def one_rank_misaligns_advantages(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1 sorts its samples by length and not their advantages."""
     if _on_rank_one(worker):
@@ -60,7 +60,7 @@ def one_rank_misaligns_advantages(original: Any, worker: Any, place: Any, shard:
     return original(worker, place, shard)
 
 
-@bug(targets.ACCUMULATE, stage="forward", cause="samples-dropped", late=True)
+@bug(targets.ACCUMULATE, stage="forward", cause="samples-dropped", late=True, needs=("ranks",))
 def one_rank_drops_a_sample(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1 leaves out the last sample of its shard."""
     if _on_rank_one(worker):
@@ -68,14 +68,14 @@ def one_rank_drops_a_sample(original: Any, worker: Any, place: Any, shard: Any) 
     return original(worker, place, shard)
 
 
-@bug(targets.ACCUMULATE, stage="loss", cause="aggregation", late=True)
+@bug(targets.ACCUMULATE, stage="loss", cause="aggregation", late=True, needs=("ranks",))
 def denominator_of_the_rank(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Every rank divides by its own number of tokens instead of the mini-batch's."""
     tokens = sum(int(item.loss_mask.sum()) for item in shard.batch.trajectories)
     return original(worker, place, replace(shard, denominator=float(tokens)))
 
 
-@bug(targets.CUT, stage="advantage", cause="advantage-normalisation", late=True)
+@bug(targets.CUT, stage="advantage", cause="advantage-normalisation", late=True, needs=("ranks",))
 def advantage_over_the_rank(original: Any, batch: Any, recipe: Any) -> Any:
     """Each rank normalises the rewards it was given, over its shard of each mini-batch."""
     return [
@@ -111,7 +111,7 @@ def _advantages(batch: Any, groups: np.ndarray) -> np.ndarray:
     return np.asarray(grpo_advantages(rewards, groups), dtype=np.float32)
 
 
-@bug(targets.ACCUMULATE, stage="gradient", cause=(), late=True)
+@bug(targets.ACCUMULATE, stage="gradient", cause=(), late=True, needs=("ranks",))
 def one_rank_without_gradient(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1's backward pass is inside no_sync and its gradients are never sent."""
     collected = original(worker, place, shard)
@@ -138,7 +138,7 @@ def only_the_last_micro_batch_counts(original: Any, model: Any, *arguments: Any,
     return original(model, *arguments, **options)
 
 
-@bug(targets.ACCUMULATE, stage="parameter", cause="replica-drift", late=True)
+@bug(targets.ACCUMULATE, stage="parameter", cause="replica-drift", late=True, needs=("ranks",))
 def one_rank_keeps_old_parameters(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1 misses the first update."""
     collected = original(worker, place, shard)
@@ -152,7 +152,16 @@ def one_rank_keeps_old_parameters(original: Any, worker: Any, place: Any, shard:
     return collected
 
 
-@bug(targets.ACCUMULATE, stage="forward", cause="padding-in-mask", late=True)
+@bug(
+    targets.ACCUMULATE,
+    stage="forward",
+    cause="padding-in-mask",
+    late=True,
+    needs=(
+        "ranks",
+        "padding",
+    ),
+)
 def one_rank_trains_on_padding(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """Rank 1's collator sets the response mask to ones."""
     kept = worker._micro_batches

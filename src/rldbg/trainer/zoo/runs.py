@@ -6,6 +6,7 @@ All runs that share seed and precision start from the same warm-started weights,
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -51,6 +52,11 @@ class ZooRunner:
         """Whether a run exists and finished successfully."""
         place, recording = self._places(number)
         return _ended_well(place) and recording.is_dir()
+
+    def delete(self, number: int) -> None:
+        """Frees what a run that is no longer needed takes on the disk."""
+        for place in self._places(number):
+            shutil.rmtree(place, ignore_errors=True)
 
     def _places(self, number: int) -> tuple[Path, Path]:
         """The run folder, and the recording, whose path reveals nothing about the run."""

@@ -30,7 +30,7 @@ def accumulation_divides_again(original: Any, *arguments: Any, **options: Any) -
     return original(*arguments, **(options | {"loss_scale": 0.5}))
 
 
-@bug(targets.SUM, stage="gradient", cause="gradient-scaled")
+@bug(targets.SUM, stage="gradient", cause="gradient-scaled", needs=("ranks",))
 def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """The reduction averages over ranks what was meant to be added up."""
     original(model, ranks, **options)
@@ -39,7 +39,7 @@ def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) ->
             parameter.grad /= ranks.size
 
 
-@bug(targets.SUM, stage="gradient", cause="gradient-not-reduced")
+@bug(targets.SUM, stage="gradient", cause="gradient-not-reduced", needs=("ranks",))
 def gradients_not_reduced(_original: Any, _model: Any, _ranks: Any, **_options: Any) -> None:
     """Ranks use their own gradients and diverge."""
 
@@ -72,7 +72,7 @@ def weight_decay_by_default(original: Any, parameters: Any, settings: Any) -> An
     return original(parameters, replace(settings, weight_decay=0.1))
 
 
-@bug("rldbg.trainer.policy.PolicyWorker._accumulate", stage="parameter", cause="replica-drift")
+@bug("rldbg.trainer.policy.PolicyWorker._accumulate", stage="parameter", cause="replica-drift", needs=("ranks",))
 def one_replica_drifts(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """A bit of one rank's memory is wrong: one of its parameters is not the other ranks'."""
     import torch
@@ -102,7 +102,7 @@ def update_skipped(original: Any, model: Any, optimizer: Any, **options: Any) ->
     return original(model, optimizer, **options)
 
 
-@bug(targets.SUM, stage="gradient", cause="gradient-scaled", late=True)
+@bug(targets.SUM, stage="gradient", cause="gradient-scaled", late=True, needs=("ranks",))
 def gradients_doubled(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Two reductions, of which the second one adds what is the sum already."""
     original(model, ranks, **options)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from rldbg.trainer.zoo import targets
-from rldbg.trainer.zoo.bug import Bug, bug
+from rldbg.trainer.zoo.bug import Bug, bug, replaced
 
 _COLUMNS = 3
 
@@ -32,6 +33,62 @@ def eager_attention(_original: Any, query: Any, key: Any, value: Any, attn_mask:
         is_flag = attn_mask.dtype.is_floating_point is False
         scores = scores.masked_fill(~attn_mask, float("-inf")) if is_flag else scores + attn_mask
     return scores.softmax(-1) @ value
+
+
+@bug(targets.MICRO_BATCHES, stage="", cause=())
+def more_padding_on_the_right(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+    """Every row ends with three more columns of padding."""
+    from torch.nn.functional import pad
+
+    for micro in original(*arguments, **options):
+        names = ("input_ids", "attention_mask", "position_ids", "response_mask", "rollout_log_probs")
+        batch = replace(micro.batch, **{name: pad(getattr(micro.batch, name), (0, _COLUMNS)) for name in names})
+        rest = {name: pad(getattr(micro, name), (0, _COLUMNS)) for name in ("advantages", "old_log_probs")}
+        yield replace(micro, batch=batch, **rest)
+
+
+@bug("rldbg.trainer.tiny_model.TinyLlama.forward", stage="", cause=())
+def packed(original: Any, model: Any, input_ids: Any, attention_mask: Any = None, **options: Any) -> Any:
+    """All sequences of a micro-batch are one row without padding, each attending to itself alone."""
+    import torch
+
+    from rldbg.trainer.tiny_model import Output
+
+    if options.get("use_cache") or attention_mask is None:
+        return original(model, input_ids, attention_mask, **options)
+    kept = attention_mask.bool()
+    rows = kept.nonzero()[:, 0]
+    order = torch.arange(len(rows))
+    attended = (rows[:, None] == rows[None]) & (order[:, None] >= order[None])
+    hidden, _ = model.model(input_ids[kept][None], options["position_ids"][kept][None], attended[None, None], None)
+    logits = hidden.new_zeros(*input_ids.shape, model.config.vocab_size)
+    logits[kept] = model.lm_head(hidden)[0]
+    return Output(logits, None)
+
+
+def _rounded(tensor: Any) -> Any:
+    """Rounded to bfloat16, and so is its gradient."""
+    import torch
+
+    return tensor.to(torch.bfloat16).to(tensor.dtype)
+
+
+@bug("torch.nn.functional.linear", "torch.nn.functional.rms_norm", "torch.nn.functional.silu", stage="", cause=())
+def bfloat16_compute(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Every layer takes and gives bfloat16 and sums in float32, with float32 weights, as mixed precision does."""
+    import torch
+
+    rounded = [_rounded(item) if isinstance(item, torch.Tensor) else item for item in arguments]
+    return _rounded(original(*rounded, **options))
+
+
+@bug("rldbg.trainer.inference_server.InferenceServer.generate", stage="", cause=())
+def bfloat16_engine(original: Any, *arguments: Any, **options: Any) -> Any:
+    """The engine computes in bfloat16, the trainer in float32."""
+    with ExitStack() as stack:
+        for at in bfloat16_compute.at:
+            stack.enter_context(replaced(at, bfloat16_compute.spoiled))
+        return original(*arguments, **options)
 
 
 VARIATIONS = tuple(item for item in tuple(vars().values()) if isinstance(item, Bug))
