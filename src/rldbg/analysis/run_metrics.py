@@ -42,6 +42,11 @@ def metrics_findings(comparison: Comparison, a: Side, b: Side, steps: Collection
     return findings
 
 
+def reported_metrics(path: Path) -> dict[int, dict[str, Any]]:
+    """What the trainer wrote per step; lines that are not metrics are left out."""
+    return _read(path, 0, [])
+
+
 def _read(path: Path, shift: int, findings: list[Finding]) -> dict[int, dict[str, Any]]:
     """The last line of each step counts: a resumed run writes some of them again."""
     try:

@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 SCHEMA_VERSION = 1
-# Represents an infinity until the text is made; no real text contains it.
-_HUGE = "\x00inf\x00"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
@@ -26,23 +23,10 @@ def print_json(body: Mapping[str, Any]) -> None:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    """The document that --json prints. JSON has no NaN and no infinity: they become null and ±1e999."""
-    text = json.dumps(_finite({"schema_version": SCHEMA_VERSION} | dict(body)))
-    return text.replace(json.dumps(_HUGE), "1e999").replace(json.dumps("-" + _HUGE), "-1e999")
+    """The document that --json prints."""
+    from rldbg.reports import json_text
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return None if math.isnan(value) else ("" if value > 0 else "-") + _HUGE
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, str | int | None):
-        return value
-    return _finite(_plain(value))
+    return json_text.to_json({"schema_version": SCHEMA_VERSION} | dict(body))
 
 
 def show(document: Mapping[str, Any], as_json: bool, shown: "Callable[[], Iterable[RenderableType]]") -> None:
@@ -111,13 +95,3 @@ def _write_line(text: str, stream: TextIO) -> None:
 def visible(text: str) -> str:
     """Text with control characters made visible, so that a file's content cannot drive the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, set | frozenset | tuple):
-        return list(value)
-    return str(value)

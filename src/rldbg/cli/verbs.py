@@ -32,6 +32,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("compare", "Recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
     Verb("mismatch", "Recordings", "Explain the gap between rollout and trainer log probs: shares per cause."),
     Verb("rerun", "Recordings", "Run a recorded training step again, in one process, on CPU."),
+    Verb("ui", "Recordings", "Open runs, samples, comparisons and stopped ranks in a browser."),
     Verb("convert", "Recordings", "Write a recording in another format."),
     Verb("serve", "Serving and rollouts", "Start an inference server, a recording proxy or a training service."),
     Verb("rollout", "Serving and rollouts", "Run a workflow in this process; save its batch."),

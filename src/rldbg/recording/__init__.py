@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rldbg.recording.summary import Summary
     from rldbg.recording.token_columns import TokenColumns
     from rldbg.recording.token_text import TokenText, find_tokenizer
-    from rldbg.recording.tree import FileFact, Tree, head
+    from rldbg.recording.tree import FileFact, LocalTree, Tree, head
     from rldbg.recording.verification import is_unreadable_whole
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,95 @@
+"""The JSON behind the page that compares runs: what `rldbg compare --json` says, and the worst tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rldbg.analysis import Comparison, Stage, Strips, compare, noise_beside, strips_of
+from rldbg.core import UsageError
+from rldbg.recording import Recording
+from rldbg.ui.jobs import Jobs
+from rldbg.ui.opened_run import OpenedRun
+
+_BINS = 40
+_MAX_RUNS = 4
+
+
+def compare_page(runs: Sequence[OpenedRun], jobs: Jobs) -> dict[str, Any]:
+    """The first run against each of the others."""
+    if not 2 <= len(runs) <= _MAX_RUNS:
+        raise UsageError(f"choose 2 to {_MAX_RUNS} runs to compare", "mark them in the list of runs")
+    stamp = tuple(len(run.recording.listing.entries) for run in runs)
+    return jobs.ask(("compare", *(run.name for run in runs)), stamp, lambda: compared(runs))
+
+
+def compared(runs: Sequence[OpenedRun]) -> dict[str, Any]:
+    base = runs[0].reopened()
+    repetitions = noise_beside(base)
+    pairs = []
+    for run in runs[1:]:
+        other = run.reopened()
+        result = compare(base, other, repetitions=repetitions)
+        pairs.append({"a_name": runs[0].name, "b_name": run.name} | comparison_document(base, other, result))
+    return {"stages": [stage.value for stage in Stage], "pairs": pairs}
+
+
+def comparison_document(base: Recording, other: Recording, result: Comparison) -> dict[str, Any]:
+    """The result as `--json` gives it, with distributions of differences, the configuration, and the worst tokens."""
+    first = result.first_difference
+    strips = strips_of(base, other, first.step, None, shift=result.shift) if first is not None else None
+    distributions = {f"{field.kind}.{field.field}": field.distribution() for field in result.fields if not field.equal}
+    return result.to_dict() | {
+        "distributions": distributions,
+        "strips": None if strips is None else _strips(strips),
+        "step_curve": _step_curve(result),
+    }
+
+
+def _step_curve(result: Comparison) -> dict[str, list[list[float]]]:
+    """The largest difference of each field by step, for fields that differ at all."""
+    curves: dict[str, dict[int, float]] = {}
+    for field in result.fields:
+        for (step, _, _), (size, _) in field.cells.items():
+            if field.measured.max_abs > 0:
+                curve = curves.setdefault(f"{field.kind}.{field.field}", {})
+                curve[step] = max(size, curve.get(step, 0.0))
+    return {name: [[step, size] for step, size in sorted(curve.items())] for name, curve in curves.items()}
+
+
+def _strips(strips: Strips) -> dict[str, Any]:
+    return {
+        "step": strips.step,
+        "quantity": strips.quantity,
+        "samples": [
+            {
+                "sample": strip.sample,
+                "worst": strip.worst,
+                "worst_position": strip.worst_position,
+                "left_out": strip.left_out,
+                "tokens": [
+                    {
+                        "position": token.position,
+                        "a": token.text_a,
+                        "b": token.text_b,
+                        "trained": token.is_trained,
+                        "gap": token.gap,
+                        "values": {name: list(both) for name, both in token.values.items()},
+                    }
+                    for token in strip.tokens
+                ],
+            }
+            for strip in strips.strips
+        ],
+        "histogram": _both_sides(strips.values_a, strips.values_b),
+    }
+
+
+def _both_sides(a: np.ndarray, b: np.ndarray) -> dict[str, list[float]] | None:
+    both = np.concatenate([a, b])
+    both = both[np.isfinite(both)]
+    if not both.size:
+        return None
+    edges = np.histogram_bin_edges(both, _BINS)
+    counts = (np.histogram(side[np.isfinite(side)], edges)[0].tolist() for side in (a, b))
+    return {"edges": edges.tolist(), **dict(zip(("a", "b"), counts, strict=True))}

@@ -1,0 +1,96 @@
+"""Filter expressions over columns: `reward > 0.5 and length < 200 and "g3" in group`.
+
+A small part of Python's grammar, evaluated on whole columns; nothing in an expression can call or reach anything else.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import UsageError
+
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: np.divide, ast.Mod: np.mod,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "abs": np.abs,
+    "isnan": lambda values: np.isnan(np.asarray(values, float)),
+}
+_HINT = 'for example: reward > 0.5 and length < 200 and "g3" in group'
+_LONGEST = 2000
+
+
+def matching(expression: str, columns: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """Which rows fulfil the expression; all of them for an empty one. UsageError says what is wrong with it."""
+    if not expression.strip():
+        return np.ones(count, bool)
+    try:
+        tree = ast.parse(expression[: _LONGEST + 1].strip(), mode="eval") if len(expression) <= _LONGEST else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = None
+    if tree is None:
+        raise UsageError(f"invalid filter: {expression[:80]!r}", _HINT)
+    try:
+        with np.errstate(all="ignore"):
+            result = np.asarray(_value(tree.body, columns))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"invalid filter: {error}", _HINT) from error
+    return np.broadcast_to(result.astype(bool), (count,))
+
+
+def _value(node: ast.expr, columns: Mapping[str, np.ndarray]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return node.value
+        case ast.Name(id=name):
+            if name not in columns:
+                near = get_close_matches(name, columns, 1)
+                meant = f"did you mean {near[0]}? " if near else ""
+                raise UsageError(f"no column {name!r}", f"{meant}columns: {', '.join(columns)}")
+            return columns[name]
+        case ast.BoolOp(op=op, values=values):
+            parts = [np.asarray(_value(value, columns)).astype(bool) for value in values]
+            combine = np.logical_and if isinstance(op, ast.And) else np.logical_or
+            result = parts[0]
+            for part in parts[1:]:
+                result = combine(result, part)
+            return result
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return np.logical_not(np.asarray(_value(operand, columns)).astype(bool))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, columns)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _ARITHMETIC[type(op)](_value(left, columns), _value(right, columns))
+        case ast.Compare():
+            return _compared(node, columns)
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_value(argument, columns))
+    raise UsageError(f"not part of a filter: {ast.unparse(node)[:60]}", _HINT)
+
+
+def _compared(node: ast.Compare, columns: Mapping[str, np.ndarray]) -> Any:
+    result: Any = True
+    left = _value(node.left, columns)
+    for op, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, columns)
+        if isinstance(op, ast.In | ast.NotIn):
+            if not isinstance(left, str) or not isinstance(right, np.ndarray):
+                raise UsageError("`in` looks for a text in a column of texts", '"g3" in group')
+            part = np.fromiter((left in str(text) for text in right), bool, len(right)) ^ isinstance(op, ast.NotIn)
+        elif type(op) in _COMPARISONS:
+            part = _COMPARISONS[type(op)](left, right)
+        else:
+            raise UsageError("not a comparison of a filter", _HINT)
+        result = np.logical_and(result, part)
+        left = right
+    return result

@@ -1,0 +1,135 @@
+"""One opened run or recording: what is read of it is kept, and read again when its files have changed."""
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rldbg.core import IncompleteDataError, PrerequisiteError, Run
+from rldbg.recording import LocalTree, Recording, TokenText, find_tokenizer
+from rldbg.recording import open as open_recording
+
+if TYPE_CHECKING:
+    from rldbg.ui.sample_table import SampleTable
+
+_FRESH_S = 3.0
+
+
+class OpenedRun:
+    """A run of the catalogue. Use `recording` only while holding `lock`: a recording keeps files that it read."""
+
+    def __init__(self, name: str, root: str, path: str, *, layout: str | None, tokenizer: str | None) -> None:
+        self.name = name
+        self.root = root
+        self.path = path
+        self.lock = threading.RLock()
+        self._layout = layout
+        self._tokenizer = tokenizer
+        self._recording: Recording | None = None
+        self._opened_at = 0.0
+        self._table: SampleTable | None = None
+        self._text: TokenText | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, where it has one on this machine."""
+        folder = Path(self.path).expanduser()
+        return folder if "://" not in self.path and (folder / "run.json").is_file() else None
+
+    def reopened(self) -> Recording:
+        """The recording as it is now, by a reader of its own: for work that takes long."""
+        recording = open_recording(self.path, self._layout)
+        self._confine(recording)
+        return recording
+
+    @property
+    def recording(self) -> Recording:
+        """The recording, listed anew when the last look is some seconds old."""
+        with self.lock:
+            if self._recording is None or time.monotonic() - self._opened_at > _FRESH_S:
+                now = self.reopened()
+                if self._recording is None or now.listing.entries != self._recording.listing.entries:
+                    self._recording = now
+                self._opened_at = time.monotonic()
+            return self._recording
+
+    def facts(self) -> dict[str, Any]:
+        """run.json; empty where there is none."""
+        return Run(self.folder).read() if self.folder else {}
+
+    def table(self) -> "SampleTable":
+        """The samples as columns, with those that came since."""
+        from rldbg.ui.sample_table import SampleTable
+
+        with self.lock:
+            if self._table is None:
+                self._table = SampleTable()
+            return self._table
+
+    def text(self) -> TokenText:
+        """The tokenizer's text of tokens; an error with the reason when there is none."""
+        with self.lock:
+            if self._text is None:
+                self._text = TokenText(self._tokenizer_file())
+            return self._text
+
+    def texts_of(self, tokens: list[int]) -> tuple[list[str] | None, str]:
+        """The text of each token, or None and why there is none."""
+        try:
+            return self.text().of(tokens), ""
+        except (PrerequisiteError, IncompleteDataError) as error:
+            return None, f"{error.message} ({error.hint})"
+
+    def _tokenizer_file(self) -> Path:
+        if self._tokenizer is not None:
+            given = Path(self._tokenizer).expanduser()
+            return given / "tokenizer.json" if given.is_dir() else given
+        found = find_tokenizer(self.recording)
+        if found is None:
+            raise PrerequisiteError("no tokenizer is recorded", "start with --tokenizer PATH to see text")
+        if not self._is_inside(found) and not _is_cached_model(found):
+            raise PrerequisiteError(
+                f"the tokenizer {found} lies outside what was opened", f"start with --tokenizer {found} to see text"
+            )
+        return found
+
+    def _confine(self, recording: Recording) -> None:
+        """Refuses a recording outside what was opened, and later each file of it that a link takes outside."""
+        tree = recording.tree
+        if not isinstance(tree, LocalTree):
+            return
+        if not self._is_inside(tree.root):
+            raise IncompleteDataError(
+                f"the recording of {self.path} is in {tree.root}, outside what was opened", f"rldbg ui {tree.root}"
+            )
+        recording.tree = ConfinedTree(tree.root, tree.only, self._root())
+
+    def _is_inside(self, place: Path) -> bool:
+        return place.resolve().is_relative_to(self._root())
+
+    def _root(self) -> Path:
+        root = Path(self.root).expanduser().resolve()
+        return root if root.is_dir() else root.parent
+
+
+@dataclass(frozen=True)
+class ConfinedTree(LocalTree):
+    """A folder whose files are read only where they lie inside what was opened."""
+
+    inside: Path = Path("/")
+
+    def local(self, name: str) -> Path:
+        place = super().local(name)
+        if not place.resolve().is_relative_to(self.inside):
+            raise IncompleteDataError(f"{place} is a link that leads outside what was opened", "copy the file there")
+        return place
+
+
+def _is_cached_model(file: Path) -> bool:
+    """Whether a tokenizer is one that the Hugging Face cache holds."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return False
+    return file.resolve().is_relative_to(Path(HF_HUB_CACHE).resolve())

@@ -1,0 +1,194 @@
+"""The JSON behind the pages of a run: the list, the overview, the table of samples, check, metrics and one step."""
+
+import csv
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rldbg.core import RldbgError
+from rldbg.live import is_alive
+from rldbg.ui.catalogue import Catalogue
+from rldbg.ui.jobs import Jobs
+from rldbg.ui.opened_run import OpenedRun
+from rldbg.ui.sample_table import SampleTable
+
+_MAX_ROWS = 500
+_FIRST_LOOK_S = 1.2
+_RECORDS_AT_ONCE = 8
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def runs_page(catalogue: Catalogue) -> dict[str, Any]:
+    """One row per run; a recording that cannot be opened says why instead."""
+    return {"roots": list(catalogue.roots), "runs": [_row(run) for run in catalogue.runs()]}
+
+
+def _row(run: OpenedRun) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": run.name, "path": run.path, "state": state_of(run)}
+    try:
+        with run.lock:
+            summary = run.recording.summary()
+    except RldbgError as error:
+        return row | {"error": error.to_dict()}
+    steps = sorted({step for kind in summary.kinds.values() for step in kind.steps})
+    return row | {
+        "layout": summary.layout,
+        "kinds": list(summary.kinds),
+        "steps": [steps[0], steps[-1], len(steps)] if steps else None,
+        "ranks": len({rank for kind in summary.kinds.values() for rank in kind.ranks}),
+        "samples": summary.samples,
+        "bytes": sum(kind.bytes for kind in summary.kinds.values()),
+        "healthy": summary.is_healthy and bool(summary.kinds),
+        "findings": len(summary.health),
+    }
+
+
+def state_of(run: OpenedRun) -> str:
+    """running, ended, failed or recording, as run.json and the broker say."""
+    folder = run.folder
+    if folder is None:
+        return "recording"
+    try:
+        facts = run.facts()
+    except RldbgError:
+        return "recording"
+    if facts.get("ended_at") is not None:
+        return "failed" if facts.get("exit_code") else "ended"
+    return "running" if is_alive(folder) else "recording" if not facts.get("started_at") else "not running"
+
+
+def overview_page(run: OpenedRun) -> dict[str, Any]:
+    """What `rldbg show` says, and what is known of the run."""
+    with run.lock:
+        summary = run.recording.summary()
+    facts = run.facts()
+    known = (
+        "command",
+        "started_at",
+        "ended_at",
+        "exit_code",
+        "versions",
+        "git_commit",
+        "hosts",
+        "cwd",
+        "name",
+        "framework",
+    )
+    return summary.to_dict() | {
+        "name": run.name,
+        "path": run.path,
+        "title": summary.title,
+        "state": state_of(run),
+        "now": time.time(),
+        "run": {name: facts[name] for name in known if facts.get(name) is not None},
+    }
+
+
+def check_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """What `rldbg check` says, when it is done; its findings then mark samples in the table."""
+    from rldbg.analysis import check
+
+    def work() -> Any:
+        report = check(run.reopened())
+        with run.lock:
+            run.table().mark_findings(report.findings)
+        return report.to_dict()
+
+    return jobs.ask(("check", run.name), _stamp(run), work)
+
+
+def metrics_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """Curves over steps: what `rldbg check --metrics` computes, and what the trainer reported itself."""
+    from rldbg.analysis import metrics_by_step, reported_metrics
+
+    def work() -> dict[str, Any]:
+        recording = run.reopened()
+        reported = reported_metrics(recording.run.metrics_path) if recording.run else {}
+        return {
+            "computed": metrics_by_step(recording),
+            "reported": [{"step": step, **_numbers(row)} for step, row in sorted(reported.items())],
+        }
+
+    return jobs.ask(("metrics", run.name), _stamp(run), work)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: value for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def step_page(run: OpenedRun, jobs: Jobs, step: int) -> dict[str, Any]:
+    """One step: the checks that fired there, and the samples that carry most of its loss."""
+    from rldbg.ui.step_view import step_view
+
+    return jobs.ask(("step", run.name, step), _stamp(run), lambda: step_view(run.reopened(), step))
+
+
+def samples_page(
+    run: OpenedRun, *, filter: str = "", sort: str = "", descending: bool = False, offset: int = 0, limit: int = 100
+) -> dict[str, Any]:
+    """Rows of the table. Of a large recording, the first answers tell how much is read so far."""
+    table, remaining, total = read_samples(run, _FIRST_LOOK_S)
+    with run.lock:
+        numbers = table.select(filter, sort, descending=descending)
+        page = numbers[max(offset, 0) : max(offset, 0) + min(max(limit, 0), _MAX_ROWS)]
+        return {
+            "columns": table.names(),
+            "count": table.count,
+            "matched": len(numbers),
+            "offset": max(offset, 0),
+            "rows": table.rows(page) if table.count else [],
+            "histograms": table.histograms(numbers) if offset <= 0 and table.count else None,
+            "remaining": remaining,
+            "records": total,
+            "unreadable": table.unreadable[:20],
+        }
+
+
+def read_samples(run: OpenedRun, patience_s: float | None) -> tuple[SampleTable, int, int]:
+    """The table, how many records it lacks after so many seconds (None: all are read), and of how many."""
+    table = run.table()
+    began = time.monotonic()
+    while True:
+        with run.lock:
+            recording = run.recording
+            pending = table.pending(recording)
+            if not pending or (patience_s is not None and time.monotonic() - began > patience_s):
+                return table, len(pending), len(pending) + table.records
+            table.add(
+                recording, pending if patience_s is None else pending[: max(_RECORDS_AT_ONCE, table.records // 2)]
+            )
+
+
+def samples_csv(run: OpenedRun, *, filter: str = "", sort: str = "", descending: bool = False) -> Iterator[str]:
+    """The whole table as CSV; texts that a spreadsheet would run as formulas are quoted."""
+    table, _, _ = read_samples(run, None)
+    with run.lock:
+        numbers = table.select(filter, sort, descending=descending)
+        yield _csv_lines([table.names()])
+        for first in range(0, len(numbers), 1000):
+            yield _csv_lines(table.rows(numbers[first : first + 1000]))
+
+
+def _csv_lines(rows: list[list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow([_harmless(cell) for cell in row])
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()
+
+
+def _harmless(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    return "" if isinstance(cell, float) and np.isnan(cell) else cell
+
+
+def _stamp(run: OpenedRun) -> tuple[int, object]:
+    """Changes when the recording does: answers about fewer records are no longer the answer."""
+    entries = run.recording.listing.entries
+    return len(entries), entries[-1] if entries else None

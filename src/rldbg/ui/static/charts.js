@@ -1,0 +1,103 @@
+"use strict";
+// Small charts as SVG, each with buttons that save it.
+R.colors = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+R.extent = (values) => {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
+  if (low > high) return [0, 1];
+  return low === high ? [low - Math.abs(low) * 0.1 - 1e-9, high + Math.abs(high) * 0.1 + 1e-9] : [low, high];
+};
+
+// Curves over steps: series = [{name, points: [[x, y]], color}]; a click on a point calls onpick(x).
+R.lineChart = ({ title, series, onpick, width = 420, height = 150, marks = [] }) => {
+  const left = 52, right = 8, top = 8, bottom = 20;
+  const xs = series.flatMap((line) => line.points.map((point) => point[0]));
+  const ys = series.flatMap((line) => line.points.map((point) => point[1]));
+  const [x0, x1] = R.extent(xs), [y0, y1] = R.extent(ys);
+  const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (value) => top + (1 - (value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const svg = R.h("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  for (const part of [0, 0.5, 1]) {
+    const value = y0 + part * (y1 - y0);
+    svg.append(R.h("line.gridline", { x1: left, x2: width - right, y1: y(value), y2: y(value) }),
+      R.h("text.axis", { x: left - 4, y: y(value) + 3, "text-anchor": "end" }, R.number(value, 3)));
+  }
+  const edges = xs.length ? [Math.min(...xs), Math.max(...xs)] : [];
+  for (const [place, value] of new Set(edges).size === 1 ? [["middle", edges[0]]] : [["start", edges[0]], ["end", edges[1]]]) {
+    if (value !== undefined) svg.append(R.h("text.axis", { x: x(value), y: height - 6, "text-anchor": place }, R.number(value)));
+  }
+  for (const mark of marks) svg.append(R.h("line.mark", { x1: x(mark), x2: x(mark), y1: top, y2: height - bottom }));
+  series.forEach((line, number) => {
+    const color = line.color || R.colors[number % R.colors.length];
+    const known = line.points.filter((point) => Number.isFinite(point[1]));
+    svg.append(R.h("polyline", { points: known.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
+    const stride = Math.max(1, Math.floor(known.length / 400));
+    known.forEach(([a, b], place) => {
+      if (place % stride) return;
+      svg.append(R.h(onpick ? "circle.pick" : "circle", { cx: x(a), cy: y(b), r: known.length > 80 ? 1.6 : 2.6, fill: color,
+        onclick: onpick && (() => onpick(a)) }, R.h("title", null, `${line.name}\nstep ${a}: ${R.number(b, 6)}`)));
+    });
+  });
+  if (onpick) {
+    svg.addEventListener("click", (event) => {
+      if (event.target.tagName === "circle" || !xs.length) return;
+      const box = svg.getBoundingClientRect();
+      const at = ((event.clientX - box.left) / box.width) * width;
+      onpick(xs.reduce((best, value) => (Math.abs(x(value) - at) < Math.abs(x(best) - at) ? value : best), xs[0]));
+    });
+    svg.classList.add("clickable");
+  }
+  return R.figure(title, svg, series.length > 1 ? series : null);
+};
+
+// Bars: bins = {edges, counts} or two sides {edges, a, b}.
+R.barChart = ({ title, bins, width = 420, height = 130, log = false }) => {
+  const left = 44, right = 8, top = 8, bottom = 20;
+  const sides = bins.counts ? [bins.counts] : [bins.a, bins.b];
+  const most = Math.max(1, ...sides.flat());
+  const size = (count) => (log ? Math.log1p(count) / Math.log1p(most) : count / most) * (height - top - bottom);
+  const step = (width - left - right) / Math.max(1, bins.edges.length - 1);
+  const svg = R.h("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  sides.forEach((counts, side) => counts.forEach((count, place) => {
+    if (!count) return;
+    const wide = step / sides.length;
+    svg.append(R.h("rect", { x: left + place * step + side * wide, y: height - bottom - size(count), width: Math.max(0.8, wide - 0.6), height: size(count), fill: R.colors[side] },
+      R.h("title", null, `${R.number(bins.edges[place])} to ${R.number(bins.edges[place + 1])}: ${R.number(count)}`)));
+  }));
+  svg.append(R.h("text.axis", { x: left, y: height - 6 }, R.number(bins.edges[0], 3)),
+    R.h("text.axis", { x: width - right, y: height - 6, "text-anchor": "end" }, R.number(bins.edges[bins.edges.length - 1], 3)),
+    R.h("text.axis", { x: left - 4, y: top + 8, "text-anchor": "end" }, R.number(most)));
+  return R.figure(title, svg, sides.length > 1 ? [{ name: "A" }, { name: "B" }] : null);
+};
+
+R.figure = (title, svg, legend) => R.h("figure", null,
+  R.h("figcaption", null, R.h("span.title", { title }, title), R.h("span.save", null,
+    R.h("button.small", { title: "Save as SVG", onclick: () => R.saveSvg(title, svg) }, "SVG"),
+    R.h("button.small", { title: "Save as PNG", onclick: () => R.savePng(title, svg) }, "PNG"))),
+  svg,
+  legend && R.h("div.legend", null, legend.map((line, number) => R.h("span", null,
+    R.h("i", { style: { background: line.color || R.colors[number % R.colors.length] } }), line.name))));
+
+R.svgText = (svg) => {
+  const copy = svg.cloneNode(true);
+  const style = getComputedStyle(document.body);
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const [, , width, height] = svg.getAttribute("viewBox").split(" ");
+  copy.setAttribute("width", width); copy.setAttribute("height", height);
+  copy.prepend(R.h("rect", { width, height, fill: style.backgroundColor }));
+  for (const text of copy.querySelectorAll("text")) { text.setAttribute("fill", style.color); text.setAttribute("font-family", "sans-serif"); text.setAttribute("font-size", "10"); }
+  for (const line of copy.querySelectorAll("line")) line.setAttribute("stroke", "#8886");
+  return new XMLSerializer().serializeToString(copy);
+};
+R.fileName = (title) => title.replace(/[^A-Za-z0-9._-]+/g, "-").slice(0, 60) || "chart";
+R.saveSvg = (title, svg) => R.save(`${R.fileName(title)}.svg`, "image/svg+xml", R.svgText(svg));
+R.savePng = (title, svg) => {
+  const image = new Image();
+  image.onload = () => {
+    const canvas = R.h("canvas", { width: image.width * 2, height: image.height * 2 });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => R.save(`${R.fileName(title)}.png`, "image/png", blob));
+  };
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(R.svgText(svg))}`;
+};

@@ -1,0 +1,100 @@
+"use strict";
+// Two or more runs: stages in causal order, what differs beside what noise allows, why, and the worst tokens.
+R.views.compare = async (view) => {
+  const runs = view.query.getAll("run");
+  view.command = () => `rldbg compare ${(view.paths || runs).map(R.quote).join(" ")}`;
+  const list = await R.api("runs");
+  view.paths = runs.map((name) => (list.runs.find((run) => run.name === name) || { path: name }).path);
+  if (runs.length < 2) { R.chooseRuns(view, list, runs); return; }
+  R.fill(view.main, R.h("p.muted", null, "comparing …"));
+  const answer = await R.job(view, "compare", { run: runs }, (seconds) => R.fill(view.main, R.h("p.muted", null, `comparing … ${seconds.toFixed(0)} s`)));
+  if (!view.alive) return;
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Compare"), R.h("a.button", { href: "#/compare" }, "choose runs")),
+    answer.pairs.map((pair) => R.comparison(pair, answer.stages)));
+};
+
+R.chooseRuns = (view, list, chosen) => {
+  const pick = (number) => R.h("select", { "aria-label": `run ${"ABC"[number]}` }, R.h("option", { value: "" }, number < 2 ? `run ${"ABC"[number]}` : "third run (optional)"),
+    list.runs.filter((run) => !run.error).map((run) => R.h("option", { value: run.name }, run.name)));
+  const picks = [0, 1, 2].map(pick);
+  if (chosen[0]) picks[0].value = chosen[0];
+  R.fill(view.main, R.h("h1", null, "Compare"), R.h("div.toolbar", null, picks, R.h("button", { onclick: () => R.go("compare", { run: picks.map((each) => each.value).filter(Boolean) }) }, "Compare")),
+    list.runs.length < 2 && R.h("p.empty", null, "Only one run is opened. Start with two: rldbg ui A B"));
+};
+
+R.comparison = (pair, stages) => {
+  const first = pair.first_difference;
+  const rows = Object.fromEntries(pair.stages.map((row) => [row.stage, row]));
+  const box = (stage) => {
+    const row = rows[stage];
+    if (!row) return R.h("div.stage.absent", null, R.h("b", null, stage), R.h("span", null, "not recorded"));
+    const isFirst = first && first.stage === stage;
+    return R.h(`div.stage.${row.verdict.replace(/ /g, "-")}${isFirst ? ".first" : ""}`, { tabindex: "0", title: isFirst ? "the first difference" : row.follows ? "may differ because an earlier stage does" : "",
+      onclick: () => document.getElementById(`stage-${stage}`)?.scrollIntoView({ block: "center" }) },
+    R.h("b", null, stage), R.verdict(row.verdict), R.h("span", null, row.compared === undefined ? "" : row.beyond ? `${R.number(row.beyond)} of ${R.number(row.compared)}` : R.number(row.compared)), isFirst && R.h("em", null, "first"));
+  };
+  return R.h("section.comparison", null,
+    R.h("section.card", null, R.h("h2", null, R.verdict(pair.verdict), ` ${R.number(pair.compared)} values over ${R.plural(pair.steps.length, "step")}`),
+      R.facts({ A: pair.a, B: pair.b })),
+    first && R.h("section.card.firstcard", null, R.h("h2", null, `First difference: stage ${first.stage}, ${first.kind}.${first.field}`),
+      R.facts(Object.fromEntries(["step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "name", "a", "b"].filter((key) => first[key] !== null && first[key] !== undefined).map((key) => [key.replace("_", "-"), first[key]]))),
+      first.sample && R.h("p", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`), " "]))),
+    R.h("div.stages", { role: "list" }, stages.map(box)),
+    R.whyCards(pair),
+    R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"), R.table(["stage", "field", "verdict", "compared", "beyond tolerance", "allowed by noise", "max |a − b|", "mean |a − b|", "max relative"],
+      pair.stages.flatMap((row) => (row.fields || []).map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
+    pair.noise.length > 0 && R.h("section.card", null, R.h("h2", null, "Noise after each optimizer step"), R.anyTable(pair.noise)),
+    R.h("div.charts", null,
+      Object.entries(pair.step_curve).slice(0, 8).map(([field, points]) => R.lineChart({ title: `largest difference of ${field} by step`, series: [{ name: field, points }] })),
+      pair.strips && pair.strips.histogram && R.barChart({ title: `${pair.strips.quantity} on both sides, step ${pair.strips.step}`, bins: pair.strips.histogram }),
+      Object.entries(pair.distributions).slice(0, 8).filter(([, bins]) => bins.length > 1).map(([field, bins]) => R.barChart({ title: `sizes of differences of ${field}`, bins: { edges: [...bins.map(([edge]) => edge), bins[bins.length - 1][0] * 2], counts: bins.map(([, count]) => count) }, log: true }))),
+    R.heatMaps(pair),
+    pair.strips && R.strips(pair),
+    R.configuration(rows.config),
+    pair.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(pair.findings)));
+};
+
+R.anyTable = (rows) => R.table(Object.keys(rows[0]), rows.map((row) => Object.values(row).map((value) => (typeof value === "number" ? value : typeof value === "object" ? JSON.stringify(value) : String(value)))));
+
+R.whyCards = (pair) => {
+  if (!pair.first_difference) return null;
+  const card = (item, near) => R.h(near ? "div.card.why.near" : "div.card.why", null, R.h("b", null, item.explains), R.facts({ "accounts for": `${(100 * item.share).toFixed(0)} %`, "left over": item.residual, "rounding allows": item.noise, hypothesis: R.h("code", null, item.id), ...item.parameters }));
+  if (pair.explanations.length) return R.h("section", null, R.h("h2", null, "Why"), pair.explanations.map((item) => card(item)));
+  if (pair.candidates.length) return R.h("section", null, R.h("h2", null, "Why"), R.h("p", null, "Cause not decided: the recordings leave these candidates."), pair.candidates.map((item) => card(item, true)));
+  return R.h("section", null, R.h("h2", null, "Why"), R.h("p", null, "Cause unknown: no hypothesis accounts for it.", pair.nearest.length > 0 && " The closest ones are not the cause: what they leave is more than rounding."), pair.nearest.map((item) => card(item, true)));
+};
+
+// Rank by micro-batch, one map per field that differs.
+R.heatMaps = (pair) => {
+  const fields = pair.stages.flatMap((row) => row.fields || []).filter((field) => field.verdict === "different" && new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`)).size > 1).slice(0, 6);
+  if (!fields.length) return null;
+  return R.h("section", null, R.h("h2", null, "Where: ranks and micro-batches"), R.h("div.charts", null, fields.map((field) => {
+    const most = Math.max(...field.cells.map((cell) => (Number.isFinite(cell.max_abs) ? cell.max_abs : 0))) || 1;
+    const steps = [...new Set(field.cells.map((cell) => cell.step))].slice(0, 40);
+    const columns = [...new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`))].slice(0, 64);
+    const svg = R.h("svg.chart", { viewBox: `0 0 ${44 + columns.length * 14} ${18 + steps.length * 14}`, role: "img", "aria-label": `${field.kind}.${field.field} by rank and micro-batch` });
+    steps.forEach((step, row) => svg.append(R.h("text.axis", { x: 40, y: row * 14 + 11, "text-anchor": "end" }, `step ${step}`)));
+    for (const cell of field.cells) {
+      const row = steps.indexOf(cell.step), column = columns.indexOf(`${cell.rank}/${cell.micro}`);
+      if (row < 0 || column < 0) continue;
+      svg.append(R.h("rect.heat", { x: 44 + column * 14, y: row * 14, width: 13, height: 13, fill: cell.beyond ? R.tint(0.25 + 0.75 * Math.min(1, cell.max_abs / most)) : "transparent" }, R.h("title", null, `step ${cell.step} rank ${cell.rank} micro-batch ${cell.micro}: max ${R.number(cell.max_abs)}, ${R.number(cell.beyond)} beyond tolerance`)));
+    }
+    return R.figure(`${field.kind}.${field.field}: rank/micro-batch ${columns[0]} to ${columns[columns.length - 1]}`, svg);
+  })));
+};
+
+R.strips = (pair) => R.h("section.card", null, R.h("h2", null, "Worst samples, token by token"),
+  R.h("p.muted", null, `step ${pair.strips.step}, coloured by |a − b| of ${pair.strips.quantity}; faint tokens are not trained on`),
+  pair.strips.samples.map((strip) => {
+    const largest = strip.worst && Number.isFinite(strip.worst) ? strip.worst : 1;
+    return R.h("div.strip", null, R.h("p", null, R.h("a", { href: R.link(`run/${encodeURIComponent(pair.a_name)}/sample`, { sample: strip.sample, step: pair.strips.step, token: strip.worst_position }) }, R.cut(strip.sample, 80)), R.h("span.muted", null, ` worst ${R.number(strip.worst)} at token ${strip.worst_position}`)),
+      R.h("div.flow", null, strip.tokens.map((token) => R.h(token.trained ? "span.t" : "span.t.off", { style: token.gap ? { "background-color": R.tint(Math.min(1, token.gap / largest)) } : {},
+        title: [`token ${token.position}`, ...Object.entries(token.values).map(([name, [a, b]]) => `${name}: ${R.number(a, 6)} | ${R.number(b, 6)}`)].join("\n") }, token.a === token.b ? R.cut(token.a, 60) : `${R.cut(token.a ?? "∅", 60)}→${R.cut(token.b ?? "∅", 60)}`))));
+  }));
+
+R.configuration = (row) => {
+  const changes = row && row.changes;
+  if (!changes || !changes.length) return null;
+  return R.h("section.card", null, R.h("h2", null, "Configuration"), R.h("p.muted", null, "settings that differ: possible causes, not proof"),
+    R.table(["setting", "A", "B"], changes.map((change) => [R.h("code", null, change.name), R.cut(JSON.stringify(change.a), 120), R.cut(JSON.stringify(change.b), 120)])));
+};

@@ -1,0 +1,45 @@
+"use strict";
+// Curves over steps; a click on one opens the step: checks that fired, and the samples that carry most of the loss.
+R.views.metrics = async (view) => {
+  const { name } = view;
+  view.command = () => `rldbg check ${R.quote(view.path || name)} --metrics`;
+  R.fill(view.main, R.h("p.muted", null, "computing metrics …"));
+  const answer = await R.job(view, `runs/${encodeURIComponent(name)}/metrics`, null, (seconds) => R.fill(view.main, R.h("p.muted", null, `computing metrics … ${seconds.toFixed(0)} s`)));
+  if (!view.alive) return;
+  const open = (step) => R.go(`run/${encodeURIComponent(name)}/step/${step}`);
+  const curves = (rows) => {
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((each) => each !== "step");
+    return names.map((metric) => ({ metric, points: rows.filter((row) => metric in row).map((row) => [row.step, row[metric]]) })).filter(({ points }) => points.length);
+  };
+  const draw = (title, rows) => rows.length > 0 && R.h("section", null, R.h("h2", null, title), R.h("div.charts", null, curves(rows).map(({ metric, points }) =>
+    R.lineChart({ title: metric, series: [{ name: metric, points }], onpick: open, marks: R.spikes(points) }))));
+  R.fill(view.main, R.h("h1", null, "Metrics over steps"), R.h("p.muted", null, "Click a step of a curve for the samples and tokens behind it. Dashed lines mark spikes."),
+    draw("Reported by the trainer", answer.reported), draw("Computed from the recording", answer.computed),
+    !answer.reported.length && !answer.computed.length && R.h("p.empty", null, "Nothing that metrics could be computed from is recorded."));
+};
+
+// Steps whose change stands out of all changes of the curve.
+R.spikes = (points) => {
+  if (points.length < 8) return [];
+  const changes = points.slice(1).map(([, value], place) => Math.abs(value - points[place][1])).filter(Number.isFinite);
+  const middle = [...changes].sort((a, b) => a - b)[Math.floor(changes.length / 2)];
+  return points.slice(1).filter(([, value], place) => Math.abs(value - points[place][1]) > Math.max(8 * middle, 1e-12)).map(([step]) => step);
+};
+
+R.views.step = async (view) => {
+  const { name } = view, step = Number(view.rest[0]);
+  view.command = () => `rldbg check ${R.quote(view.path || name)} --step ${step} --metrics`;
+  R.fill(view.main, R.h("p.muted", null, `reading step ${step} …`));
+  const answer = await R.job(view, `runs/${encodeURIComponent(name)}/step/${step}`, null);
+  if (!view.alive) return;
+  const go = (other) => R.h("a.button", { href: R.link(`run/${encodeURIComponent(name)}/step/${other}`) }, `step ${other}`);
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, `Step ${step}`), step > 0 && go(step - 1), go(step + 1)),
+    R.facts(answer.metrics),
+    R.h("section.card", null, R.h("h2", null, "Check ", R.verdict(answer.check.verdict)), R.findings(answer.check.findings),
+      !answer.check.findings.length && R.h("p.muted", null, `${R.plural(answer.check.passed.length, "check")} passed at this step.`)),
+    R.h("section.card", null, R.h("h2", null, "Samples that carry most of the loss"), R.h("p.muted", null, `by ${answer.by}; ${R.plural(answer.count, "sample")} in this step`),
+      R.table(["sample", "share", "loss", "reward", "trained tokens", "largest token", "at", "trainer − rollout"], answer.samples.map((row) => [
+        R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step, sample: row.sample, token: row.worst_token }) }, R.cut(row.sample, 60)),
+        R.h("span.share", null, R.h("i", { style: { width: `${(100 * (row.share || 0)).toFixed(1)}%` } }), `${(100 * (row.share || 0)).toFixed(1)} %`),
+        row.loss, row.reward === null ? "–" : row.reward, row.tokens, row.worst_value, row.worst_token, row.difference === null ? "–" : row.difference]))));
+};

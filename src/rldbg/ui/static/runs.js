@@ -1,0 +1,77 @@
+"use strict";
+// The list of runs, and the overview of one.
+R.views = {};
+
+R.views.runs = async (view) => {
+  view.command = (answer) => `rldbg ui ${(answer ? answer.roots : []).map(R.quote).join(" ")}`.trim();
+  const chosen = new Set();
+  const compare = R.h("button", { disabled: true, onclick: () => R.go("compare", { run: [...chosen] }) }, "Compare marked runs");
+  const list = R.h("div");
+  const draw = async () => {
+    const answer = await R.api("runs");
+    if (!view.alive) return;
+    view.answer = answer;
+    if (answer.runs.length === 1 && view.first) { view.first = false; R.replace(`run/${answer.runs[0].name}`); return; }
+    R.fill(list, answer.runs.length === 0 ? R.h("p.empty", null, "No runs are here yet; this page looks again every few seconds.") :
+      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "health"], answer.runs.map((run) => {
+        const mark = R.h("input", { type: "checkbox", "aria-label": `mark ${run.name}`, onchange: (event) => {
+          if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name);
+          compare.disabled = chosen.size < 2;
+        } });
+        mark.checked = chosen.has(run.name);
+        const name = R.h("a.name", { href: `#/run/${encodeURIComponent(run.name)}`, title: run.path }, run.name);
+        if (run.error) return [mark, name, run.state, R.h("span.problem", null, R.verdict("error"), " ", R.cut(run.error.message, 300)), "", "", "", "", "", ""];
+        return [mark, name, run.state, run.steps ? R.span(run.steps) : "–", run.ranks, run.samples, R.bytes(run.bytes), run.layout,
+          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("healthy") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`)];
+      }), { id: "runs" }));
+  };
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Runs"), compare), list);
+  await draw();
+  view.every(4000, draw);
+};
+
+R.span = ([first, last, count]) => (first === last ? `${first}` : count === last - first + 1 ? `${first}–${last}` : `${first}–${last} (${count})`);
+
+R.views.overview = async (view) => {
+  const { name } = view;
+  view.command = () => `rldbg show ${R.quote(view.path || name)}`;
+  const answer = await R.api(`runs/${encodeURIComponent(name)}`);
+  if (!view.alive) return;
+  view.path = answer.path;
+  const check = R.h("section.card", { id: "check" }, R.h("h2", null, "Check"), R.h("p.muted", null, "checking invariants …"));
+  const kinds = Object.entries(answer.kinds);
+  const records = kinds.reduce((sum, [, kind]) => sum + kind.records, 0);
+  R.fill(view.main,
+    R.h("h1", null, answer.name, " ", R.h("span.state", null, answer.state)),
+    R.h("p.path", null, answer.title),
+    R.facts({ layout: answer.layout, samples: answer.samples, records, ...R.runFacts(answer) }),
+    kinds.length === 0 ? R.h("section.card.error", null, R.h("h2", null, "Nothing is recorded here"), R.findings(answer.health)) :
+      R.h("section.card", null, R.h("h2", null, "Kinds, in causal order"),
+        R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
+          [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" })),
+    kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Recording ", answer.health.length ? R.verdict("problems") : R.verdict("healthy")), R.findings(answer.health)),
+    kinds.length > 0 && check);
+  if (!kinds.length) return;
+  try {
+    const report = await R.job(view, `runs/${encodeURIComponent(name)}/check`, null, (seconds) => R.fill(check, R.h("h2", null, "Check"), R.h("p.muted", null, `checking invariants … ${seconds.toFixed(0)} s`)));
+    if (!view.alive) return;
+    R.fill(check, R.h("h2", null, "Check ", R.verdict(report.verdict)),
+      R.h("p.muted", null, `${R.plural(report.passed.length, "check")} passed, ${Object.keys(report.not_applicable).length} not applicable, over ${R.plural(report.steps.length, "step")}`),
+      R.findings(report.findings),
+      R.h("details", null, R.h("summary", null, "All checks"), R.table(["check", "result"], [
+        ...report.passed.map((id) => [R.h("code", null, id), R.verdict("pass")]),
+        ...Object.entries(report.not_applicable).map(([id, why]) => [R.h("code", null, id), R.h("span.muted", null, `not applicable: ${why}`)])])));
+  } catch (error) { if (!(error instanceof R.Gone)) R.fill(check, R.h("h2", null, "Check"), R.errorCard(error)); }
+};
+
+R.facts = (facts) => R.h("dl.facts", null, Object.entries(facts).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) =>
+  R.h("div", null, R.h("dt", null, name), R.h("dd", null, value instanceof Node ? value : typeof value === "number" ? R.number(value) : R.cut(typeof value === "object" ? JSON.stringify(value) : value, 300)))));
+
+R.runFacts = (answer) => {
+  const { run } = answer;
+  const time = (seconds) => (seconds ? new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19) : "");
+  const lasted = run.started_at ? ((run.ended_at || answer.now) - run.started_at) : null;
+  return { started: time(run.started_at), lasted: lasted ? `${R.number(lasted, 3)} s` : "", "exit code": run.exit_code,
+    command: run.command ? R.h("code", null, R.cut([].concat(run.command).join(" "), 400)) : "", hosts: run.hosts ? run.hosts.join(", ") : "", commit: run.git_commit ? run.git_commit.slice(0, 12) : "",
+    versions: run.versions ? Object.entries(run.versions).map(([name, version]) => `${name} ${version}`).join(", ") : "" };
+};

@@ -1,0 +1,110 @@
+"use strict";
+// The table of samples, and the samples of one group side by side.
+R.widths = { step: 58, group: 150, run: 48, finding: 130, truncated: 76, turns: 56 };
+
+R.views.samples = async (view) => {
+  const { name, query } = view;
+  const base = `runs/${encodeURIComponent(name)}`;
+  const state = { filter: query.get("filter") || "", sort: query.get("sort") || "", order: query.get("order") || "" };
+  const selection = () => ({ filter: state.filter, sort: state.sort, order: state.order });
+  view.command = () => `rldbg show ${R.quote(view.path || name)} --step N --sample GROUP/RUN`;
+  const input = R.h("input", { id: "filter", type: "search", spellcheck: "false", autocomplete: "off", value: state.filter, "aria-label": "Filter expression",
+    placeholder: 'filter: reward > 0.5 and length < 200 and "g3" in group   ( / )',
+    onkeydown: (event) => { if (event.key === "Enter") apply({ filter: input.value }); if (event.key === "Escape") { input.value = state.filter; input.blur(); } },
+    onchange: () => apply({ filter: input.value }) });
+  const status = R.h("span.muted", { id: "matched" });
+  const csv = R.exported ? R.h("button", { onclick: () => R.exported.csv(name, selection()) }, "CSV") : R.h("a.button", { id: "csv" }, "CSV");
+  const problem = R.h("p.problem", { role: "alert" });
+  const table = new R.VirtualTable({
+    columns: [], page: 100,
+    fetchPage: async (offset, limit) => (await R.api(`${base}/samples`, { ...selection(), offset, limit })).rows,
+    cell: (column, value) => R.h(typeof value === "number" || value === null ? "div.vcell.n" : "div.vcell", { role: "gridcell", title: typeof value === "string" && value.length > 14 ? R.cut(R.visible(value), 300) : null }, typeof value === "number" || value === null ? R.number(value) : R.cut(value, 200)),
+    open: (values) => { const row = R.object(table.columns, values); R.go(`run/${encodeURIComponent(name)}/sample`, { step: row.step, sample: `${row.group}/${row.run}` }); },
+  });
+  const apply = (changes) => {
+    if (Object.entries(changes).every(([key, value]) => state[key] === value)) return;
+    Object.assign(state, changes);
+    input.value = state.filter;
+    R.permalink(`run/${encodeURIComponent(name)}/samples`, selection());
+    draw();
+  };
+  const sortBy = (column) => apply(state.sort !== column ? { sort: column, order: "down" } : state.order === "down" ? { order: "up" } : { sort: "", order: "" });
+  const narrow = (condition) => apply({ filter: state.filter && !state.filter.includes(condition) ? `(${state.filter}) and ${condition}` : condition });
+  const heads = (answer) => R.fill(table.head, answer.columns.map((column) => R.h("div.vth", { role: "columnheader", "aria-sort": state.sort === column ? (state.order === "down" ? "descending" : "ascending") : "none" },
+    R.h("button.sort", { onclick: () => sortBy(column), title: `sort by ${column}` }, column, state.sort === column ? (state.order === "down" ? " ↓" : " ↑") : ""),
+    R.miniHistogram(column, (answer.histograms || {})[column], narrow))));
+  let asked = 0;
+  const draw = async () => {
+    asked += 1;
+    const mine = asked;
+    let answer;
+    try { answer = await R.api(`${base}/samples`, { ...selection(), offset: 0, limit: 100 }); } catch (error) {
+      if (!view.alive) return;
+      if (state.filter && error.kind === "usage") { R.fill(problem, error.message, error.hint ? ` — ${error.hint}` : ""); return; }
+      throw error;
+    }
+    if (!view.alive || mine !== asked) return;
+    R.fill(problem, answer.unreadable.length ? `${R.plural(answer.unreadable.length, "record")} cannot be read: ${R.cut(answer.unreadable[0], 300)}` : "");
+    R.fill(status, answer.remaining ? `reading: ${R.number(answer.count)} samples of ${R.number(answer.records - answer.remaining)} of ${R.number(answer.records)} records` :
+      answer.matched === answer.count ? R.plural(answer.count, "sample") : `${R.number(answer.matched)} of ${R.plural(answer.count, "sample")}`);
+    if (csv.tagName === "A") csv.setAttribute("href", `api/${base}/samples.csv?${R.query(selection())}`);
+    table.setColumns(answer.columns, answer.columns.map((column) => R.widths[column] || 88));
+    heads(answer);
+    table.reset(answer.matched, answer.rows);
+    if (!answer.count && !answer.remaining) R.fill(table.space, R.h("p.empty", null, "No samples are recorded: this recording has no kind with samples."));
+    if (answer.remaining) setTimeout(() => view.alive && mine === asked && draw(), 300);
+  };
+  R.fill(view.main, R.h("div.toolbar", null, input, status, csv), problem, table.element);
+  view.keys = { "/": () => input.focus(), j: () => table.element.focus(), k: () => table.element.focus() };
+  view.main.classList.add("fixed");
+  await draw();
+  table.element.focus();
+};
+
+R.object = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));
+
+// A histogram in a column's head; a click on a bar narrows the table to it.
+R.miniHistogram = (column, histogram, narrow) => {
+  if (!histogram) return null;
+  if (histogram.texts) {
+    const most = histogram.texts.length ? histogram.texts[0][1] : 1;
+    if (histogram.texts.length < 2 && !histogram.more) return R.h("div.minibars");
+    if (histogram.more && most < 3) return R.h("div.minibars.muted", null, "many values");
+    const select = R.h("select.texts", { "aria-label": `values of ${column}`, onchange: (event) => { if (event.target.value) narrow(`${column} == ${JSON.stringify(histogram.texts[event.target.value - 1][0])}`); } },
+      R.h("option", { value: "" }, histogram.more ? "most frequent …" : `${histogram.texts.length} values`),
+      histogram.texts.map(([text, count], place) => R.h("option", { value: place + 1 }, `${R.cut(R.visible(text) || "(none)", 40)}  ${count}`)));
+    return select;
+  }
+  const most = Math.max(1, ...histogram.counts), wide = 100 / Math.max(1, histogram.counts.length);
+  return R.h("svg.minibars", { viewBox: "0 0 100 22", preserveAspectRatio: "none", role: "img", "aria-label": `distribution of ${column}` }, histogram.counts.map((count, place) => {
+    const low = histogram.edges[place], high = histogram.edges[place + 1];
+    const single = high - low === 1 && Number.isInteger(low);
+    const last = place === histogram.counts.length - 1;
+    const condition = single ? `${column} == ${low}` : `${column} >= ${R.exact(low)} and ${column} ${last ? "<=" : "<"} ${R.exact(high)}`;
+    return R.h("g.bar", { onclick: () => narrow(condition) },
+      R.h("rect.hit", { x: place * wide, y: 0, width: wide, height: 22 }),
+      R.h("rect", { x: place * wide, y: 22 - (count ? Math.max(1.5, (22 * count) / most) : 0), width: wide * 0.85, height: count ? Math.max(1.5, (22 * count) / most) : 0 }),
+      R.h("title", null, `${single ? R.number(low) : `${R.number(low)} to ${R.number(high)}`}: ${R.number(count)}`));
+  }));
+};
+R.exact = (value) => String(Number(value.toPrecision(12)));
+
+R.views.group = async (view) => {
+  const { name, query } = view;
+  const group = query.get("group"), step = Number(query.get("step"));
+  view.command = () => `rldbg show ${R.quote(view.path || name)} --step ${step} --sample ${R.quote(`${group}/0`)}`;
+  await R.api(`runs/${encodeURIComponent(name)}/samples`, { limit: 1 });
+  const answer = await R.api(`runs/${encodeURIComponent(name)}/group`, { group, step });
+  if (!view.alive) return;
+  const prompt = answer.members.length ? answer.members[0].prompt : "";
+  R.fill(view.main, R.h("h1", null, "Group ", R.h("bdi", null, R.cut(group, 120))), R.h("p.muted", null, `step ${step}, ${R.plural(answer.members.length, "answer")} to one prompt`),
+    answer.members.length === 0 && R.h("p.empty", null, "No sample of this group is in this step."),
+    prompt && R.h("section.card", null, R.h("h2", null, "Prompt"), R.h("pre.text", null, prompt)),
+    R.h("div.members", null, answer.members.map((member) => {
+      const reward = member.values.reward;
+      return R.h("section.card.member", null,
+        R.h("a.name", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step, sample: member.sample }) }, R.cut(member.sample, 80)),
+        R.facts({ reward: typeof reward === "number" ? reward : null, advantage: member.advantage, tokens: member.tokens, trained: member.trained }),
+        R.h("pre.text", null, member.response));
+    })));
+};

@@ -1,0 +1,68 @@
+"""From a spike to the tokens: what was wrong at a step, and which samples and tokens carry most of its loss."""
+
+from typing import Any
+
+import numpy as np
+
+from rldbg.analysis import SampleTokens, Side, check, metrics_by_step, read_tokens
+from rldbg.core import IncompleteDataError
+from rldbg.recording import Recording
+
+_SHOWN = 25
+
+
+def step_view(recording: Recording, step: int) -> dict[str, Any]:
+    """The document of one step's page."""
+    samples = read_tokens(Side(recording, "A"), step)
+    if not samples and step not in recording.steps():
+        raise IncompleteDataError(f"{recording.title} has no step {step}", "choose a step of the curves")
+    report = check(recording, steps=[step])
+    carried = sorted((row for sample in samples.values() if (row := _carried(sample))), key=lambda row: -row["loss"])
+    total = sum(row["loss"] for row in carried)
+    for row in carried:
+        row["share"] = row["loss"] / total if total else None
+    return {
+        "step": step,
+        "metrics": metrics_by_step(recording, [step])[0] if step in recording.steps() else {},
+        "check": report.to_dict(),
+        "samples": carried[:_SHOWN],
+        "count": len(samples),
+        "by": "|loss| of tokens as recorded"
+        if carried and carried[0]["recorded"]
+        else "|log prob x advantage or reward|",
+    }
+
+
+def _carried(sample: SampleTokens) -> dict[str, Any] | None:
+    """How much a sample adds to the sum of |loss|: recorded element by element, else by what the loss is made of."""
+    recorded = sample.trained("elementwise_loss")
+    if recorded is not None:
+        values, positions = np.abs(recorded[0].astype(np.float64)), recorded[1]
+    else:
+        found = next(
+            (f for name in ("log_probs", "old_log_probs", "rollout_log_probs") if (f := sample.trained(name))), None
+        )
+        if found is None:
+            return None
+        weights = sample.trained("advantages")
+        values, positions = np.abs(found[0].astype(np.float64)), found[1]
+        if weights is not None and len(weights[0]) == len(values):
+            values = values * np.abs(weights[0].astype(np.float64))
+    values = np.where(np.isfinite(values), values, 0.0)
+    if not values.size:
+        return None
+    worst = int(np.argmax(values))
+    both = sample.trained("rollout_log_probs", "old_log_probs") or sample.trained("rollout_log_probs", "log_probs")
+    gaps = (
+        np.abs(both[1].astype(np.float64) - both[0].astype(np.float64)) if both is not None and len(both[0]) else None
+    )
+    return {
+        "sample": str(sample.sample),
+        "loss": float(values.sum()),
+        "recorded": recorded is not None,
+        "reward": sample.reward,
+        "tokens": len(values),
+        "worst_token": int(positions[worst]),
+        "worst_value": float(values[worst]),
+        "difference": float(np.nanmax(gaps)) if gaps is not None and np.isfinite(gaps).any() else None,
+    }

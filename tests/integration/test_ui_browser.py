@@ -1,0 +1,208 @@
+"""`rldbg ui` in a real browser that can reach nothing but the server: every view, hostile text, broken recordings."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ui_recordings import hostile, long_sample, two_turns
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ui")
+    two_turns(folder / "first", steps=10)
+    two_turns(folder / "second", steps=10, shift=0.5)
+    hostile(folder / "hostile")
+    long_sample(folder / "long")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "run.json").write_text("{not json")
+    roots = [str(folder / name) for name in ("first", "second", "hostile", "long", "broken")]
+    command = [sys.executable, "-m", "rldbg", "ui", *roots, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    url = process.stdout.readline().strip()
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", url), url
+    yield url
+    process.terminate()
+    process.wait(30)
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(browser, server):
+    """A page, what it asked of other hosts, and what it complained about."""
+    page = browser.new_context(viewport={"width": 1300, "height": 850}).new_page()
+    page.set_default_timeout(WAIT_MS)
+    site = Site(page, server)
+    page.goto(server)
+    return site
+
+
+class Site:
+    def __init__(self, page, url):
+        self.page = page
+        self.base = url.partition("?")[0]
+        self.elsewhere = []
+        self.complaints = []
+        page.on("request", lambda request: self._asked(request.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.complaints.append(message.text))
+
+    def _asked(self, url):
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.elsewhere.append(url)
+
+    def open(self, path, expected):
+        self.page.goto(f"{self.base}#/{path}")
+        self.page.wait_for_selector(expected)
+        return self.page
+
+    def text(self):
+        return self.page.inner_text("main")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_wrong(site):
+    site.complaints.clear()
+    yield
+    # A page that explains an error logs the status of the answer.
+    assert [text for text in site.complaints if "Failed to load resource" not in text] == []
+    assert site.elsewhere == []
+    assert "pwned" not in site.page.title()
+
+
+def test_the_runs_are_listed_and_a_broken_one_says_why(site):
+    page = site.open("", "#runs")
+    names = page.locator("#runs a.name").all_inner_texts()
+    assert names == ["first", "second", "hostile", "long", "broken"]
+    assert "is not valid JSON" in site.text()
+    page.locator("#runs a.name", has_text="broken").click()
+    page.wait_for_selector(".card.error")
+    assert "is not valid JSON" in site.text() and "restore it" in site.text()
+
+
+def test_the_overview_shows_kinds_and_the_verdict(site):
+    page = site.open("run/first", "#check .verdict")
+    assert page.locator("#kinds td:first-child").all_inner_texts() == ["trajectory", "old_log_probs"]
+
+
+def test_samples_are_filtered_by_expression_and_by_histogram_and_opened_by_key(site):
+    page = site.open("run/first/samples", ".vrow .vcell")
+    page.wait_for_selector("#matched:has-text('160 samples')")
+    page.keyboard.press("/")
+    page.keyboard.type("step == 1 and reward > 0")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#matched:has-text('8 of 160 samples')")
+    assert "filter=step" in page.url  # a link to what is seen
+    page.locator(".vth", has_text="run").locator(".bar").first.click(force=True)
+    page.wait_for_selector("#matched:has-text('4 of 160 samples')")
+    page.fill("#filter", "rewrad > 1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".problem:has-text('did you mean reward')")
+    page.fill("#filter", "")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#matched:has-text('160 samples')")
+    page.locator(".vtable").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".flow .t")
+    assert "sample=g0%2F0" in page.url
+
+
+def test_a_sample_is_coloured_explained_and_its_odd_token_found(site):
+    page = site.open("run/first/sample?step=1&sample=g0%2F1", ".flow .t")
+    roles = [text.split()[0] for text in page.locator(".part .role").all_inner_texts()]
+    assert roles == ["prompt", "model", "environment", "model"]
+    page.keyboard.press("n")
+    page.wait_for_selector(".details:has-text('token 6, id')")
+    assert "Trained: loss mask 1." in page.inner_text(".details")
+    assert "−5" in page.inner_text(".details tr.chosen")
+    page.hover('[data-t="0"]')
+    page.wait_for_selector(".details:has-text('belongs to the prompt')")
+    page.hover('[data-t="12"]')
+    page.wait_for_selector(".details:has-text('the environment wrote it')")
+    page.select_option("#color", "logprobs")
+    assert "color=logprobs" in page.url
+
+
+def test_a_group_and_a_step_lead_to_samples(site):
+    page = site.open("run/first/group?group=g1&step=2", ".member")
+    assert page.locator(".member").count() == 4
+    page = site.open("run/first/step/1", ".share")
+    page.locator("table a", has_text="g0/1").click()
+    page.wait_for_selector(".t.current")
+    assert "token=6" in page.url
+
+
+def test_a_click_on_a_curve_opens_the_step(site):
+    page = site.open("run/first/metrics", "figure svg")
+    page.locator("figure", has_text="rollout/abs_diff_max").locator("circle").nth(3).click()
+    page.wait_for_selector("h1:has-text('Step 3')")
+
+
+def test_two_runs_are_compared(site):
+    page = site.open("compare?run=first&run=second", ".stage.first")
+    assert "old_log_probs" in page.inner_text(".firstcard")
+    assert "g0/2" in page.inner_text(".firstcard")
+    assert page.locator(".strip").count() >= 1
+
+
+def test_hostile_text_is_shown_and_never_run(site):
+    page = site.open("run/hostile/samples", ".vrow .vcell")
+    page.wait_for_selector(".vcell:has-text('onerror=document.title')")
+    page.locator(".vrow").first.click()
+    page.wait_for_selector(".flow .t")
+    page.locator("summary", has_text="note").click()
+    shown = page.inner_text("main")
+    assert "<script>document.title='pwned'</script>" in shown
+    assert "␛[31mred" in shown and "⟨U+202E⟩evil" in shown and "⟨U+D800⟩" in shown
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_long_sample_exists_only_where_it_is_seen(site):
+    page = site.open("run/long/sample?sample=long%2F0", ".flow .t")
+    assert page.locator(".flow .t").count() < 16_000
+    page.keyboard.press("n")
+    page.wait_for_selector(".details:has-text('token 20000, id')")
+    assert page.locator('.t.current[data-t="20000"]').is_visible()
+
+
+def test_keys_help_theme_and_the_command(site):
+    page = site.open("run/first/samples?filter=step+%3D%3D+1", ".vrow .vcell")
+    page.keyboard.press("?")
+    page.wait_for_selector("#help")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#help", state="detached")
+    page.locator("#bar").click()
+    page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme]")
+    page.click("#copy-command")
+    page.wait_for_selector("#toast:has-text('rldbg show')")
+
+
+@pytest.mark.parametrize("path", ["", "run/first", "run/first/samples", "run/first/sample?step=1&sample=g0%2F1"])
+def test_a_narrow_window_scrolls_in_one_direction(site, path):
+    site.page.set_viewport_size({"width": 400, "height": 800})
+    try:
+        page = site.open(path, "#runs, #check, .vrow, .flow .t")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
+        assert page.evaluate("() => document.querySelector('main').scrollWidth") <= 400
+    finally:
+        site.page.set_viewport_size({"width": 1300, "height": 850})

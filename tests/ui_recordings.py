@@ -1,0 +1,82 @@
+"""Recordings for the tests of the web application, and a browser that can reach nothing but this machine."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+import rldbg
+
+HOSTILE_GROUP = "g<img src=x onerror=document.title='pwned'>"
+HOSTILE_TEXT = "<script>document.title='pwned'</script>\x1b[31mred\x1b[0m \u202eevil\u202c \ud800 \u200bzero \0 end"
+
+
+def two_turns(folder: Path, steps: int = 3, groups: int = 4, *, shift: float = 0.0) -> Path:
+    """A small run: two turns of the model with the environment between them, and the trainer's log probs."""
+    draw = np.random.default_rng(0)
+    recorder = rldbg.Recorder(folder)
+    for step in range(steps):
+        samples, tokens, masks, log_probs, rewards, fields = [], [], [], [], [], []
+        for number in range(groups * 4):
+            length = 20 + int(draw.integers(0, 6))
+            mask = [0] * 6 + [1] * 5 + [0] * 4 + [1] * (length - 15)
+            samples.append((f"g{number // 4}", number % 4))
+            tokens.append([*draw.integers(3, 90, length).tolist()[:-1], 2])
+            masks.append(mask)
+            log_probs.append((np.where(mask, -draw.random(length), 0.0)).tolist())
+            rewards.append(float(number % 2))
+            fields.append({"task_id": f"task {number // 4}", "score": number / 2, "prompt": "x" * 300})
+        recorder.record(
+            "trajectory", step=step, samples=samples, tokens=tokens, loss_mask=masks, logprobs=log_probs,
+            reward=rewards, extra_fields=fields,
+        )  # fmt: skip
+        width = max(map(len, tokens)) - 6
+        old = np.zeros((len(samples), width), np.float32)
+        for row, values in enumerate(log_probs):
+            old[row, : len(values) - 6] = np.asarray(values[6:], np.float32) + (shift if step == 1 and row == 2 else 0)
+        old[1, 0] = old[1, 0] - 5.0  # one odd token
+        recorder.record("old_log_probs", step=step, samples=samples, old_log_probs=old)
+    recorder.close()
+    return folder
+
+
+def hostile(folder: Path) -> Path:
+    """Text that would run, hide, reorder or fill the page, in every place that holds text."""
+    recorder = rldbg.Recorder(folder)
+    recorder.record(
+        "trajectory",
+        step=0,
+        samples=[(HOSTILE_GROUP, 0), ("g1", 0)],
+        tokens=[[1, 2, 3], [1, 2, 4]],
+        loss_mask=[[0, 1, 1], [0, 1, 1]],
+        logprobs=[[0.0, -1.0, float("-inf")], [0.0, float("nan"), -0.25]],
+        reward=[1.0, 0.0],
+        extra_fields=[{"note": HOSTILE_TEXT, "long": "A" * 1_000_000, "=cmd": "x", "answer": "=1+1"}, {}],
+    )
+    recorder.close()
+    return folder
+
+
+def long_sample(folder: Path, count: int = 32_768) -> Path:
+    """One sample of many tokens."""
+    draw = np.random.default_rng(0)
+    recorder = rldbg.Recorder(folder)
+    mask = np.ones(count, np.int64)
+    mask[:100] = 0
+    values = -draw.random(count)
+    values[20_000 % count] = -40.0
+    recorder.record(
+        "trajectory", step=0, samples=[("long", 0)], tokens=[draw.integers(0, 50_000, count).tolist()],
+        loss_mask=[mask.tolist()], logprobs=[values.tolist()], reward=[1.0],
+    )  # fmt: skip
+    recorder.close()
+    return folder
+
+
+def run_folder(folder: Path, recording: Path, **facts: object) -> Path:
+    """A run folder around a recording."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(recording, folder / "recording")
+    (folder / "run.json").write_text(json.dumps({"command": ["train.py"], **facts}))
+    return folder

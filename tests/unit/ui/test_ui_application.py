@@ -1,0 +1,208 @@
+"""The JSON of the web application: the same numbers as the verbs', nothing outside the roots, nobody else's request."""
+
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+import rldbg
+from rldbg.analysis import check
+from rldbg.ui import Access, Catalogue, build_application
+from ui_recordings import HOSTILE_GROUP, HOSTILE_TEXT, hostile, long_sample, run_folder, two_turns
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    return two_turns(tmp_path_factory.mktemp("ui") / "small")
+
+
+def client_of(*roots, access=None, **options):
+    application = build_application(Catalogue([str(root) for root in roots], **options), access)
+    return TestClient(application, base_url="http://127.0.0.1:8400", raise_server_exceptions=False)
+
+
+def done(client, path, **query):
+    for _ in range(600):
+        answer = client.get(path, params=query).json()
+        if answer.get("state") != "running":
+            return answer["result"]
+    raise AssertionError(f"{path} is not done")
+
+
+def test_the_overview_and_the_check_are_those_of_the_verbs(recording):
+    client = client_of(recording)
+    (row,) = client.get("/api/runs").json()["runs"]
+    assert (row["name"], row["samples"], row["steps"]) == ("small", 48, [0, 2, 3])
+    assert row["kinds"] == ["trajectory", "old_log_probs"]
+    shown = client.get("/api/runs/small").json()
+    assert shown["kinds"] == json.loads(json.dumps(rldbg.open(recording).summary().to_dict()["kinds"]))
+    assert done(client, "/api/runs/small/check") == check(rldbg.open(recording)).to_dict()
+
+
+def test_samples_are_sorted_filtered_counted_and_paged(recording):
+    client = client_of(recording)
+    query = {"filter": "reward == 1 and step > 0", "sort": "score", "order": "down", "limit": 3}
+    page = client.get("/api/runs/small/samples", params=query).json()
+    score = page["columns"].index("score")
+    assert (page["count"], page["matched"], page["remaining"]) == (48, 16, 0)
+    assert [row[score] for row in page["rows"]] == [7.5, 7.5, 6.5]
+    assert page["histograms"]["step"] == {"edges": [1, 2, 3], "counts": [8, 8], "unknown": 0}
+    second = client.get("/api/runs/small/samples", params={**query, "offset": 3}).json()
+    assert second["rows"][0][score] == 6.5 and second["histograms"] is None
+    turns = page["columns"].index("turns")
+    assert {row[turns] for row in page["rows"]} == {2}
+    wrong = client.get("/api/runs/small/samples", params={"filter": "rewrad > 1"})
+    assert wrong.status_code == 400 and "did you mean reward" in wrong.json()["error"]["hint"]
+
+
+def test_a_sample_has_parts_odd_tokens_and_the_difference_of_log_probs(recording):
+    answer = client_of(recording).get("/api/runs/small/sample", params={"sample": "g0/1", "step": 1}).json()
+    assert [part["role"] for part in answer["parts"]] == ["prompt", "model", "environment", "model"]
+    assert answer["odd"]["trainer - rollout"] == [6]
+    assert answer["columns"]["trainer - rollout"][6] == pytest.approx(-5.0)
+    assert answer["columns"]["trainer - rollout"][0] is None
+    assert answer["text"] is None and "--tokenizer" in answer["no_text"]
+
+
+def test_a_group_shows_its_answers_side_by_side(recording):
+    client = client_of(recording)
+    client.get("/api/runs/small/samples")
+    members = client.get("/api/runs/small/group", params={"group": "g1", "step": 2}).json()["members"]
+    assert [member["sample"] for member in members] == ["g1/0", "g1/1", "g1/2", "g1/3"]
+    assert [member["values"]["reward"] for member in members] == [0, 1, 0, 1]
+
+
+def test_a_step_names_the_samples_that_carry_the_loss(recording):
+    answer = done(client_of(recording), "/api/runs/small/step/1")
+    first = answer["samples"][0]
+    assert (first["sample"], first["worst_token"]) == ("g0/1", 6)
+    assert sum(row["share"] for row in answer["samples"]) == pytest.approx(1.0)
+
+
+def test_two_runs_are_compared_as_the_verb_does(recording, tmp_path):
+    other = two_turns(tmp_path / "other", shift=0.5)
+    client = client_of(recording, other)
+    (pair,) = done(client, "/api/compare", run=["small", "other"])["pairs"]
+    assert pair["verdict"] == "different"
+    assert (pair["first_difference"]["step"], pair["first_difference"]["sample"]) == (1, "g0/2")
+    assert pair["strips"]["samples"][0]["sample"] == "g0/2"
+    assert client.get("/api/compare", params={"run": ["small"]}).status_code == 400
+
+
+def test_the_csv_has_every_row_and_no_formulas(recording, tmp_path):
+    lines = client_of(recording).get("/api/runs/small/samples.csv?filter=step==1").text.splitlines()
+    assert len(lines) == 17 and lines[0].startswith("step,group,run,reward")
+    text = client_of(hostile(tmp_path / "hostile")).get("/api/runs/hostile/samples.csv").text
+    assert "'=1+1" in text
+
+
+def test_hostile_text_arrives_as_text(tmp_path):
+    client = client_of(hostile(tmp_path / "hostile"))
+    rows = client.get("/api/runs/hostile/samples").json()["rows"]
+    assert rows[0][1] == HOSTILE_GROUP
+    response = client.get("/api/runs/hostile/sample", params={"sample": f"{HOSTILE_GROUP}/0", "step": 0})
+    answer = response.json()
+    assert answer["values"]["note"] == HOSTILE_TEXT
+    assert len(response.content) < 20_000 and "1,000,000 characters" in answer["values"]["long"]
+    assert answer["columns"]["logprobs"][2] == float("-inf")
+
+
+def test_broken_recordings_say_what_is_wrong(tmp_path):
+    (tmp_path / "empty").mkdir()
+    torn = two_turns(tmp_path / "torn", steps=2)
+    second = torn / "trajectory" / "step_000001.safetensors"
+    second.write_bytes(second.read_bytes()[:100])
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "run.json").write_text("{not json")
+    client = client_of(tmp_path / "empty", torn, tmp_path / "lost")
+    rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
+    assert "error" in rows["empty"] and "JSON" in rows["lost"]["error"]["message"]
+    assert client.get("/api/runs/empty").status_code == 422
+    page = client.get("/api/runs/torn/samples").json()
+    assert page["count"] == 16 and "step_000001" in page["unreadable"][0]
+
+
+def test_only_what_was_opened_is_read(recording, tmp_path):
+    secret = two_turns(tmp_path / "secret", steps=1)
+    opened = tmp_path / "opened"
+    run = run_folder(opened / "run", recording)
+    (run / "run.json").write_text(json.dumps({"recording": str(secret)}))
+    linked = run_folder(opened / "linked", recording)
+    for file in sorted((linked / "recording" / "trajectory").iterdir()):
+        file.unlink()
+        file.symlink_to(next(each for each in (secret / "trajectory").iterdir() if each.is_file()))
+    client = client_of(opened)
+    rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
+    assert "outside what was opened" in rows["run"]["error"]["message"]
+    page = client.get("/api/runs/linked/samples").json()
+    assert page["count"] == 0 and "outside what was opened" in page["unreadable"][0]
+    for path in ("/api/runs/..%2f..%2fsecret", "/static/../application.py", "/static/%2e%2e/application.py"):
+        assert client.get(path).status_code in (400, 404)
+
+
+def test_a_tokenizer_outside_the_roots_must_be_named(recording, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    words = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 100)}}
+    (model / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
+    }))  # fmt: skip
+    run = run_folder(tmp_path / "runs" / "run", recording, config={"model_path": str(model)})
+    query = {"sample": "g0/0", "step": 0}
+    refused = client_of(tmp_path / "runs").get("/api/runs/run/sample", params=query).json()
+    assert refused["text"] is None and "outside what was opened" in refused["no_text"]
+    shown = client_of(run, tokenizer=str(model)).get("/api/runs/run/sample", params=query).json()
+    assert shown["text"][0].strip() == f"w{shown['tokens'][0]}"
+
+
+def test_other_hosts_and_other_origins_are_refused(recording):
+    client = client_of(recording)
+    assert client.get("/api/runs", headers={"host": "attacker.example"}).status_code == 403
+    assert client.get("/api/runs", headers={"host": "127.0.0.1.attacker.example:8400"}).status_code == 403
+    assert client.get("/api/runs", headers={"origin": "http://attacker.example"}).status_code == 403
+    assert (
+        client.get("/api/runs", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}).status_code == 403
+    )
+    assert client.get("/api/runs", headers={"host": "localhost:9999"}).status_code == 200
+    page = client.get("/")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_other_addresses_need_the_token(recording):
+    access = Access("0.0.0.0")
+    client = client_of(recording, access=access)
+    assert client.get("/api/runs").status_code == 401
+    assert client.get("/").status_code == 401
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/api/runs", headers={"authorization": f"Bearer {access.token}"}).status_code == 200
+    opened = client.get(f"/?token={access.token}")
+    assert opened.status_code == 200 and "token" not in str(opened.url)
+    assert client.get("/api/runs").status_code == 200
+    assert client.get("/api/runs", headers={"host": "attacker.example"}).status_code == 403
+
+
+def test_the_assets_parse_no_text_as_html_and_name_no_other_host():
+    from rldbg.ui.application import STATIC
+
+    for file in STATIC.iterdir():
+        text = file.read_text(encoding="utf-8")
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "https://",
+        ):
+            assert forbidden not in text, (file.name, forbidden)
+        assert "<script>" not in text and " onclick=" not in text
+
+
+def test_a_long_sample_is_answered_whole(tmp_path):
+    answer = client_of(long_sample(tmp_path / "long", 4096)).get("/api/runs/long/sample", params={"sample": "long/0"})
+    assert len(answer.json()["tokens"]) == 4096
+    assert answer.json()["odd"]["logprobs"] == [20_000 % 4096]
