@@ -116,7 +116,7 @@ def command(
     if model and not laptop:
         raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
     watched = _watched(watch, stop=stop, when=when, notify=notify, rules=watch_rules, keep=keep)
-    argv, script = resolve_command(command)
+    argv, script = resolve_command(command, dry_run=dry_run)
     settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
     request = Request(
         argv=argv,
@@ -257,4 +257,5 @@ def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:
     planned = run_folder or Path(Environment().text("RLDBG_HOME")) / "runs" / f"<time>-{request.name}"
     explanation = explain(request, planned.absolute())
     show(explanation.to_dict(), as_json, lambda: explanation_lines(explanation))
-    return ExitCode.OK if explanation.trainings and not explanation.stopped else ExitCode.FINDING
+    missing = any(hazard.id == "launch.program-missing" for hazard in explanation.hazards)
+    return ExitCode.OK if explanation.trainings and not explanation.stopped and not missing else ExitCode.FINDING

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from rldbg.agent import Arming
-from rldbg.core import Finding, PrerequisiteError, Run, UsageError, by_severity
+from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, UsageError, by_severity
 from rldbg.launch.explanation import Explanation, explain
 from rldbg.launch.laptop import laptop
 from rldbg.launch.output import LOG, CapturedOutput
@@ -114,6 +114,8 @@ def run_armed(
     if request.record:
         findings += judge_recording(run, explanation, request)
     watch.close()
+    if exit_code == 0 and _never_started(explanation, findings):
+        exit_code = int(ExitCode.FINDING)
     run.finish(exit_code)
     outcome = Outcome(
         exit_code,
@@ -125,6 +127,12 @@ def run_armed(
     )
     run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
     return outcome
+
+
+def _never_started(explanation: Explanation, findings: Sequence[Finding]) -> bool:
+    """A script that succeeds although its program does not exist: the shell went on after the error."""
+    missing = {hazard.where for hazard in explanation.hazards if hazard.id == "launch.program-missing"}
+    return any(found.id == "launch.not-armed" and found.where in missing for found in findings)
 
 
 class _Tripwire:

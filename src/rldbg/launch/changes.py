@@ -8,7 +8,7 @@ from typing import Any
 from rldbg.agent import digest, edit_value, edited, written
 from rldbg.core import UsageError
 from rldbg.frameworks import GENERIC, recorded_hooks
-from rldbg.launch.configuration import configured_value
+from rldbg.launch.configuration import configured_names, configured_value
 from rldbg.launch.laptop import laptop_model
 from rldbg.launch.profile import Entry, applicable
 from rldbg.launch.reach import Reach
@@ -160,9 +160,11 @@ def _scaled(length: int, entry: Entry, command: Command) -> int | None:
 
 
 def _fixed(command: Command, entries: Sequence[Entry], reason: str, recording: Path) -> list[Edit]:
+    asks = any(entry.needs for entry in entries)
+    configured = configured_names(command.program, Path(command.call.cwd)) if asks else ()
     return [
         Edit(entry.key, entry.reason or reason, value=entry.value.replace("{recording}", str(recording)))
-        for entry in applicable(entries, command.program, command.options)
+        for entry in applicable(entries, command.program, command.options, configured)
     ]
 
 

@@ -1,5 +1,6 @@
 """The configuration file that a training command names, as far as it can be read without the framework."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,20 @@ from rldbg.launch.command_line import Program
 _DEEPEST = 6
 _KEY_PARTS = 3
 _LARGEST_BYTES = 1_000_000
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def configured_value(program: Program, cwd: Path, key: str) -> str:
-    """The plain text of `key` in the command's configuration; empty when it is not there or refers to other keys."""
+    """The plain text of `key` in the command's configuration; empty when it is not there or is made of several keys."""
     file = _configuration_file(program, cwd)
     if file is None:
         return ""
     value = _look_up(file, key.split("."), _DEEPEST)
+    for _ in range(_DEEPEST):
+        referred = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if referred is None:
+            break
+        value = _look_up(file, referred[1].split("."), _DEEPEST)
     return value if isinstance(value, str) and "${" not in value else ""
 
 

@@ -26,6 +26,8 @@ _RAY_VARIABLES = (
 _SUSPICIOUS = re.compile(r"RAY_(?:DEBUG|POST)\w*")
 _BATCH_HEADER = re.compile(r"(?:\s*(?:#.*)?\n)*?#SBATCH\b")
 _STRAY = re.compile(r"-|\+{1,2}[\w.]+=|[\w]+\.[\w.]+=")
+_TEE = re.compile(r"\|&?\s*tee\s+((?:-\w+\s+)*)([^\s;|&]+)")
+_ELSEWHERE = ("cluster", "allocation", "batch", "container", "host")
 _PIPED_TO = re.compile(r"\|&?\s*(\w+)")
 
 
@@ -60,6 +62,8 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
             found.append(_kills(_place(call), words, match[1]))
         if base == "ray" and call.argv[1:2] == ("stop",):
             found.append(finding("launch.stops-ray", _place(call), words))
+        if base == "rm" and (removed := _removed_folders(call)):
+            found.append(finding("launch.removes-folder", _place(call), words[:160], folders=", ".join(removed)))
         if _STRAY.match(call.argv[0]):
             found.append(finding("launch.stray-options", _place(call), words[:120]))
     for command in commands:
@@ -74,6 +78,7 @@ def training_hazards(command: Command) -> list[Finding]:
         *_detached(command),
         *variable_hazards(command.call.environment, _place(command.call)),
         *_missing(command),
+        *_shared_logs(command),
     ]
 
 
@@ -117,10 +122,41 @@ def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding
 
 
 def _missing(command: Command) -> list[Finding]:
-    program = command.call.argv[0]
-    if "/" in program or shutil.which(program, path=command.call.environment.get("PATH") or None):
+    """A program that is not there; in a container or on another host nobody here can know."""
+    call, program = command.call, command.call.argv[0]
+    elsewhere = any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
+    if "/" not in program and not shutil.which(program, path=call.environment.get("PATH") or None):
+        return [finding("launch.not-installed", _place(call), f"{program}: not on PATH", program=program)]
+    if elsewhere or command.via:
         return []
-    return [finding("launch.not-installed", _place(command.call), f"{program}: not on PATH", program=program)]
+    named = [program] if "/" in program else []
+    named += [command.program.name] if command.program.kind == "script" else []
+    return [
+        finding("launch.program-missing", _place(call), f"{name}: no such file below {call.cwd}", program=name)
+        for name in named
+        if not (Path(call.cwd) / name).exists()
+    ]
+
+
+def _removed_folders(call: Call) -> list[str]:
+    """Folders outside /tmp that `rm -r` takes away, as far as they exist here."""
+    options = [word for word in call.argv[1:] if word.startswith("-")]
+    if not any(word == "--recursive" or (not word.startswith("--") and re.search("[rR]", word)) for word in options):
+        return []
+    folders = [Path(call.cwd) / word for word in call.argv[1:] if not word.startswith("-")]
+    return [str(each) for each in folders if each.is_dir() and not each.is_relative_to("/tmp")]
+
+
+def _shared_logs(command: Command) -> list[Finding]:
+    """`| tee FILE`: the debug run writes into the log of the real one."""
+    call = command.call
+    text = next((line.text for line in logical_lines(read_text(call.file)) if line.number == call.line), "")
+    match = _TEE.search(text)
+    if match is None:
+        return []
+    appends = "-a" in match[1].split()
+    how = "is appended to" if appends else "is overwritten"
+    return [finding("launch.shared-log", _place(call), f"| tee {match[1].strip()} {match[2]}", file=match[2], how=how)]
 
 
 def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:

@@ -102,7 +102,8 @@ def shell_functions(trainings: Sequence[Explained], request: Request, previous: 
         lines.append(f'function {program} {{ PYTHONPATH={path} command {quote(program)} "$@"; }}')
     if request.skip_kills:
         for program in ("pkill", "killall"):
-            lines.append(f'{program}() {{ echo "rldbg: skipped: {program} $*" >&2; }}')
+            for name in (program, *(f"{folder}/{program}" for folder in ("/bin", "/usr/bin", "/usr/local/bin"))):
+                lines.append(f'function {name} {{ echo "rldbg: skipped: {program} $*" >&2; }}')
         lines.append(
             'ray() { if [[ $1 == stop ]]; then echo "rldbg: skipped: ray $*" >&2; else command ray "$@"; fi; }'
         )

@@ -19,14 +19,15 @@
     shares_gpus: [colocate]               # options by which trainer and engines share GPUs
     paths: [data.train_files, ...]        # options that name files of the job
 
-An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` (only for
-programs that match), `beside` and `not_beside` (only when an option of this pattern is, or none is, on the command
+An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` and
+`not_program` (only for programs that match, or do not), `needs` (only where the program has this group of options),
+`beside` and `not_beside` (only when an option of this pattern is, or none is, on the command
 line: a framework renamed its options), `otherwise` (only when no other entry of the list applied), `value`, `times`
 (multiply by the value of another option), `reason`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cache
@@ -52,6 +53,7 @@ _WORDS = (
     "paths",
     "laptop_model",
 )
+_WITHOUT_ROLLOUTS = frozenset({"sft", "rw", "rm", "dpo", "reward"})
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 
 
@@ -62,6 +64,8 @@ class Entry:
     key: str
     given: bool = False
     program: str = ""
+    not_program: str = ""
+    needs: str = ""
     beside: str = ""
     not_beside: str = ""
     otherwise: bool = False
@@ -69,8 +73,12 @@ class Entry:
     times: str = ""
     reason: str = ""
 
-    def applies(self, program: Program, given: Mapping[str, str]) -> bool:
+    def applies(self, program: Program, given: Mapping[str, str], configured: Collection[str] = ()) -> bool:
         if self.otherwise or (self.given and self.key not in given):
+            return False
+        if self.needs and not _has_group(self.needs, program, given, configured):
+            return False
+        if any(fnmatchcase(name, pattern) for name in _names_of(program) for pattern in self.not_program.split()):
             return False
         if self.beside and not any(fnmatchcase(key, self.beside) for key in given):
             return False
@@ -119,11 +127,30 @@ class Profile:
         return sum(_matches(key, self.signs) + 2 * _matches(key, self.marks) for key in given)
 
 
-def applicable(entries: Sequence[Entry], program: Program, given: Mapping[str, str]) -> list[Entry]:
-    """The entries of a list that hold for this program; those marked `otherwise` when no other does."""
-    return [entry for entry in entries if entry.applies(program, given)] or [
+def applicable(
+    entries: Sequence[Entry], program: Program, given: Mapping[str, str], configured: Collection[str] = ()
+) -> list[Entry]:
+    """The entries of a list that hold for this program; those marked `otherwise` when no other does.
+
+    `configured` are the names that the command's configuration file sets, where it can be read.
+    """
+    return [entry for entry in entries if entry.applies(program, given, configured)] or [
         entry for entry in entries if entry.otherwise
     ]
+
+
+def _names_of(program: Program) -> tuple[str, ...]:
+    """Its own name, and that of the script which a launcher module is given first."""
+    return (program.name, *program.arguments[:1])
+
+
+def _has_group(group: str, program: Program, given: Mapping[str, str], configured: Collection[str]) -> bool:
+    """Whether the program has a group of options: it is set somewhere, or nothing can be read and its name does not
+    say that it trains without one."""
+    if any(key == group or key.startswith(f"{group}.") for key in (*given, *configured)):
+        return True
+    words = {word for name in _names_of(program) for word in Program("script", name).words}
+    return not configured and not words & _WITHOUT_ROLLOUTS
 
 
 @cache

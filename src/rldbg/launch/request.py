@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rldbg.core import PrerequisiteError, UsageError
+from rldbg.launch.known_launchers import peel
 from rldbg.tripwire import WatchSettings
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
@@ -53,8 +54,13 @@ class Request:
         return self.script.stem if self.script else Path(self.argv[0]).name
 
 
-def resolve_command(words: Sequence[str], *, path: str | None = None) -> tuple[tuple[str, ...], Path | None]:
-    """The command line to start, and the shell script in it: `train.sh x` becomes `bash train.sh x`."""
+def resolve_command(
+    words: Sequence[str], *, path: str | None = None, dry_run: bool = False
+) -> tuple[tuple[str, ...], Path | None]:
+    """The command line to start, and the shell script in it: `train.sh x` becomes `bash train.sh x`.
+
+    A dry run starts nothing: launchers of the cluster (`sbatch`) need not be installed for it.
+    """
     if not words:
         raise UsageError("nothing to run", "rldbg run SCRIPT.sh [ARGS], or rldbg run -- COMMAND [ARGS]")
     first, rest = words[0], tuple(words[1:])
@@ -67,7 +73,8 @@ def resolve_command(words: Sequence[str], *, path: str | None = None) -> tuple[t
         return _resolve_file(first, rest, path)
     if first.endswith((".sh", ".bash", ".slurm", ".sub", ".sbatch", ".py")):
         raise UsageError(f"script not found: {first}", "give an absolute path or a path relative to this folder")
-    _found(first, path)
+    if not (dry_run and peel(words) is not None):
+        _found(first, path)
     return (first, *rest), None
 
 

@@ -148,3 +148,52 @@ def test_a_framework_that_cannot_be_recorded_is_named():
     assert missing("python -m openrlhf.cli.train_ppo_ray --ckpt.output_dir o") == ["recording"]
     assert missing("trl grpo --output_dir o") == []
     assert missing("python my_train.py --lr 1") == [], "whatever framework it imports is hooked"
+
+
+def armed(line, cwd="/nowhere", **settings):
+    (command,) = recognise([Call(tuple(shlex.split(line)), str(cwd), "s.sh", 1)])
+    edits, _ = option_edits(
+        command, Request(tuple(shlex.split(line)), None, Path(cwd), **settings), Path("/run/recording")
+    )
+    return " ".join(as_words(command, edits))
+
+
+@pytest.mark.parametrize(
+    ("line", "has_rollouts"),
+    [
+        ("python -m areal.launcher.local examples/gsm8k_grpo.py --config c.yaml trial_name=t", True),
+        ("python -m areal.launcher.local examples/gsm8k_sft.py --config c.yaml trial_name=t", False),
+        ("python examples/hhrlhf_rw.py --config c.yaml scheduler.type=local trial_name=t", False),
+        ("python examples/hhrlhf_rw.py --config c.yaml scheduler.type=local trial_name=t rollout.backend=sglang", True),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer trainer.experiment_name=e data.train_files=f", False),
+        ("torchrun -m verl.trainer.sft_trainer trainer.experiment_name=e data.train_files=f", False),
+        ("python -m verl.trainer.main_ppo trainer.experiment_name=e", True),
+    ],
+)
+def test_options_of_rollouts_are_given_to_programs_that_have_them(line, has_rollouts):
+    words = armed(line, record=True)
+    for option in ("rollout.request_timeout", "rollout.dump_to_file", "rollout_data_dir", "nccl_timeout"):
+        if not has_rollouts:
+            assert option not in words
+    assert has_rollouts == ("timeout" in words)
+
+
+def test_a_readable_configuration_says_which_groups_a_program_has(tmp_path):
+    (tmp_path / "c.yaml").write_text("trial_name: t\nactor: {path: m}\n")
+    line = "python train.py --config c.yaml scheduler.type=local experiment_name=e"
+    assert "rollout." not in armed(line, cwd=tmp_path)
+    (tmp_path / "c.yaml").write_text("trial_name: t\nrollout: {max_concurrent_rollouts: 4}\n")
+    assert "++rollout.request_timeout=86400" in armed(line, cwd=tmp_path)
+
+
+def test_a_name_that_refers_to_another_key_is_read(tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "runner: {experiment_name: grpo-7b, logger: {experiment_name: '${runner.experiment_name}'}}\n"
+    )
+    words = armed("python main_grpo.py --config-path . --config-name c runner.max_steps=9", cwd=tmp_path)
+    assert "++runner.logger.experiment_name=grpo-7b-Debug" in words
+
+
+def test_samples_of_a_validation_stay_apart():
+    words = armed("python -m verl.trainer.main_ppo trainer.experiment_name=e trainer.validation_data_dir=val/e")
+    assert "++trainer.validation_data_dir=val/e-Debug" in words

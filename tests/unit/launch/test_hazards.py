@@ -1,0 +1,75 @@
+"""What a script would do to the debugger, the machine or the real run."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rldbg.core import PrerequisiteError
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.execution import DryRun
+from rldbg.launch.hazards import run_hazards, script_hazards
+from rldbg.launch.plan import shell_functions
+from rldbg.launch.recognition import recognise
+from rldbg.launch.request import Request, resolve_command
+
+PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+
+
+def hazards(line, folder, script=None):
+    call = Call(tuple(shlex.split(line)), str(folder), str(script or ""), 1, environment={"PATH": PATH})
+    dry_run = DryRun("namespaces", {}, (call,))
+    return {found.id: found for found in run_hazards(dry_run, recognise([call]), script)}
+
+
+def test_kills_by_path_are_named_and_skipped(tmp_path):
+    script = tmp_path / "s.sh"
+    script.write_text("/usr/bin/pkill -9 python\n/bin/killall -9 ray\n")
+    assert {found.id for found in script_hazards(script, [], in_slurm=False)} == {
+        "launch.kills-python",
+        "launch.kills-processes",
+    }
+    assert "launch.kills-python" in hazards("/usr/bin/pkill -9 -f python", tmp_path)
+    functions = tmp_path / "functions.sh"
+    functions.write_text(shell_functions([], Request((), script, tmp_path, skip_kills=True), ""))
+    done = subprocess.run(
+        ["bash", script], env={"BASH_ENV": str(functions)}, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "rldbg: skipped: pkill -9 python\nrldbg: skipped: killall -9 ray\n"
+
+
+def test_a_program_that_does_not_exist_is_an_error(tmp_path):
+    found = hazards("python train_grpo.py --lr 1", tmp_path)
+    assert found["launch.program-missing"].severity == "error"
+    (tmp_path / "train_grpo.py").touch()
+    assert "launch.program-missing" not in hazards("python train_grpo.py --lr 1", tmp_path)
+    assert "launch.program-missing" in hazards("./venv/bin/python train_grpo.py", tmp_path)
+    for elsewhere in ("docker run image python train.py", "srun python train.py", "ssh host python train.py"):
+        assert "launch.program-missing" not in hazards(elsewhere, tmp_path)
+
+
+def test_a_folder_that_the_script_removes_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.is_relative_to", lambda self, other: False)
+    (tmp_path / "exp").mkdir()
+    assert str(tmp_path / "exp") in hazards("rm -rf exp", tmp_path)["launch.removes-folder"].cause
+    assert "launch.removes-folder" not in hazards("rm -rf not-there", tmp_path)
+    assert "launch.removes-folder" not in hazards("rm -f exp/log", tmp_path)
+
+
+@pytest.mark.parametrize(("words", "how"), [("tee run.log", "is overwritten"), ("tee -a run.log", "is appended to")])
+def test_the_log_of_the_real_run_is_named(tmp_path, words, how):
+    script = tmp_path / "s.sh"
+    script.write_text(f"python train.py 2>&1 | {words}\n")
+    found = hazards("python train.py", tmp_path, script)["launch.shared-log"]
+    assert found.cause.startswith(f"run.log {how}")
+
+
+def test_a_dry_run_needs_no_launcher_of_the_cluster(tmp_path):
+    words = ["sbatch", "--nodes=2", "job.sub"]
+    assert resolve_command(words, path=str(tmp_path), dry_run=True) == (tuple(words), None)
+    with pytest.raises(PrerequisiteError, match="sbatch"):
+        resolve_command(words, path=str(tmp_path))
+    with pytest.raises(PrerequisiteError, match="no-such-program"):
+        resolve_command(["no-such-program"], path=str(tmp_path), dry_run=True)
