@@ -8,15 +8,21 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-frameworks test-matrix test-lowest unit lint check soak bench docs setup clean
+.PHONY: demo test test-long test-frameworks test-matrix test-lowest unit lint check soak bench docs setup clean
 
 demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
 
+# These start hundreds of processes and clusters: a pipe or socket that garbage collection closes is blamed on whatever
+# test runs then, so that one warning is shown here and an error in the unit tests only.
+INTEGRATION := $(BIN)/pytest tests/integration tests/e2e -W default::pytest.PytestUnraisableExceptionWarning -n 2 --no-loadscope-reorder
+
 test: unit
-	# These start hundreds of processes and clusters: a pipe or socket that garbage collection closes is blamed on
-	# whatever test runs then, so that one warning is shown here and an error in the unit tests only.
-	$(BIN)/pytest tests/integration tests/e2e -W default::pytest.PytestUnraisableExceptionWarning -n 2 --no-loadscope-reorder -m "not soak"
+	$(INTEGRATION) -m "not soak and not long"
+
+# Clusters of several nodes, third-party clients, benchmarks: as many minutes again.
+test-long: setup
+	$(INTEGRATION) -m "long and not soak"
 
 # Real frameworks, each in an environment of its own below .venvs/, which is made once. One at a time: they are slow to import.
 test-frameworks: setup

@@ -13,24 +13,38 @@ from third_party import MISSING
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
-# Each takes more than half a minute on two cores; the longest first, so that no worker is left alone with one.
+# Real clusters of several nodes, third-party clients, benchmarks: `make test-long`. Both lists begin with the longest,
+# so that no test process is left alone with one at the end.
 LONG = (
-    "test_demo",
-    "test_train_cluster",
-    "test_zoo",
-    "test_serve_replay",
+    "test_benchmarks",
     "test_doctor_real_failures",
-    "test_live_processes",
-    "test_train_command",
+    "test_waits_ray",
+    "test_zoo",
     "test_training_service_clients",
-    "test_serve_processes",
     "test_profile_nsys",
-    "test_profile_remote_collection",
-    "test_live_ray",
-    "test_rollout_command",
     "test_train_remote_api",
+    "test_profile_ray",
     "test_serve_clients",
+    "test_run_end_to_end",
+    "test_compare_on_ray",
+    "test_profile_remote_collection",
+    "test_tunnel_slurm",
     "test_rerun_loss_ranks",
+    "test_run_ray",
+    "test_serve_load",
+)
+FIRST = (
+    "test_train_cluster",
+    "test_demo",
+    "test_serve_replay",
+    "test_waits",
+    "test_serve_processes",
+    "test_live_foreign_ray",
+    "test_live_ray",
+    "test_train_command",
+    "test_live_processes",
+    "test_waits_ranks",
+    "test_rollout_command",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
 TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
@@ -46,10 +60,13 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.path.stem in LONG:
+            item.add_marker(pytest.mark.long)
     seed = config.getoption("--shuffle")
     if seed is None:
-        rank = {name: number for number, name in enumerate(LONG)}
-        items.sort(key=lambda item: rank.get(Path(item.path).stem, len(LONG)))
+        rank = {name: number for number, name in enumerate((*LONG, *FIRST))}
+        items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
         return
     draw = random.Random(seed)
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
