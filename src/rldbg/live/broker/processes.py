@@ -190,11 +190,12 @@ class ProcessTable:
             own = str(process.facts.get("role") or "process")
             process.role = own if process.helps is None else f"{process.helps.role or own}.child"
         listed = [process for process in everyone if process.is_alive or process.crash]
-        names = Counter(_plain_name(process) for process in listed)
+        names, ever = (Counter(map(_plain_name, group)) for group in (listed, everyone))
         for process in everyone:
             name = _plain_name(process)
             is_listed = process.is_alive or process.crash is not None
-            process.who = name if is_listed and names[name] == 1 else f"{name}@{process.facts.get('pid')}"
+            is_alone = ever[name] == 1 or (is_listed and names[name] == 1)
+            process.who = name if is_alone else f"{name}@{process.facts.get('pid')}"
 
 
 def _plain_name(process: Process) -> str:
