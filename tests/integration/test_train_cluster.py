@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,9 +32,13 @@ def cluster():
 
 
 @pytest.fixture
-def trained(cluster, tmp_path):
-    """Trains a small recipe on the module's cluster; gives the run folder."""
+def trained(cluster, tmp_path, monkeypatch):
+    """Trains a small recipe on the module's cluster, whose workers are in another folder; gives the run folder."""
+    monkeypatch.chdir(tmp_path)
+    return training_on(cluster)
 
+
+def training_on(cluster, parent=Path()):
     def run(name, *, on_step=None, on_note=None, **changes):
         data = {
             "name": name,
@@ -46,7 +51,7 @@ def trained(cluster, tmp_path):
             "debug": RECORDING,
         } | changes
         reporting = Reporting(on_step or (lambda *_: None), on_note or (lambda _: None))
-        folder = Run.create(name=name, path=tmp_path / name)
+        folder = Run.create(name=name, path=parent / name)
         return train(parse_recipe(data, source="test"), folder, cluster=cluster, reporting=reporting).run
 
     return run
@@ -55,7 +60,7 @@ def trained(cluster, tmp_path):
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     """What a run gives when nothing happens to it."""
-    return trained.__wrapped__(cluster, tmp_path_factory.mktemp("undisturbed"))("undisturbed")
+    return training_on(cluster, tmp_path_factory.mktemp("undisturbed"))("undisturbed")
 
 
 def losses(run):

@@ -15,6 +15,8 @@ from rldbg.cli.output import console, print_note, show
 @click.argument("overrides", nargs=-1)
 @click.option("--steps", type=click.IntRange(min=1), help="Number of steps, instead of the recipe's.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
+@click.option("--record", is_flag=False, flag_value="all", metavar="[KINDS]", help="Record all kinds, or those named.")
+@click.option("--in-process", is_flag=True, help="Train in this process: no Ray, no workers.")
 @click.option(
     "--resume", type=click.Path(path_type=Path), help="Resume from a checkpoint, or from the newest one of a run."
 )
@@ -24,6 +26,8 @@ def command(
     overrides: tuple[str, ...],
     steps: int | None,
     run_folder: Path | None,
+    record: str | None,
+    in_process: bool,
     resume: Path | None,
     allow_partial: bool,
     as_json: bool,
@@ -31,17 +35,20 @@ def command(
     """Train on RECIPE, with Hydra-style OVERRIDES: key=value, +key=value, ++key=value, ~key.
 
     RECIPE is a YAML file, or the name of a recipe of the package: `arithmetic` teaches a tiny model one-digit
-    arithmetic on two CPU cores in about a minute. To record it, add ++debug.enable_data_dump=true
-    ++debug.dump_options.trajectory=true.
+    arithmetic on two CPU cores in about a minute.
     """
     from rldbg.cli.profile import asked_by_variables, profile_this_command
     from rldbg.core import Run
+    from rldbg.recording import record_overrides
     from rldbg.trainer import Reporting, read_recipe, train
 
     if asked_by_variables():
         return profile_this_command(run_folder)
 
-    loaded = read_recipe(recipe, _with_steps(overrides, steps), allow_partial=allow_partial)
+    chosen = [f"++steps={steps}"] if steps is not None else []
+    chosen += record_overrides(record) if record is not None else []
+    chosen += ["++cluster.in_process=true"] if in_process else []
+    loaded = read_recipe(recipe, [*overrides, *chosen], allow_partial=allow_partial)
     run = Run.create(name=loaded.recipe.name, path=run_folder)
     print_note(f"run folder: {run.path}")
     with _live_line(loaded.recipe.steps) as on_step:
@@ -52,10 +59,6 @@ def command(
         lines.append(f"recording: {result.recording}   (rldbg show {result.run})")
     show(result.to_dict(), as_json, lambda: lines)
     return 0
-
-
-def _with_steps(overrides: tuple[str, ...], steps: int | None) -> list[str]:
-    return [*overrides, *([f"++steps={steps}"] if steps is not None else [])]
 
 
 @contextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         origins_of,
         parse_debug_block,
         parse_rollout_worker_block,
+        record_overrides,
         recorder_settings,
     )
     from rldbg.recording.statistics import statistics_of

@@ -42,8 +42,6 @@ class DumpOptions:
     """The importance-sampling loss element by element (trainer service)."""
     batch_inputs: bool = False
     """What went into the model (trainer service)."""
-    weights: bool = False
-    """Fingerprints of the weights that the trainer sends and that each engine replica holds, per version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +262,13 @@ def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
         "dump_options": dict.fromkeys(chosen - remote, True),
         "remote_api_dump_options": dict.fromkeys(chosen & remote, True),
     }
+
+
+def record_overrides(kinds: str) -> list[str]:
+    """`--record KINDS` of a training as overrides of its recipe: kinds by name, comma separated, or `all`."""
+    switches = _switches([kind.strip() for kind in kinds.split(",")], "--record")
+    block = {"enable_data_dump": True, "capsule": True, **switches}
+    return [f"++debug.{key}={str(value).lower()}" for key, value in _flat(block).items()]
 
 
 def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:

@@ -80,7 +80,9 @@ def train(
     check_divisible(recipe.data.samples_per_step, recipe)
     if recipe.mode == "remote_api":
         check_remote(recipe)
-    beginning = _beginning(recipe, resume)
+    # Workers of a cluster that was joined have another working directory.
+    run.path = run.path.absolute()
+    beginning = _beginning(recipe, resume.absolute() if resume else None)
     run.start(command=sys.argv, config=loaded.data, name=recipe.name, threads=recipe.threads, seed=recipe.seed)
     facts = run.read()
     plan = loaded.recording_plan(run.path, {key: facts[key] for key in ("git_commit", "versions")})
@@ -99,9 +101,7 @@ def train(
         trackers = open_trackers(recipe.logging, run.path, name=recipe.name, config=loaded.data)
         for tracker in trackers:
             stack.callback(tracker.close)
-        observer = Observer(plan.records, Identity(role="controller"))
-        stack.enter_context(_closing(observer))
-        learner, rollouts = _parts(recipe, run, plan, observer, beginning, cluster, reporting, stack)
+        learner, rollouts = _parts(recipe, run, plan, beginning, cluster, reporting, stack)
         metrics = Controller(
             recipe=recipe,
             problems=problems,
@@ -109,7 +109,6 @@ def train(
             learner=learner,
             trackers=trackers,
             checkpoints=run.path / "checkpoints",
-            observer=observer,
             on_step=reporting.on_step,
         ).train(beginning.first_step)
     return TrainResult(run.path, recipe.steps - beginning.first_step, metrics, recording)
@@ -130,13 +129,14 @@ def _parts(
     recipe: Recipe,
     run: Run,
     plan: RecordingPlan,
-    observer: Observer,
     beginning: _Beginning,
     cluster: Cluster | None,
     reporting: Reporting,
     stack: ExitStack,
 ) -> tuple[Learner, Rollouts]:
     """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
+    observer = Observer(plan.records, Identity(role="controller"))
+    stack.enter_context(_closing(observer))
     needs_cluster = recipe.mode == "self_hosted" or beginning.replay is None
     if needs_cluster and not recipe.cluster.in_process:
         from rldbg.trainer.cluster import Cluster
@@ -179,10 +179,7 @@ def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> 
         return pool(cluster, recipe, on_loss=reporting.on_note)
     if is_remote:
         return InProcessRollouts(recipe)
-    if servers:
-        return InProcessRollouts(recipe, servers[:1])
-    numbers = range(recipe.inference.servers)
-    return InProcessRollouts(recipe, [InferenceServer(recipe=recipe, number=number) for number in numbers])
+    return InProcessRollouts(recipe, servers[0] if servers else InferenceServer(recipe=recipe))
 
 
 class _Closable(Protocol):

@@ -7,6 +7,7 @@ from rldbg.recording.settings import (
     debug_block_from_environment,
     parse_debug_block,
     parse_rollout_worker_block,
+    record_overrides,
     recorder_settings,
 )
 
@@ -167,3 +168,13 @@ def test_what_a_recorder_is_told_by_keywords_the_block_says_too(tmp_path):
 def test_a_sample_that_is_none_is_an_error_that_names_it():
     with pytest.raises(UsageError, match="g0"):
         parse_debug_block({"samples": ["g0"]})
+
+
+def test_record_of_a_training_is_overrides_of_its_recipe(tmp_path):
+    (tmp_path / "r.yaml").write_text("name: r\n")
+    block = parse_debug_block(load_recipe(tmp_path / "r.yaml", record_overrides("loss, param"))["debug"])
+    assert block.enable_data_dump and block.capsule and block.kinds() == {"loss", "param"}
+    everything = parse_debug_block(load_recipe(tmp_path / "r.yaml", record_overrides("all"))["debug"])
+    assert everything.kinds() >= {"trajectory", "old_log_probs", "gradient", "is_loss_debug"}
+    with pytest.raises(UsageError, match="gradiant"):
+        record_overrides("gradiant")
