@@ -72,12 +72,11 @@ def support_of(framework: Framework) -> Support:
     launch = _launch(framework)
     hooks = [hook for each in lineage(framework) for hook in each.part("hooks") or ()]
     own = _layout_of(framework)
-    tested = next(filter(None, (each.tested for each in lineage(framework))), "")
     return Support(
         framework,
         version_of(framework),
         launch=f"{launch.get('dialect')} options" if launch else "",
-        record="; ".join(filter(None, (_record_by_hooks(hooks, tested), _record(launch)))),
+        record="; ".join(filter(None, (_record_by_hooks(hooks), _record(launch)))),
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
@@ -216,11 +215,10 @@ def _launch(framework: Framework) -> dict[str, Any]:
     return {}
 
 
-def _record_by_hooks(hooks: Sequence[Hook], tested: str) -> str:
-    """What `rldbg run --record` records by itself, and what that was tested with."""
+def _record_by_hooks(hooks: Sequence[Hook]) -> str:
+    """What `rldbg run --record` records by itself."""
     kinds = sorted({kind for hook in hooks for kind in hook.records})
-    how = f"by hooks, tested with {tested}" if tested else "by hooks"
-    return f"{', '.join(kinds)} ({how})" if kinds else ""
+    return f"{', '.join(kinds)} (by hooks)" if kinds else ""
 
 
 def _record(launch: dict[str, Any]) -> str:

@@ -7,5 +7,4 @@ FRAMEWORK = Framework(
     title="RLinf",
     package=__name__,
     modules=("rlinf",),
-    tested="a stub of the shape of RLinf 0.3",
 )

@@ -1,0 +1,120 @@
+"""The stops of the tour, in order; each can be played by itself."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rldbg.core import ExitCode
+from rldbg.demo.stage import Stage, stopped_ranks
+
+BUG = "one-rank-shifts-old-log-probs"
+_FOUND = (ExitCode.FINDING,)
+_STEPS = 8
+_LOOP = ("torchrun", "--standalone", "--nproc-per-node", "2", "loop.py")
+
+
+class Stop(NamedTuple):
+    name: str
+    title: str
+    why: str
+    play: Callable[[Stage], None]
+
+
+def _trained(stage: Stage, name: str, *changes: str, recipe: str = "arithmetic") -> None:
+    """Trains and records once; stops that come later use what is there."""
+    if not (stage.folder / name).exists():
+        steps = ("--steps", str(_STEPS), "--in-process", "--record")
+        stage.rldbg("train", recipe, *changes, "--run", name, *steps)
+
+
+def _record(stage: Stage) -> None:
+    _trained(stage, "first")
+    stage.rldbg("show", "first")
+
+
+def _find_bug(stage: Stage) -> None:
+    _trained(stage, "first")
+    _trained(stage, "second", f"++zoo.bug={BUG}")
+    stage.rldbg("check", "second", expect=_FOUND)
+    stage.rldbg("compare", "first", "second", expect=_FOUND)
+
+
+def _rerun(stage: Stage) -> None:
+    _trained(stage, "first")
+    stage.rldbg("rerun", "first", "--step", "5")
+    stage.rldbg("rerun", "first", "--step", "5", "--set", "algorithm.entropy_coeff=0.01")
+
+
+def _break(stage: Stage) -> None:
+    line = _line_of(stage, "dist.all_reduce(loss)")
+    with stage.background("run", "--break", f"loop.py:{line}", "--", *_LOOP):
+        stage.wait_for("ps", until=lambda answer: stopped_ranks(answer) == 2)
+        stage.rldbg("ps")
+        stage.rldbg("cast", "all", "p step, loss")
+        stage.rldbg("break", "--clear", "all")
+        stage.rldbg("continue")
+
+
+def _hang(stage: Stage) -> None:
+    _line_of(stage, "")
+    with stage.background("run", "--", *_LOOP, "hang"):
+        stage.wait_for(
+            "stacks", "--diagnose", until=lambda answer: "wait_for_judge" in answer and "all_reduce" in answer
+        )
+        stage.rldbg("stacks", "--diagnose", expect=(ExitCode.OK, *_FOUND))
+        (stage.folder / "judge.json").touch()
+
+
+def _crash(stage: Stage) -> None:
+    _line_of(stage, "")
+    stage.rldbg("run", "--wait", "0", "--", *_LOOP, "crash", expect=_FOUND)
+
+
+def _line_of(stage: Stage, text: str) -> int:
+    """Puts the program into the folder; the number of the line that has this text."""
+    program = stage.folder / "loop.py"
+    shutil.copy(Path(__file__).with_name("loop.py"), program)
+    (stage.folder / "judge.json").unlink(missing_ok=True)
+    return next(number for number, line in enumerate(program.read_text().splitlines(), 1) if text in line)
+
+
+def hide_bug(stage: Stage, name: str) -> None:
+    """Two trainings, the second with a bug that the user looks for: its name is nowhere in the run."""
+    stage.say("\nTraining twice, recorded; one of the two has a bug ...")
+    silent = Stage(stage.folder, say=lambda _: None, quiet=True)
+    _trained(silent, "first", recipe="zoo")
+    _trained(silent, "second", f"++zoo.bug={name}", recipe="zoo")
+    facts = stage.folder / "second" / "run.json"
+    document = json.loads(facts.read_text())
+    document["config"]["zoo"] = {"bug": None}
+    document["command"] = []
+    facts.write_text(json.dumps(document))
+
+
+STOPS = (
+    Stop(
+        "record",
+        "Record a training",
+        "Every token, mask, log prob, loss and gradient of a step can be looked at later.",
+        _record,
+    ),
+    Stop(
+        "bug", "Find a bug by numbers", "The same training, but one rank's old log probs are one token late.", _find_bug
+    ),
+    Stop(
+        "rerun",
+        "Run one step again",
+        "A recorded step needs no cluster: it runs again bit for bit, or with a setting changed.",
+        _rerun,
+    ),
+    Stop("break", "Stop ranks at a line", "Breakpoints reach every rank; one command asks all of them.", _break),
+    Stop("hang", "Explain a hang", "One sentence says who waits for whom, and where.", _hang),
+    Stop(
+        "crash",
+        "Find the root cause of a crash",
+        "One rank fails, the others only lose their connection to it.",
+        _crash,
+    ),
+)
