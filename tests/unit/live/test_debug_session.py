@@ -1,12 +1,15 @@
 """The broker's debug session: every stop is shown, whatever happens while its place is looked up."""
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
 
 from rldbg.core import UsageError
 from rldbg.live.broker.debug_session import DebugSession
+from rldbg.live.broker.debug_sessions import DebugSessions
+from rldbg.live.broker.processes import Process
 
 
 class _Debuggee:
@@ -161,3 +164,34 @@ def test_there_is_no_moment_between_a_step_and_its_stop():
         return all(seen), session.is_stepping
 
     assert asyncio.run(scene()) == (True, False)
+
+
+def test_a_breakpoint_changed_while_its_session_opens_reaches_the_process(tmp_path):
+    sent = []
+
+    class Opening(_Debuggee):
+        """A user changes the condition after the breakpoints were sent, before the session is there for anybody."""
+
+        def send(self, message):
+            super().send(message)
+            if message["command"] == "initialize":
+                self.answer({"type": "event", "event": "initialized", "body": {}})
+            if message["command"] == "setBreakpoints":
+                sent.append(message["arguments"]["breakpoints"][0]["condition"])
+            if message["command"] == "configurationDone":
+                sessions.breaks.set_condition(1, "x > 1")
+
+    async def scene():
+        process = Process(1, {"role": "loop"})
+        holding = asyncio.create_task(sessions.hold(process, Opening()))
+        async with asyncio.timeout(30):
+            while len(sent) < 2:
+                await asyncio.sleep(0)
+        holding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await holding
+
+    sessions = DebugSessions(tmp_path)
+    sessions.breaks.add({"file": "loop.py", "line": 4, "if": "x > 0"})
+    asyncio.run(scene())
+    assert sent == ["x > 0", "x > 1"]

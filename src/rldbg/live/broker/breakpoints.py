@@ -65,6 +65,8 @@ class BreakTable:
         self._paths: dict[int, dict[str, str]] = {}
         self._file: Path | None = None
         self._owner = 0
+        # Grows with every change, so that who configured a process can tell whether that is still the latest.
+        self.revision = 0
 
     def keep_in(self, file: Path, *, owner: int) -> None:
         """Writes all breakpoints there from now on, and takes up those of a broker of the same owner that died."""
@@ -84,7 +86,8 @@ class BreakTable:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
-    def _keep(self) -> None:
+    def _changed(self) -> None:
+        self.revision += 1
         if self._file is None:
             return
         rows = [each.to_dict() for each in self._breaks.values()]
@@ -113,7 +116,7 @@ class BreakTable:
             once=bool(body.get("once")),
         )
         self._breaks[made.number] = made
-        self._keep()
+        self._changed()
         return made
 
     def clear(self, numbers: list[int]) -> list[Break]:
@@ -122,7 +125,7 @@ class BreakTable:
         if unknown:
             raise UsageError(f"no such breakpoint: {unknown[0]}", "`rldbg break --list` lists them")
         cleared = [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
-        self._keep()
+        self._changed()
         return cleared
 
     def all(self) -> list[Break]:
@@ -187,7 +190,7 @@ class BreakTable:
             raise UsageError(f"no such breakpoint: {number}", "`rldbg break --list` lists them")
         self._breaks[number].condition = condition
         self._breaks[number].failures.clear()
-        self._keep()
+        self._changed()
         return self._breaks[number]
 
     def note_stop(self, process: Process) -> bool:
@@ -208,7 +211,7 @@ class BreakTable:
                     if each.selection.text == f"@{process.facts.get('pid')}":
                         # As tbreak does: it was for this process alone.
                         del self._breaks[each.number]
-                self._keep()
+                self._changed()
         return spent
 
 

@@ -80,10 +80,20 @@ class DebugSessions:
         session.on_output = lambda text: self._said(process, text)
         before = process.session
         reading = asyncio.ensure_future(session.run())
+        configured = 0
+
+        async def configure(opened: DebugSession) -> None:
+            nonlocal configured
+            configured = self.breaks.revision
+            await self.breaks.configure(opened, process)
+
         try:
-            await session.attach(lambda opened: self.breaks.configure(opened, process), **attach)
+            await session.attach(configure, **attach)
             process.session = session
             process.touch()
+            if self.breaks.revision != configured:
+                # Breakpoints that were changed before anybody could be told of this session.
+                self.spawn(self.apply_breaks(process))
             await reading
         except (RldbgError, TimeoutError) as error:
             process.failure = str(error) or "the debuggee did not finish the handshake"
