@@ -74,18 +74,18 @@ def write_step(recorder, step, data):
     )
     ratio = np.exp(data["new"] - data["old"])
     loss = -ratio * data["advantages"] * data["loss_scale"]
-    recorder.record(
-        "is_loss_debug",
-        step=step,
-        samples=samples,
-        log_probs=data["new"],
-        old_log_probs=data["old"],
-        advantages=data["advantages"],
-        prob_ratio=ratio,
-        elementwise_loss=loss,
-        effective_valid=mask,
-        loss=0.0,
-    )
+    of_loss = {
+        "log_probs": data["new"],
+        "old_log_probs": data["old"],
+        "advantages": data["advantages"],
+        "prob_ratio": ratio,
+        "elementwise_loss": loss,
+        "effective_valid": mask,
+        "loss": 0.0,
+    }
+    left_out = data.get("left_out", ())
+    kept = {name: value for name, value in of_loss.items() if name not in left_out}
+    recorder.record("is_loss_debug", step=step, samples=samples, **kept)
     total = float(loss.mean()) if np.isfinite(loss).all() else float("nan")
     recorder.record("loss", step=step, samples=samples, loss=total, pg_loss=total, entropy_loss=0.0)
     record_parameter(recorder, "gradient", step, data["parameter"], data["gradient_norm"])

@@ -5,24 +5,19 @@ The framework's launch profile lists the options and variables that this takes (
 small model of the same architecture, and a server of ours that generates.
 """
 
-import json
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rldbg.core import Environment, PrerequisiteError, UsageError
+from rldbg.core import UsageError
+from rldbg.launch.laptop_server import laptop_server
 from rldbg.launch.profile import Profile, profiles
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
 
 MODEL = "laptop-model"
 """Below the run folder: the small model, where the user names none."""
-_NAME = "laptop"
-_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "chat_template*")
 # Sizes by the names that configurations of language models use.
 _SMALL = {
@@ -60,15 +55,8 @@ def laptop(commands: Sequence[Command], request: Request, run_folder: Path) -> I
     if not any(command.profile.laptop_server for command in commands):
         yield ()
         return
-    home = {"RLDBG_HOME": str(run_folder)}
-    started = _serve("up", "--model", str(model), "--name", _NAME, "--port", "0", "--json", **home)
-    found = _ADDRESS.search(started)
-    if found is None:
-        raise PrerequisiteError(f"the server does not say where it listens: {started[:200]}", "see rldbg serve ls")
-    try:
-        yield (("RLDBG_LAPTOP_SERVER", found.group(0)),)
-    finally:
-        _serve("down", _NAME, **home)
+    with laptop_server(model, run_folder) as address:
+        yield (("RLDBG_LAPTOP_SERVER", address),)
 
 
 def make_small_model(source: Path, folder: Path) -> None:
@@ -98,18 +86,3 @@ def _source(commands: Sequence[Command]) -> Path:
             if named:
                 raise UsageError(f"the model {named} is not a folder on this machine", "give one with --model FOLDER")
     raise UsageError("the command does not name its model", "give one with --model FOLDER")
-
-
-def _serve(*arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-m", "rldbg", "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=Environment().everything() | environment)
-    if done.returncode:
-        raise PrerequisiteError(
-            f"the server of --laptop failed: {_last_line(done.stderr or done.stdout)}", "see its log"
-        )
-    return done.stdout
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else json.dumps(text)

@@ -92,6 +92,20 @@ def test_large_advantages_are_no_fault_of_the_loss(tmp_path):
     assert check(write(tmp_path, step_data(0), data), only=["loss-follows-inputs"]).findings == ()
 
 
+@pytest.mark.parametrize("scale", [1.0, -1.0])
+def test_a_loss_is_checked_without_the_ratio(tmp_path, scale):
+    without = write(tmp_path, step_data(1) | {"loss_scale": scale, "left_out": ("prob_ratio",)})
+    assert bool(check(without, only=["loss-follows-inputs"]).findings) == (scale < 0)
+
+
+def test_a_loss_that_cannot_be_checked_says_what_is_missing(tmp_path):
+    without = write(tmp_path, step_data(1) | {"left_out": ("old_log_probs", "elementwise_loss")})
+    report = check(without, only=["loss-follows-inputs"])
+    assert report.not_applicable["loss-follows-inputs"] == (
+        "the is_loss_debug records have no old_log_probs and no elementwise_loss"
+    )
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
     data = step_data(1)

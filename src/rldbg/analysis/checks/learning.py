@@ -64,24 +64,27 @@ def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.nda
 
 def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
     """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped."""
-    seen = False
+    needed = ("log_probs", "old_log_probs", "advantages", "elementwise_loss")
+    seen, lacking = False, ""
     for record in view.side.records("is_loss_debug", view.step):
-        needed = ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss")
-        if not all(name in record.fields for name in needed):
+        missing = [name for name in needed if name not in record.fields]
+        if missing:
+            lacking = f"the is_loss_debug records have no {' and no '.join(missing)}"
             continue
         seen = True
         yield from _loss_violations(view, record)
     if not seen:
-        raise NotApplicable("no is_loss_debug records")
+        raise NotApplicable(lacking or "no is_loss_debug records")
 
 
 def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
-    new, old, advantages, ratio, loss = (
+    new, old, advantages, loss = (
         record.array(name).astype(np.float64)
-        for name in ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss")
+        for name in ("log_probs", "old_log_probs", "advantages", "elementwise_loss")
     )
     valid = record.array("effective_valid") != 0 if "effective_valid" in record.fields else np.ones(new.shape, bool)
     expected = np.exp(new - old)
+    ratio = record.array("prob_ratio").astype(np.float64) if "prob_ratio" in record.fields else expected
     # Rounding grows with the factors: a small error times a large advantage is still rounding.
     size = np.maximum(np.abs(ratio * advantages), 1.0)
     for title, gap in (
