@@ -27,3 +27,18 @@ def teach(folder, steps=150):
         optimizer.zero_grad()
     model.save_pretrained(folder)
     return folder
+
+
+def qwen2(folder):
+    """Random weights of another architecture, with the same tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    tiny_folder(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes, **ends)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder

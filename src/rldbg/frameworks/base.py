@@ -37,6 +37,8 @@ class Framework:
     """How it trains on recorded trajectories, if it can."""
     is_engine: bool = False
     """Whether it generates, and does not train."""
+    tested: str = ""
+    """What its recording was tested with: real runs, real modules, or a stub of the shape of its source."""
     only_from: str = ""
     """Its repository (owner/name), if another project has its name on the public index."""
 

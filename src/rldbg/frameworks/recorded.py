@@ -9,6 +9,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -36,14 +37,16 @@ class Recorded:
     def recorder(self, model: Any = None) -> Recorder:
         """The process's recorder. `model` decides which parameters and gradients are recorded."""
         if self._recorder is None:
-            patterns = parameter_patterns(model, self.plan.kinds) if model is not None else ((), "")
-            self.proof.note(parameters=patterns[1])
             self._recorder = Recorder(
                 self.plan.directory,
                 kinds=self.plan.kinds or None,
-                parameter_patterns=patterns[0],
+                parameter_patterns=(),
                 keep_last=self.plan.keep_last,
             )
+        if model is not None and not self._recorder.settings.parameter_patterns:
+            patterns, words = parameter_patterns(model, self.plan.kinds)
+            self.proof.note(parameters=words)
+            self._recorder.settings = replace(self._recorder.settings, parameter_patterns=patterns)
         return self._recorder
 
 

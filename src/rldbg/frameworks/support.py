@@ -76,7 +76,7 @@ def support_of(framework: Framework) -> Support:
         framework,
         version_of(framework),
         launch=f"{launch.get('dialect')} options" if launch else "",
-        record="; ".join(filter(None, (_record_by_hooks(hooks), _record(launch)))),
+        record="; ".join(filter(None, (_record_by_hooks(hooks, framework.tested), _record(launch)))),
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
@@ -215,10 +215,11 @@ def _launch(framework: Framework) -> dict[str, Any]:
     return {}
 
 
-def _record_by_hooks(hooks: Sequence[Hook]) -> str:
-    """What `rldbg run --record` records by itself."""
+def _record_by_hooks(hooks: Sequence[Hook], tested: str) -> str:
+    """What `rldbg run --record` records by itself, and what that was tested with."""
     kinds = sorted({kind for hook in hooks for kind in hook.records})
-    return f"{', '.join(kinds)} (by hooks)" if kinds else ""
+    how = f"by hooks, tested with {tested}" if tested else "by hooks"
+    return f"{', '.join(kinds)} ({how})" if kinds else ""
 
 
 def _record(launch: dict[str, Any]) -> str:

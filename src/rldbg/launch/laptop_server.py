@@ -1,7 +1,7 @@
 """The server of `rldbg run --laptop`, kept by a process of its own that ends it when the run has ended.
 
-However the run ends: the keeper's standard input is a pipe that only the run holds open: a run that was killed cannot stop anything, but the
-pipe is closed for it. The keeper has a session of its own, so that Ctrl-C does not reach it before the run has ended.
+However that happens: the keeper's standard input is a pipe that only the run holds open, and that is closed for a run
+that was killed. The keeper has a session of its own, so that Ctrl-C does not reach it before the run has ended.
 """
 
 import json

@@ -1,18 +1,43 @@
-"""Phases of AReaL's trainer processes: the actor's own class, which the controller's copies call, and the engine."""
+"""Phases and records of AReaL's trainer processes: the actor's own class, and the engine."""
+
+from functools import partial
 
 from rldbg.agent.profiling import Hook
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINES = (("areal.engine.fsdp_engine", "FSDPEngine"), ("areal.engine.megatron_engine", "MegatronEngine"))
 
+_Hook = partial(Hook, since="1.0.0", seen="1.0.4")
+
 HOOKS = (
-    Hook(_ACTOR, "PPOActor.compute_logp", phase="log_probs", since="1.0.0", seen="1.0.4"),
-    Hook(_ACTOR, "PPOActor.compute_advantages", phase="advantage", since="1.0.0", seen="1.0.4"),
-    Hook(_ACTOR, "PPOActor.ppo_update", phase="update", since="1.0.0", seen="1.0.4"),
-    Hook(_ACTOR, "grpo_loss_fn", phase="loss", since="1.0.0", seen="1.0.4"),
-    *(
-        Hook(module, f"{engine}.{method}", phase=phase, since="1.0.0", seen="1.0.4")
-        for module, engine in _ENGINES
-        for method, phase in (("prepare_batch", "rollout"), ("optimizer_step", "optimizer"), ("update_weights", "sync"))
+    _Hook(_ACTOR, "PPOActor.compute_logp", phase="log_probs"),
+    _Hook(
+        _ACTOR,
+        "PPOActor.compute_advantages",
+        phase="advantage",
+        records=("trajectory", "prepared_trajectories", "old_log_probs"),
+        handler="advantages",
     ),
+    _Hook(_ACTOR, "PPOActor.ppo_update", phase="update", handler="update"),
+    _Hook(
+        _ACTOR,
+        "grpo_loss_fn",
+        phase="loss",
+        records=("forward_data", "is_loss_debug", "loss"),
+        handler="loss",
+    ),
+    *(
+        _Hook(module, f"{engine}.{method}", phase=phase)
+        for module, engine in _ENGINES
+        for method, phase in (("prepare_batch", "rollout"), ("update_weights", "sync"))
+    ),
+    _Hook(_ENGINES[0][0], "FSDPEngine.train_batch", handler="train_batch"),
+    _Hook(
+        _ENGINES[0][0],
+        "FSDPEngine.optimizer_step",
+        phase="optimizer",
+        records=("gradient", "param", "update_metrics"),
+        handler="optimizer_step",
+    ),
+    _Hook(_ENGINES[1][0], "MegatronEngine.optimizer_step", phase="optimizer"),
 )

@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("miles",),
     based_on="slime",
+    tested="a stub of the shape of miles 31f1ca9",
 )

@@ -9,4 +9,5 @@ FRAMEWORK = Framework(
     modules=("nemo_rl",),
     distributions=("nemo-rl",),
     only_from="NVIDIA-NeMo/RL",
+    tested="a stub of the shape of NeMo RL 0.7.0",
 )

@@ -1,7 +1,9 @@
-"""Phases of NeMo RL: the driver calls grpo_train, workers are Ray actors made from the *Impl classes.
+"""Phases and records of NeMo RL: the driver calls grpo_train, workers are Ray actors made from the *Impl classes.
 
 The class that Ray decorates is sent to its workers by value; its base, named here, is imported there.
 """
+
+from functools import partial
 
 from rldbg.agent.profiling import Hook
 
@@ -12,20 +14,43 @@ _POLICIES = (
     (f"{_WORKERS}.dtensor_policy_worker_v2", "DTensorPolicyWorkerV2Impl"),
     (f"{_WORKERS}.megatron_policy_worker", "MegatronPolicyWorkerImpl"),
 )
+_ESTIMATORS = ("GRPO", "GDPO", "ReinforcePlusPlus", "RawReward")
+_Hook = partial(Hook, since="0.7.0", seen="0.7.0")
+_BATCH = ("trajectory", "prepared_trajectories", "old_log_probs")
 
 HOOKS = (
     Hook("nemo_rl.algorithms.grpo", "refit_policy_generation", phase="sync", seen="0.7.0"),
     *(
-        Hook(module, f"{worker}.{method}", phase=phase, since="0.6.0", seen="0.7.0")
+        _Hook(
+            "nemo_rl.algorithms.advantage_estimator",
+            f"{name}AdvantageEstimator.compute_advantage",
+            phase="advantage",
+            handler="advantage",
+        )
+        for name in _ESTIMATORS
+    ),
+    _Hook("nemo_rl.models.policy.lm_policy", "Policy.train", records=_BATCH, handler="policy_train"),
+    *(
+        Hook(module, f"{worker}.train", phase="update", since="0.6.0", seen="0.7.0", handler="worker_train")
         for module, worker in _POLICIES
-        for method, phase in (("train", "update"), ("get_logprobs", "log_probs"))
     ),
-    Hook(f"{_VLLM}.vllm_worker", "VllmGenerationWorkerImpl.generate", phase="rollout", since="0.7.0", seen="0.7.0"),
+    *(
+        Hook(module, f"{worker}.get_logprobs", phase="log_probs", since="0.6.0", seen="0.7.0")
+        for module, worker in _POLICIES
+    ),
+    _Hook(
+        "nemo_rl.algorithms.loss.loss_functions",
+        "ClippedPGLossFn.__call__",
+        phase="loss",
+        records=("forward_data", "is_loss_debug", "loss"),
+        handler="loss",
+    ),
     Hook(
-        f"{_VLLM}.vllm_worker_async",
-        "VllmAsyncGenerationWorkerImpl.generate_async",
-        phase="rollout",
-        since="0.7.0",
-        seen="0.7.0",
+        "nemo_automodel.components.training.utils",
+        "scale_grads_and_clip_grad_norm",
+        records=("gradient", "param", "update_metrics"),
+        handler="clip",
     ),
+    _Hook(f"{_VLLM}.vllm_worker", "VllmGenerationWorkerImpl.generate", phase="rollout"),
+    _Hook(f"{_VLLM}.vllm_worker_async", "VllmAsyncGenerationWorkerImpl.generate_async", phase="rollout"),
 )

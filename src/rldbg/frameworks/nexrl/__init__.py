@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("nexrl",),
     replay="rollout_worker.type=mock with the files that rldbg convert --to nexrl-pt writes",
+    tested="a stub of the shape of NexRL 1.4.0",
 )

@@ -1,22 +1,42 @@
-"""Phases of OpenRLHF: the classes that its Ray actors hold, not the actors' own, which are behind @ray.remote."""
+"""Phases and records of OpenRLHF: the classes that its Ray actors hold; their own are behind @ray.remote."""
 
 from rldbg.agent.profiling import Hook
 
 _ACTOR = "openrlhf.trainer.ray.ppo_actor"
 _MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
+_TRAINER = "openrlhf.trainer.ppo_trainer"
+_SEEN = "0.11.2"
+_BATCH = ("trajectory", "prepared_trajectories", "old_log_probs")
+_LOSS = ("forward_data", "is_loss_debug", "loss")
 
 HOOKS = (
+    Hook(_TRAINER, "BasePPOTrainer.train_step", phase="step", step="global_step", seen=_SEEN, handler="train_step"),
+    Hook(_MAKER, "RemoteExperienceMaker.make_experience", phase="log_probs", seen=_SEEN),
     Hook(
-        "openrlhf.trainer.ppo_trainer",
-        "BasePPOTrainer.train_step",
-        phase="step",
-        step="global_step",
-        seen="0.11.2",
+        _MAKER,
+        "RemoteExperienceMaker.compute_advantages_and_returns",
+        phase="advantage",
+        seen=_SEEN,
+        records=_BATCH,
+        handler="advantages",
     ),
-    Hook(_MAKER, "RemoteExperienceMaker.make_experience", phase="log_probs", seen="0.11.2"),
-    Hook(_MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", phase="advantage", seen="0.11.2"),
-    Hook(_ACTOR, "ActorPPOTrainer.ppo_train", phase="update", seen="0.11.2"),
-    Hook(_ACTOR, "ActorPPOTrainer.training_step", phase="training_step", seen="0.11.2"),
-    Hook(_ACTOR, "ActorPPOTrainer.broadcast_to_vllm", phase="sync", seen="0.11.2"),
-    Hook("openrlhf.models.loss", "PolicyLoss.forward", phase="loss", seen="0.11.2"),
+    Hook(_ACTOR, "ActorPPOTrainer.ppo_train", phase="update", seen=_SEEN, handler="ppo_train"),
+    Hook(
+        _ACTOR,
+        "ActorPPOTrainer.training_step",
+        phase="training_step",
+        seen=_SEEN,
+        records=_LOSS,
+        handler="training_step",
+    ),
+    Hook(_ACTOR, "ActorPPOTrainer.broadcast_to_vllm", phase="sync", seen=_SEEN),
+    Hook("openrlhf.models.loss", "PolicyLoss.forward", phase="loss", seen=_SEEN, records=_LOSS, handler="policy_loss"),
+    Hook(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.optimizer_step",
+        phase="optimizer",
+        seen=_SEEN,
+        records=("param", "update_metrics"),
+        handler="optimizer_step",
+    ),
 )

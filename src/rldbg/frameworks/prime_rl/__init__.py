@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("prime_rl",),
     distributions=("prime-rl",),
+    tested="a stub of the shape of prime-rl 559b447",
 )

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="RLinf",
     package=__name__,
     modules=("rlinf",),
+    tested="a stub of the shape of RLinf 0.3",
 )

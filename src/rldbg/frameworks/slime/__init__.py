@@ -9,4 +9,5 @@ FRAMEWORK = Framework(
     modules=("slime",),
     replay="--load-debug-rollout-data with its own dumps",
     only_from="THUDM/slime",
+    tested="a stub of the shape of slime 0.3.1",
 )

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="TRL",
     package=__name__,
     modules=("trl",),
+    tested="runs of TRL 1.16.0",
 )

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="verl",
     package=__name__,
     modules=("verl",),
+    tested="runs of verl 0.9.1 on CPU",
 )

@@ -103,10 +103,15 @@ def _select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[_Sel
     chosen = []
     for raw_name, parameter in model.named_parameters():
         name = _plain_name(raw_name)
-        tensor = parameter.grad if gradient else parameter
+        tensor = _gradient(parameter) if gradient else parameter
         if tensor is not None and any(search(name) or search(raw_name) for search in searches):
             chosen.append(_Selected(name, tensor))
     return sorted(chosen, key=lambda item: dtype_name(item.tensor))
+
+
+def _gradient(parameter: Any) -> Any:
+    """A parameter's gradient; Megatron accumulates it in `main_grad`."""
+    return parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
 
 
 def _plain_name(name: str) -> str:

@@ -1,0 +1,5 @@
+"""Records of miles, whose functions have the arguments of slime's."""
+
+from rldbg.frameworks.slime.recording import SlimeRecording
+
+RECORDING = SlimeRecording
