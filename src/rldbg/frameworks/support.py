@@ -72,11 +72,12 @@ def support_of(framework: Framework) -> Support:
     launch = _launch(framework)
     hooks = [hook for each in lineage(framework) for hook in each.part("hooks") or ()]
     own = _layout_of(framework)
+    tested = next(filter(None, (each.tested for each in lineage(framework))), "")
     return Support(
         framework,
         version_of(framework),
         launch=f"{launch.get('dialect')} options" if launch else "",
-        record="; ".join(filter(None, (_record_by_hooks(hooks, framework.tested), _record(launch)))),
+        record="; ".join(filter(None, (_record_by_hooks(hooks, tested), _record(launch)))),
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
