@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, mark_padding, unpad_responses, unpad_sequences
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
+from rldbg.weights import WeightFault, faults_of, snapshots_of
 
-# What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from.
-_FOR_RERUN = frozenset({"capsule", "capsule_result"})
+# What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from; and
+# fingerprints, which say of two weights that they differ but not by how much.
+_NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights"})
 # Kinds that tell which tokens a sample has: read repeatedly while a step is compared.
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 # Small files are cached too: hypotheses read all of a step many times.
@@ -55,10 +58,21 @@ class Side:
         self._kept: dict[str, tuple[int, list[Record]]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
-            if entry.kind in _FOR_RERUN:
+            if entry.kind in _NOT_COMPARED:
                 continue
             if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
                 self._entries[entry.kind, entry.step + shift].append(entry)
+
+    @cached_property
+    def weight_faults(self) -> dict[int, list[WeightFault]] | None:
+        """By version, what engine replicas hold that was not sent; None when that was not recorded."""
+        snapshots = list(snapshots_of(self.recording))
+        if not any(item.side == "held" for item in snapshots):
+            return None
+        found: dict[int, list[WeightFault]] = defaultdict(list)
+        for fault in faults_of(snapshots):
+            found[fault.version].append(fault)
+        return found
 
     @property
     def title(self) -> str:

@@ -58,6 +58,11 @@ class Sampler:
         self._model.load_state_dict(weights)
         self.policy_version = policy_version
 
+    def weights(self) -> Mapping[str, Any]:
+        """What it holds, by name."""
+        held: Mapping[str, Any] = self._model.state_dict()
+        return held
+
     def generate(
         self, requests: Sequence[GenerationRequest], *, max_new_tokens: int, temperature: float = 1.0
     ) -> list[Generation]:

@@ -12,6 +12,21 @@ from rldbg.mismatch.claims import Claim, Unexplained, whole
 _FEWEST = 8
 
 
+def wrong_tensors(state: Unexplained) -> Iterator[Claim]:
+    """Fingerprints say that a replica holds other weights than it was sent; its tokens of that version show it."""
+    table = state.table
+    for step, side in table.sides.items():
+        faults = (side.side.weight_faults or {}).get(step, [])
+        for replica in dict.fromkeys(fault.replica for fault in faults):
+            here = [place.step == step and place.replica in (None, str(replica)) for place in table.places]
+            chosen = state.open & table.of_samples(here)
+            mine = [fault for fault in faults if fault.replica == replica]
+            if (chosen & (state.size > NOISE)).any():
+                more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
+                text = f"{mine[0].where} {mine[0].text}{more}"
+                yield whole(f"held-{mine[0].how}", text, chosen, replica=replica, version=step)
+
+
 def not_synced(state: Unexplained) -> Iterator[Claim]:
     """The rollout's log probs are those of the reference, which is the model that training started from."""
     table = state.table
@@ -73,4 +88,4 @@ def _whole_samples(state: Unexplained, fits: np.ndarray, told: np.ndarray) -> np
     return chosen
 
 
-RULES = (not_synced, older_version, one_replica)
+RULES = (wrong_tensors, not_synced, older_version, one_replica)

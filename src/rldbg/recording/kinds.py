@@ -169,6 +169,37 @@ _ALL_KINDS = (
         )
     ),
     Kind(
+        "weights",
+        Scope.MICRO,
+        frozenset({_SELF}),
+        (
+            *_fields(
+                Shape.TEXT, side="`sent` by the trainer (micro 0), or `held` by replica n of the engine (micro n + 1)"
+            ),
+            *_fields(Shape.NUMBER, "replica"),
+            *_fields(
+                Shape.DATA,
+                names="one entry per tensor, or per piece of one",
+                dtypes="of the tensors",
+                shapes="of the whole tensors",
+                piece_shapes="of the pieces",
+                piece_offsets="where the pieces begin in the whole tensors",
+                grid_shapes="how many blocks of rows and columns each fingerprint has",
+            ),
+            *_fields(
+                Shape.TENSOR,
+                fingerprints="[tensors, 8, 8] sums of element hashes by block; they add up over pieces",
+                row_sums="sums that ignore the order within rows",
+                column_sums="sums that ignore the order within columns",
+                norms="of the values",
+                value_sums="of the values",
+            ),
+            *_fields(Shape.DATA, optional=True, base_fingerprints="by name: without the LoRA delta"),
+        ),
+        "fingerprints of the weights that the trainer sends and that the engine holds; the step is their version",
+        has_samples=False,
+    ),
+    Kind(
         "datums",
         Scope.STEP,
         frozenset({_REMOTE}),

@@ -42,6 +42,8 @@ class DumpOptions:
     """The importance-sampling loss element by element (trainer service)."""
     batch_inputs: bool = False
     """What went into the model (trainer service)."""
+    weights: bool = False
+    """Fingerprints of the weights that the trainer sends and that each engine replica holds, per version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
 from rldbg.trainer.tokenizer import load_tokenizer
+from rldbg.weights import Fingerprint
 
 _log = logging.getLogger(__name__)
 _CHUNKS_PER_WORKER = 4
@@ -47,7 +48,8 @@ class RolloutActor:
         return f"rollout/{self._number}"
 
     def run(self, step: int, tasks: Sequence[Task], sampler: Sampling) -> list[Trajectory]:
-        return make_rollout_worker(self._recipe, sampler.generate).run(step, tasks)
+        replica = int(sampler.name.rpartition("/")[2]) if isinstance(sampler, ActorSampling) else 0
+        return make_rollout_worker(self._recipe, sampler.generate, replica=replica).run(step, tasks)
 
 
 class Sampling(Protocol):
@@ -111,6 +113,11 @@ class RayPolicy:
         references = {name: actor.weights.remote() for name, actor in self._actors.items()}
         return references["policy/0"]
 
+    def sent_weights(self) -> list[Fingerprint]:
+        first = self._actors["policy/0"]
+        found: list[Fingerprint] = self._cluster.results({"policy/0": first.sent_weights.remote()})["policy/0"]
+        return found
+
     def save(self, folder: Path, step: int) -> None:
         self._call("save", folder, step)
 
@@ -151,6 +158,10 @@ class RolloutPool:
     def publish(self, weights: Any, policy_version: int) -> None:
         """Here `weights` are a service's frozen ones: something that generates."""
         self._samplers = [weights]
+
+    def held_weights(self) -> list[list[Fingerprint]]:
+        """A service does not show what it holds."""
+        return []
 
     def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
         made: dict[int, list[Trajectory]] = {}
@@ -228,6 +239,10 @@ class RayRollouts(RolloutPool):
             except WorkerLostError as lost:
                 self._replace(lost)
         self._samplers = [ActorSampling(name, actor) for name, actor in self._servers.items()]
+
+    def held_weights(self) -> list[list[Fingerprint]]:
+        calls = {name: server.held_weights.remote() for name, server in self._servers.items()}
+        return list(self._cluster.results(calls).values())
 
     def close(self) -> None:
         super().close()

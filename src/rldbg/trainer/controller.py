@@ -12,9 +12,11 @@ from rldbg.core import SampleId
 from rldbg.replay import Trajectory
 from rldbg.trainer.checkpoint import prune_checkpoints
 from rldbg.trainer.metrics import Tracker, rollout_metrics
+from rldbg.trainer.observer import Observer
 from rldbg.trainer.rollout import Task
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tasks import Problem, groups_of_step
+from rldbg.weights import Fingerprint
 
 OnStep = Callable[[int, dict[str, float]], None]
 
@@ -28,6 +30,9 @@ class Rollouts(Protocol):
     def publish(self, weights: Any, policy_version: int) -> None:
         """Sets new weights; everything generated from here on uses them."""
 
+    def held_weights(self) -> list[list[Fingerprint]]:
+        """The fingerprints of what each replica holds; empty where nothing can tell."""
+
     def close(self) -> None: ...
 
 
@@ -38,6 +43,9 @@ class Learner(Protocol):
 
     def weights(self) -> Any:
         """What `Rollouts.publish` takes."""
+
+    def sent_weights(self) -> list[Fingerprint]:
+        """The fingerprints of what `weights` gave last; empty where they are not known."""
 
     def save(self, folder: Path, step: int) -> None: ...
 
@@ -56,6 +64,7 @@ class Controller:
         learner: Learner,
         trackers: Sequence[Tracker],
         checkpoints: Path,
+        observer: Observer,
         on_step: OnStep = lambda _step, _metrics: None,
     ) -> None:
         self._recipe = recipe
@@ -64,12 +73,13 @@ class Controller:
         self._learner = learner
         self._trackers = trackers
         self._checkpoints = checkpoints
+        self._observer = observer
         self._on_step = on_step
 
     def train(self, first_step: int = 0) -> dict[str, float]:
         """Runs the remaining steps; returns the metrics of the last one."""
         metrics: dict[str, float] = {}
-        self._rollouts.publish(self._learner.weights(), first_step)
+        self._publish(first_step)
         for step in range(first_step, self._recipe.steps):
             metrics = self._step(step)
             for tracker in self._trackers:
@@ -85,9 +95,14 @@ class Controller:
             with _timed(times, "time/update"):
                 metrics = self._learner.train(step, trajectories)
             with _timed(times, "time/weights"):
-                self._rollouts.publish(self._learner.weights(), step + 1)
+                self._publish(step + 1)
         self._save_if_due(step + 1)
         return rollout_metrics(trajectories) | metrics | times | {"time": time.time()}
+
+    def _publish(self, version: int) -> None:
+        self._rollouts.publish(self._learner.weights(), version)
+        if version < self._recipe.steps and self._observer.recorder.wants("weights", version):
+            self._observer.weights(version, self._learner.sent_weights(), self._rollouts.held_weights())
 
     def _tasks(self, step: int) -> list[Task]:
         """The step's samples in their order: group by group, runs 0, 1, 2 ... in each."""

@@ -19,6 +19,7 @@ from rldbg.trainer.policy import PolicyWorker, RankUpdate
 from rldbg.trainer.rollout import Task, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
+from rldbg.weights import Fingerprint
 
 Result = TypeVar("Result")
 
@@ -43,6 +44,9 @@ class InProcessPolicy:
     def weights(self) -> Any:
         return self._workers[0].weights()
 
+    def sent_weights(self) -> list[Fingerprint]:
+        return self._workers[0].sent_weights()
+
     def save(self, folder: Path, step: int) -> None:
         self._each(lambda worker, _: worker.save(folder, step))
 
@@ -57,20 +61,29 @@ class InProcessPolicy:
 
 
 class InProcessRollouts:
-    """A rollout worker of this process, with a sampler: one of its own, a server, or what a service publishes."""
+    """A rollout worker of this process per sampler: replicas of its own, a server, or what a service publishes."""
 
-    def __init__(self, recipe: Recipe, sampler: Any = None) -> None:
-        self._sampler = sampler
-        self._worker = make_rollout_worker(recipe, lambda requests: self._sampler.generate(requests))
+    def __init__(self, recipe: Recipe, samplers: Sequence[Any] = ()) -> None:
+        self._recipe = recipe
+        self._samplers = list(samplers)
 
     def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
-        return self._worker.run(step, tasks)
+        size = -(-len(tasks) // len(self._samplers))
+        made = []
+        for number, sampler in enumerate(self._samplers):
+            worker = make_rollout_worker(self._recipe, sampler.generate, replica=number)
+            made += worker.run(step, tasks[number * size : (number + 1) * size])
+        return made
 
     def publish(self, weights: Any, policy_version: int) -> None:
         if hasattr(weights, "generate"):  # weights of a service are frozen there and sampled by themselves
-            self._sampler = weights
-        else:
-            self._sampler.load_weights(weights, policy_version)
+            self._samplers = [weights]
+            return
+        for sampler in self._samplers:
+            sampler.load_weights(weights, policy_version)
+
+    def held_weights(self) -> list[list[Fingerprint]]:
+        return [sampler.held_weights() for sampler in self._samplers if hasattr(sampler, "held_weights")]
 
     def close(self) -> None:
         """Nothing outlives the process, and servers are not ours."""

@@ -9,6 +9,7 @@ from rldbg.trainer.determinism import fix_threads
 from rldbg.trainer.model import build_model
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tokenizer import load_tokenizer
+from rldbg.weights import Fingerprint, fingerprints
 
 
 class InferenceServer:
@@ -31,6 +32,10 @@ class InferenceServer:
 
     def load_weights(self, weights: Mapping[str, Any], policy_version: int) -> None:
         self._sampler.load_weights(weights, policy_version)
+
+    def held_weights(self) -> list[Fingerprint]:
+        """The fingerprints of what the model holds now."""
+        return fingerprints(self._sampler.weights())
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         return self._sampler.generate(

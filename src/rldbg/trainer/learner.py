@@ -13,6 +13,7 @@ from rldbg.trainer.observer import Observer
 from rldbg.trainer.policy import RankUpdate
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, cut, in_sample_order, prepare, response_log_probs
+from rldbg.weights import Fingerprint
 
 
 class Policy(Protocol):
@@ -26,6 +27,8 @@ class Policy(Protocol):
         """Rank 0's weights, or a handle that stands for them."""
 
     def save(self, folder: Path, step: int) -> None: ...
+
+    def sent_weights(self) -> list[Fingerprint]: ...
 
     def close(self) -> None: ...
 
@@ -54,6 +57,9 @@ class SelfHostedLearner:
 
     def weights(self) -> Any:
         return self._policy.weights()
+
+    def sent_weights(self) -> list[Fingerprint]:
+        return self._policy.sent_weights()
 
     def save(self, folder: Path, step: int) -> None:
         self._policy.save(folder, step)

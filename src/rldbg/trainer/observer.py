@@ -13,6 +13,7 @@ from rldbg.recording import Ragged, Recorder, RecorderSettings
 from rldbg.replay import Trajectory, TrajectoryBatch, prompt_hashes
 from rldbg.trainer.settings import AlgorithmSettings
 from rldbg.trainer.warm_start import StartingWeights
+from rldbg.weights import Fingerprint, snapshot_fields
 
 if TYPE_CHECKING:
     from rldbg.trainer.remote_api.datums import Datum
@@ -151,6 +152,14 @@ class Observer:
                 effective_valid=batch.response_mask,
                 loss=metrics["loss"],
             )
+
+    def weights(self, version: int, sent: Sequence[Fingerprint], held: Sequence[Sequence[Fingerprint]]) -> None:
+        """What was sent as a version, and what each replica holds after it."""
+        if sent:
+            self.recorder.record("weights", step=version, micro=0, **snapshot_fields("sent", sent))
+        for replica, tensors in enumerate(held):
+            fields = snapshot_fields("held", tensors, replica=replica)
+            self.recorder.record("weights", step=version, micro=replica + 1, **fields)
 
     def gradients(self, place: Place, model: Any) -> None:
         self.recorder.record_gradients(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)

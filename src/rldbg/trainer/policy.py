@@ -33,6 +33,7 @@ from rldbg.trainer.steps import (
 from rldbg.trainer.tasks import load_problems
 from rldbg.trainer.tokenizer import load_tokenizer
 from rldbg.trainer.warm_start import start_key, warm_start
+from rldbg.weights import Fingerprint, fingerprints
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class PolicyWorker:
         self._observer = Observer(recording.records, identity)
         self._capsules = CapsuleWriter(recording, identity, recipe)
         self._starting_weights = recording.starting_weights
+        self._records_weights = recording.records.enabled and "weights" in (recording.records.kinds or ())
+        self._sent: list[Fingerprint] = []
 
     def __repr__(self) -> str:
         return f"policy/{self._rank}"
@@ -184,8 +187,16 @@ class PolicyWorker:
     def weights(self) -> dict[str, Any]:
         """All weights on CPU, from rank 0; the other ranks return nothing but must be called too."""
         if self._recipe.policy.fsdp:
-            return distributed.whole_state(self._model)
-        return {name: tensor.cpu() for name, tensor in self._model.state_dict().items()} if self._rank == 0 else {}
+            sent = distributed.whole_state(self._model)
+        else:
+            own = self._model.state_dict() if self._rank == 0 else {}
+            sent = {name: tensor.cpu() for name, tensor in own.items()}
+        self._sent = fingerprints(sent) if self._records_weights else []
+        return sent
+
+    def sent_weights(self) -> list[Fingerprint]:
+        """The fingerprints of what `weights` gave last, if weights are recorded; empty on other ranks than 0."""
+        return self._sent
 
     def save(self, folder: Path, step: int) -> None:
         save_checkpoint(folder, self._model, self._optimizer, step=step, is_writer=self._rank == 0)

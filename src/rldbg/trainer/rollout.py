@@ -16,6 +16,7 @@ from rldbg.replay import ReplayRollout, Trajectory
 from rldbg.trainer.settings import Recipe, RolloutSettings
 from rldbg.trainer.tasks import Problem, feedback, is_right, score
 from rldbg.trainer.tokenizer import Tokenizer, load_tokenizer
+from rldbg.weights import Fingerprint
 
 Generate = Callable[[list[GenerationRequest]], list[Generation]]
 
@@ -75,6 +76,7 @@ class RolloutWorker:
         max_turns: int,
         temperature: float,
         feedback: str = "no",
+        replica: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._generate = generate
@@ -82,6 +84,7 @@ class RolloutWorker:
         self._max_turns = max_turns
         self._temperature = temperature
         self._feedback = feedback
+        self._replica = replica
 
     def run(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
         conversations = [
@@ -125,11 +128,13 @@ class RolloutWorker:
                 "task_id": conversation.task.problem.task_id,
                 "score": float(conversation.right),
                 "temperature": self._temperature,
+                **({} if self._replica is None else {"replica": self._replica}),
             },
         )
 
 
-def make_rollout_worker(recipe: Recipe, generate: Generate) -> RolloutWorker:
+def make_rollout_worker(recipe: Recipe, generate: Generate, *, replica: int = 0) -> RolloutWorker:
+    """Samples say which replica made them where there are several."""
     return RolloutWorker(
         tokenizer=load_tokenizer(recipe.model.path),
         generate=generate,
@@ -137,6 +142,7 @@ def make_rollout_worker(recipe: Recipe, generate: Generate) -> RolloutWorker:
         max_turns=recipe.data.max_turns,
         temperature=recipe.inference.temperature,
         feedback=recipe.data.feedback,
+        replica=replica if recipe.inference.servers > 1 else None,
     )
 
 
@@ -171,6 +177,9 @@ class ReplayedRollouts:
 
     def publish(self, weights: Any, policy_version: int) -> None:
         """Nothing generates, so nothing needs weights."""
+
+    def held_weights(self) -> list[list[Fingerprint]]:
+        return []
 
     def close(self) -> None:
         """Nothing is held."""

@@ -101,7 +101,9 @@ def train(
         trackers = open_trackers(recipe.logging, run.path, name=recipe.name, config=loaded.data)
         for tracker in trackers:
             stack.callback(tracker.close)
-        learner, rollouts = _parts(recipe, run, plan, beginning, cluster, reporting, stack)
+        observer = Observer(plan.records, Identity(role="controller"))
+        stack.enter_context(_closing(observer))
+        learner, rollouts = _parts(recipe, run, plan, observer, beginning, cluster, reporting, stack)
         metrics = Controller(
             recipe=recipe,
             problems=problems,
@@ -109,6 +111,7 @@ def train(
             learner=learner,
             trackers=trackers,
             checkpoints=run.path / "checkpoints",
+            observer=observer,
             on_step=reporting.on_step,
         ).train(beginning.first_step)
     return TrainResult(run.path, recipe.steps - beginning.first_step, metrics, recording)
@@ -129,14 +132,13 @@ def _parts(
     recipe: Recipe,
     run: Run,
     plan: RecordingPlan,
+    observer: Observer,
     beginning: _Beginning,
     cluster: Cluster | None,
     reporting: Reporting,
     stack: ExitStack,
 ) -> tuple[Learner, Rollouts]:
     """The learner and the source of trajectories the recipe asks for; the stack closes them in the right order."""
-    observer = Observer(plan.records, Identity(role="controller"))
-    stack.enter_context(_closing(observer))
     needs_cluster = recipe.mode == "self_hosted" or beginning.replay is None
     if needs_cluster and not recipe.cluster.in_process:
         from rldbg.trainer.cluster import Cluster
@@ -179,7 +181,10 @@ def _rollouts(recipe: Recipe, cluster: Cluster | None, reporting: Reporting) -> 
         return pool(cluster, recipe, on_loss=reporting.on_note)
     if is_remote:
         return InProcessRollouts(recipe)
-    return InProcessRollouts(recipe, servers[0] if servers else InferenceServer(recipe=recipe))
+    if servers:
+        return InProcessRollouts(recipe, servers[:1])
+    numbers = range(recipe.inference.servers)
+    return InProcessRollouts(recipe, [InferenceServer(recipe=recipe, number=number) for number in numbers])
 
 
 class _Closable(Protocol):

@@ -14,7 +14,7 @@ def test_a_healthy_recording_passes_in_silence(tmp_path):
     report = check(write(tmp_path, step_data(0), step_data(1)))
     assert report.findings == () and report.verdict == "pass"
     assert set(report.passed) | set(report.not_applicable) == {"integrity", *(item.id for item in CHECKS)}
-    assert set(report.not_applicable) == {"gradients-agree", "padding-is-ignored"}
+    assert set(report.not_applicable) == {"gradients-agree", "padding-is-ignored", "engine-holds-what-was-sent"}
 
 
 def spoil(name):
@@ -60,8 +60,9 @@ def spoil(name):
     return data
 
 
-# These need more than one step's plain data: test_check_batches.py has them.
+# These need more than one step's plain data: test_check_batches.py and test_weights.py have them.
 ELSEWHERE = {
+    "engine-holds-what-was-sent",
     "only-drawn-tokens-trained",
     "samples-trained-once",
     "padding-is-ignored",

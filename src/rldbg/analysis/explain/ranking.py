@@ -90,7 +90,7 @@ def _one_direction(items: list[Explanation]) -> list[Explanation]:
 
 
 def _depth(item: Explanation) -> int:
-    if item.id in _SHOWN_BY_IDS:
+    if item.id in _SHOWN_BY_IDS or item.together == "held-weights":
         return _SHOWS
     if item.id in _LOCATIONS:
         return _LOCATES

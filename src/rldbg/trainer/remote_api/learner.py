@@ -25,6 +25,7 @@ from rldbg.trainer.steps import learning_rate
 from rldbg.trainer.tasks import load_problems
 from rldbg.trainer.tokenizer import load_tokenizer
 from rldbg.trainer.warm_start import warm_start
+from rldbg.weights import Fingerprint
 
 
 def check_remote(recipe: Recipe) -> None:
@@ -83,6 +84,10 @@ class RemoteLearner:
             "grad_norm": float(np.mean(norms)),
             "learning_rate": rate,
         }
+
+    def sent_weights(self) -> list[Fingerprint]:
+        """The service keeps its weights to itself."""
+        return []
 
     def weights(self) -> RemoteSampler:
         """The newest weights, frozen for sampling."""

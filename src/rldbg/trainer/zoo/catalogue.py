@@ -18,13 +18,14 @@ from rldbg.trainer.zoo import (
     rollout_bugs,
     turn_bugs,
     update_bugs,
+    weight_bugs,
 )
 from rldbg.trainer.zoo.bug import Bug, replaced
 from rldbg.trainer.zoo.variations import VARIATIONS
 
 _SOURCES = (
     *(rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs),
-    *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs),
+    *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs, weight_bugs),
 )
 BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 

@@ -2,6 +2,8 @@
 
 RATIO = "rldbg.algorithms.losses.importance_ratio"
 SAMPLE_TOKENS = "rldbg.inference.batch_sampler.sample_tokens"
+LOAD_WEIGHTS = "rldbg.inference.batch_sampler.Sampler.load_weights"
+PUBLISH = "rldbg.trainer.in_process.InProcessRollouts.publish"
 SUM = "rldbg.trainer.distributed.sum_gradients"
 PREPARE = "rldbg.trainer.learner.prepare"
 ACCUMULATE = "rldbg.trainer.policy.PolicyWorker._accumulate"

@@ -1,0 +1,108 @@
+"""The fingerprints of all tensors at one moment, as records of the kind `weights`.
+
+One record per snapshot: the step is the version, micro 0 is what the trainer sent, and micro n + 1 is what replica n
+of the engine holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rldbg.recording import Record, Recording
+from rldbg.recording import open as open_recording
+from rldbg.weights.fingerprint import BLOCKS, Box, Fingerprint
+
+SideName = Literal["sent", "held"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSnapshot:
+    """What the trainer sent as a version, or what a replica holds after it. A name may have several pieces."""
+
+    side: SideName
+    version: int
+    replica: int
+    tensors: Sequence[Fingerprint]
+    base: Mapping[str, int]
+
+    @property
+    def micro(self) -> int:
+        return 0 if self.side == "sent" else self.replica + 1
+
+    def by_name(self) -> dict[str, list[Fingerprint]]:
+        found: dict[str, list[Fingerprint]] = {}
+        for item in self.tensors:
+            found.setdefault(item.name, []).append(item)
+        return found
+
+
+def snapshot_fields(
+    side: SideName, tensors: Sequence[Fingerprint], *, replica: int = 0, base: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """The fields of a record. `base` has the fingerprints of tensors without their LoRA delta."""
+    grids = np.zeros((len(tensors), BLOCKS, BLOCKS), dtype=np.int64)
+    for number, item in enumerate(tensors):
+        grids[number, : item.grid.shape[0], : item.grid.shape[1]] = item.grid
+    return {
+        "side": side,
+        "replica": replica,
+        "names": [item.name for item in tensors],
+        "dtypes": [item.dtype for item in tensors],
+        "shapes": [list(item.box.global_shape) for item in tensors],
+        "piece_shapes": [list(item.box.shape) for item in tensors],
+        "piece_offsets": [list(item.box.offset) for item in tensors],
+        "grid_shapes": [list(item.grid.shape) for item in tensors],
+        "fingerprints": grids,
+        "row_sums": np.asarray([item.by_row for item in tensors], dtype=np.int64),
+        "column_sums": np.asarray([item.by_column for item in tensors], dtype=np.int64),
+        "norms": np.asarray([item.norm for item in tensors], dtype=np.float64),
+        "value_sums": np.asarray([item.sum for item in tensors], dtype=np.float64),
+        "base_fingerprints": dict(base or {}),
+    }
+
+
+def snapshots_of(recording: Recording) -> Iterator[WeightSnapshot]:
+    """Every snapshot, in the order of versions."""
+    for record in recording.records("weights"):
+        fields = record.fields
+        tensors = list(_tensors(record))
+        base = {str(name): int(value) for name, value in dict(fields.get("base_fingerprints") or {}).items()}
+        side: SideName = "sent" if fields["side"] == "sent" else "held"
+        yield WeightSnapshot(side, record.key.step, int(fields["replica"]), tensors, base)
+
+
+def tensor_names(run: str, engine: str | None) -> tuple[list[str], list[str]]:
+    """The trainer's and the engine's names: of two model folders, or of what a recording says was sent and held."""
+    if engine is not None:
+        return _names_in(Path(run)), _names_in(Path(engine))
+    found: dict[SideName, dict[str, None]] = {"sent": {}, "held": {}}
+    for snapshot in snapshots_of(open_recording(run)):
+        found[snapshot.side].update(dict.fromkeys(item.name for item in snapshot.tensors))
+    return list(found["sent"]), list(found["held"])
+
+
+def _names_in(folder: Path) -> list[str]:
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="np") as tensors:
+            names += tensors.keys()
+    return names
+
+
+def _tensors(record: Record) -> Iterator[Fingerprint]:
+    fields = record.fields
+    grids = record.array("fingerprints")
+    numbers = [record.array(name).tolist() for name in ("row_sums", "column_sums", "norms", "value_sums")]
+    for number, name in enumerate(fields["names"]):
+        box = Box(*(tuple(fields[key][number]) for key in ("shapes", "piece_offsets", "piece_shapes")))
+        high, wide = fields["grid_shapes"][number]
+        by_row, by_column, norm, total = (column[number] for column in numbers)
+        dtype = fields["dtypes"][number]
+        yield Fingerprint(name, dtype, box, grids[number, :high, :wide], by_row, by_column, norm, total)

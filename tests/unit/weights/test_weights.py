@@ -1,0 +1,207 @@
+"""Fingerprints, what they survive, and how each way to spoil a tensor is told."""
+
+import json
+
+import pytest
+import torch
+
+import rldbg
+from rldbg.analysis import check
+from rldbg.cli.application import run
+from rldbg.weights import (
+    Box,
+    faults_of,
+    fingerprints,
+    fingerprints_of_pieces,
+    map_names,
+    snapshot_fields,
+    snapshots_of,
+    unfused,
+)
+
+TORCH = torch.Generator().manual_seed(0)
+
+
+def random(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=TORCH).to(dtype)
+
+
+def weights():
+    layer = "model.layers.{}."
+    tensors = {"model.embed_tokens.weight": random(24, 16), "lm_head.weight": random(24, 16)}
+    for number in range(2):
+        names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+        tensors |= {f"{layer.format(number)}{name}.weight": random(16, 16) for name in names}
+        tensors |= {f"{layer.format(number)}mlp.{name}.weight": random(32, 16) for name in ("gate_proj", "up_proj")}
+        tensors |= {f"{layer.format(number)}mlp.experts.{e}.down_proj.weight": random(16, 32) for e in range(3)}
+        tensors[f"{layer.format(number)}input_layernorm.weight"] = random(16)
+    return tensors
+
+
+OLD, NEW = weights(), weights()
+Q = "model.layers.1.self_attn.q_proj.weight"
+
+
+def total(tensor):
+    return fingerprints({"w": tensor})[0].total
+
+
+def recorded(folder, held, *, base=None):
+    """Two versions sent, and what one replica holds of the second."""
+    with rldbg.Recorder(folder) as recorder:
+        recorder.record("weights", step=0, micro=0, **snapshot_fields("sent", fingerprints(OLD)))
+        recorder.record("weights", step=1, micro=0, **snapshot_fields("sent", fingerprints(NEW), base=base))
+        pieces = fingerprints(held) if isinstance(held, dict) else held
+        recorder.record("weights", step=1, micro=2, **snapshot_fields("held", pieces, replica=1))
+        recorder.record("loss", step=1, loss=0.0)
+    return rldbg.open(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float64])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_pieces_add_up_to_the_whole_wherever_it_is_cut(dtype, cut):
+    whole = random(13, 7, dtype=dtype)
+    for at in (1, 4, 6):
+        parts = (whole[:at], whole[at:]) if cut == 0 else (whole[:, :at], whole[:, at:])
+        offsets = ((0, 0), (at, 0) if cut == 0 else (0, at))
+        pieces = fingerprints_of_pieces(
+            ("w", part, Box((13, 7), offset, tuple(part.shape))) for part, offset in zip(parts, offsets, strict=True)
+        )
+        assert (sum(item.total for item in pieces) - total(whole)) % 2**64 == 0
+        assert (sum(item.by_row for item in pieces) - fingerprints({"w": whole})[0].by_row) % 2**64 == 0
+
+
+def test_stacked_experts_may_be_cut_on_any_axis():
+    whole = random(4, 6, 10)
+    cuts = [(slice(0, 2), 0), (slice(2, 4), 2)]
+    pieces = [("w", whole[part, 3:, 5:], Box((4, 6, 10), (start, 3, 5), (2, 3, 5))) for part, start in cuts]
+    rest = [
+        ("w", whole[:, :3], Box((4, 6, 10), (0, 0, 0), (4, 3, 10))),
+        ("w", whole[:, 3:, :5], Box((4, 6, 10), (0, 3, 0), (4, 3, 5))),
+    ]
+    assert (sum(item.total for item in fingerprints_of_pieces([*pieces, *rest])) - total(whole)) % 2**64 == 0
+
+
+def test_a_fingerprint_changes_with_any_element_its_place_and_nothing_else():
+    whole = random(8, 8)
+    first = total(whole)
+    assert total(whole.clone()) == first and total(whole.T.contiguous().T) == first
+    assert total(torch.zeros(8, 8)) == 0
+    changed = whole.clone()
+    changed[3, 5] = torch.nextafter(changed[3, 5], torch.tensor(10.0))
+    swapped = whole.clone()
+    swapped[[0, 1]] = whole[[1, 0]]
+    assert len({first, total(changed), total(swapped), total(whole.T)}) == 4
+
+
+def test_tensors_of_one_shape_have_the_fingerprints_they_have_alone():
+    together = {item.name: item for item in fingerprints(NEW)}
+    for name, tensor in NEW.items():
+        (alone,) = fingerprints({name: tensor})
+        assert (alone.grid == together[name].grid).all() and alone.norm == pytest.approx(together[name].norm)
+
+
+SPOILED = {
+    "stale": OLD[Q],
+    "zero": torch.zeros(16, 16),
+    "transposed": NEW[Q].T,
+    "scaled": NEW[Q] * 0.5,
+    "fused-order": NEW[Q.replace("q_proj", "k_proj")],
+    "reordered": NEW[Q].roll(4, 0),
+    "quantised": NEW[Q].to(torch.bfloat16).float(),
+    "partial": torch.cat([NEW[Q][:8], OLD[Q][8:]]),
+    "different": random(16, 16) * 3,
+    "lora-missing": NEW[Q] + 0.25,
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_the_way_a_tensor_is_wrong_is_told(tmp_path, how):
+    base = {Q: total(SPOILED[how])} if how == "lora-missing" else None
+    recording = recorded(tmp_path, NEW | {Q: SPOILED[how]}, base=base)
+    (fault,) = faults_of(snapshots_of(recording))
+    assert (fault.how, fault.version, fault.replica, fault.name) == (how, 1, 1, Q)
+    report = check(recording, only=["engine-holds-what-was-sent"])
+    assert report.findings[0].where == f"version 1 replica 1 tensor {Q}"
+
+
+def test_dtype_expert_and_missing_tensors_are_told(tmp_path):
+    expert = "model.layers.0.mlp.experts.{}.down_proj.weight"
+    held = NEW | {Q: NEW[Q].half(), expert.format(0): NEW[expert.format(2)]}
+    del held["model.layers.1.input_layernorm.weight"]
+    faults = {fault.name: fault for fault in faults_of(snapshots_of(recorded(tmp_path, held)))}
+    assert faults[Q].text == "was sent in float32 and is held in float16"
+    assert faults[expert.format(0)].how == "wrong-expert" and expert.format(2) in faults[expert.format(0)].text
+    assert faults["model.layers.1.input_layernorm.weight"].how == "missing"
+    assert len(faults) == 3
+
+
+def test_a_version_that_was_not_loaded_at_all_is_one_fault(tmp_path):
+    (fault,) = faults_of(snapshots_of(recorded(tmp_path, OLD)))
+    assert fault.how == "stale" and fault.tensors == len(NEW) and "version 0" in fault.text
+
+
+def engine_side(shard=0, shards=1, tensors=NEW):
+    """The tensors as an engine holds them: fused, cut by rows or columns, with tied embeddings."""
+    held = {}
+    for name, tensor in tensors.items():
+        layer = name.rsplit(".", 3)[0]
+        columns = "down_proj" in name or "o_proj" in name
+        own = tensor.chunk(shards, -1 if columns else 0)[shard] if tensor.ndim > 1 else tensor
+        for part, fused in (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")):
+            if part in name:
+                held.setdefault(name.replace(part, fused), []).append(own)
+        for part in ("gate_proj", "up_proj"):
+            if part in name:
+                held.setdefault(name.replace(part, "gate_up_proj"), []).append(own)
+        if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")):
+            held[name] = [own]
+        assert layer
+    return {name: torch.cat(parts) for name, parts in held.items()}
+
+
+SHAPES = {name: tuple(tensor.shape) for name, tensor in NEW.items()}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_engine_that_fuses_and_cuts_holds_what_was_sent(tmp_path, shards):
+    pieces = [
+        piece
+        for shard in range(shards)
+        for piece in fingerprints_of_pieces(unfused(engine_side(shard, shards), SHAPES, shard=shard, shards=shards))
+    ]
+    assert list(faults_of(snapshots_of(recorded(tmp_path, pieces)))) == []
+
+
+def test_the_shard_that_is_stale_is_named(tmp_path):
+    sides = [engine_side(0, 2), engine_side(1, 2)]
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    sides[1][name] = engine_side(1, 2, OLD)[name]
+    pieces = [
+        piece
+        for shard in range(2)
+        for piece in fingerprints_of_pieces(unfused(sides[shard], SHAPES, shard=shard, shards=2))
+    ]
+    faults = list(faults_of(snapshots_of(recorded(tmp_path, pieces))))
+    assert {fault.how for fault in faults} == {"stale"} and sum(fault.tensors for fault in faults) == 3
+    assert faults[0].name == "model.layers.0.self_attn.q_proj.weight shard 1 (at [8, 0] of [16, 16])"
+
+
+def test_names_map_by_rule():
+    engine = ["model.layers.0.self_attn.qkv_proj.weight", "model.norm.weight", "model.embed_tokens.weight", "odd"]
+    engine.append("base_model.model.model.layers.0.self_attn.o_proj.base_layer.weight")
+    engine.append("model.layers.0.mlp.experts.w2_weight")
+    experts = [f"model.layers.0.mlp.experts.{number}.down_proj.weight" for number in range(3)]
+    trainer = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkvo"]
+    mapped = map_names(engine, [*trainer, "model.norm.weight", "model.embed_tokens.weight", "lm_head.weight", *experts])
+    rules = {item.engine: (item.rule, item.trainer) for item in mapped if item.rule and item.rule != "tied-embeddings"}
+    assert rules[engine[0]] == ("fused-qkv", tuple(trainer[:3])) and rules["odd"] == ("unknown", ())
+    assert rules[engine[4]][1] == (trainer[3],) and rules[engine[5]] == ("expert-down", tuple(experts))
+    assert [item.trainer for item in mapped if item.rule == "tied-embeddings"] == [("lm_head.weight",)]
+
+
+def test_the_verb_shows_rules_and_names(tmp_path, capsys):
+    assert run(["weights", "map"]) == 0 and "fused-qkv" in capsys.readouterr().out
+    recorded(tmp_path, NEW)
+    assert run(["weights", "map", str(tmp_path), "--json"]) == 0
+    assert all(item["rule"] == "" for item in json.loads(capsys.readouterr().out)["tensors"])
