@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rldbg.live import BrokerClient
 from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
 from rldbg.profiling.prerequisites import check_tool
 from rldbg.profiling.remote_collection import bring_from_nodes
-from rldbg.profiling.request import PLAN_FILE, ProfileRequest, make_plan
+from rldbg.profiling.request import PATTERNS, PLAN_FILE, STEP_RANGE, ProfileRequest, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def run_profiled(
         launch,
         set_environment=(*launch.set_environment, (PLAN_VARIABLE, str(plan_file))),
         # Pages of text: it goes along, but is not announced as a change.
-        environment={**launch.environment, TEXT_VARIABLE: plan.to_text()},
+        environment={**without_own_profile(launch.environment), TEXT_VARIABLE: plan.to_text()},
     )
     outcome = run_armed(
         armed,
@@ -71,6 +71,12 @@ def run_profiled(
     manifest = gather(plan, outcome.run, outcome.processes, wait_s=wait_s, say=say)
     run.update(profiles=str(folder.resolve()))
     return Profiled(outcome.exit_code, outcome.run, manifest, (*manifest.findings(), *outcome.findings))
+
+
+def without_own_profile(environment: Mapping[str, str]) -> dict[str, str]:
+    """The plan has what these variables say. A framework that reads them as well would start and stop the same
+    capture range a second time, and the first stop ends the report."""
+    return {name: value for name, value in environment.items() if name not in (PATTERNS, STEP_RANGE)}
 
 
 def gather(

@@ -9,6 +9,7 @@ from typing import Any
 
 from rldbg.core import IncompleteDataError
 from rldbg.lazy import shown_by
+from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
 from rldbg.profiling.tracks import Span, Track, read_tracks
 
 _WHOLE = ("step", "start")
@@ -34,11 +35,15 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """How much of a step a role's processes had nothing to do, and how much of that for the slowest among them."""
+    """How much of a step a role's processes had nothing to do, and how much of that for the slowest among them.
+
+    Outside its phases a process is idle as far as it does not use the processor.
+    """
 
     role: str
     processes: int
     busy_share: float
+    outside_share: float
     idle_share: float
     waits_for_slowest_share: float
     slowest: str
@@ -69,6 +74,9 @@ class Report:
     roles: tuple[RoleRow, ...]
     tails: tuple[Tail, ...]
     advice: tuple[str, ...]
+    ledger: tuple[LedgerRow, ...] = ()
+    leaks: tuple[Leak, ...] = ()
+    residues: tuple[Residue, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,15 +92,34 @@ def make_report(run: Path) -> Report:
             "call rldbg.step(n) where a step begins, or profile a process that has an optimizer",
         )
     step_s = mean((end - start) / 1e9 for start, end in bounds.values())
-    groups: dict[str, list[Track]] = defaultdict(list)
-    for track in tracks:
-        groups[track.group].append(track)
+    groups = _by_role(tracks)
     phases = [row for role, members in groups.items() for row in _phase_rows(role, members, bounds, step_s)]
     working = {role: members for role, members in groups.items() if any(_inside(each, bounds) for each in members)}
     roles = [_role_row(role, members, bounds, step_s) for role, members in working.items()]
     tails = [tail for role, members in groups.items() for tail in _tails(role, members, bounds, step_s)]
     rows = tuple(sorted(phases, key=lambda row: (row.role, -row.seconds)))
-    return Report(len(bounds), step_s, rows, tuple(roles), tuple(tails), tuple(advise(rows, roles, tails)))
+    titled = {role: [(_title(track), track) for track in members] for role, members in groups.items()}
+    each = [pair for members in titled.values() for pair in members]
+    leaks = tuple(leak for title, track in each for leak in leaks_of(title, track))
+    return Report(
+        len(bounds),
+        step_s,
+        rows,
+        tuple(roles),
+        tuple(tails),
+        (*(f"{leak.text}: look for what is kept there" for leak in leaks), *advise(rows, roles, tails)),
+        tuple(ledger_of(titled, len(bounds))),
+        leaks,
+        tuple(residue for title, track in each for residue in residues_of(title, track)),
+    )
+
+
+def _by_role(tracks: Sequence[Track]) -> dict[str, list[Track]]:
+    """Workers whose names differ in numbers only are ranks of one role; one alone keeps its name."""
+    groups: dict[str, list[Track]] = defaultdict(list)
+    for track in tracks:
+        groups[track.group].append(track)
+    return {members[0].worker if len(members) == 1 else name: members for name, members in groups.items()}
 
 
 def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
@@ -164,16 +191,31 @@ def _role_row(role: str, members: list[Track], bounds: dict[int, tuple[int, int]
     slowest = max(totals, key=lambda name: totals[name])
     middle = median(totals.values())
     times_slowest = sum(work[slowest][number] >= top for number, top in zip(bounds, longest, strict=True))
+    outside = mean(_outside_ns(track, bounds) for track in members) / 1e9 / len(bounds)
     return RoleRow(
         role,
         len(members),
         busy / step_s,
-        max(0.0, 1 - busy / step_s),
+        outside / step_s,
+        max(0.0, 1 - (busy + outside) / step_s),
         (mean(longest) - busy) / step_s,
         slowest,
         totals[slowest] / middle if middle else 1.0,
         times_slowest,
     )
+
+
+def _outside_ns(track: Track, bounds: dict[int, tuple[int, int]]) -> int:
+    """Processor time between the phases of a process: it works, at something that is not marked as a phase."""
+    spans = [span for span in _inside(track, bounds) if len(span.cpu_ns) == 2]
+    spans.sort(key=lambda span: span.start_ns)
+    total, last = 0, None
+    for span in spans:
+        if last is not None and span.start_ns > last.end_ns:
+            total += min(max(span.cpu_ns[0] - last.cpu_ns[1], 0), span.start_ns - last.end_ns)
+        if last is None or span.end_ns > last.end_ns:
+            last = span
+    return total
 
 
 def _tails(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], step_s: float) -> list[Tail]:

@@ -5,7 +5,8 @@ A file that ends in the middle of a line is a process that was killed: what is w
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from rldbg.agent.profiling import PHASES
 from rldbg.core import IncompleteDataError, Run
 from rldbg.profiling.request import BOOKS
 
+_NUMBERS = re.compile(r"(?:[-_/:]\d+)+$")
+
 
 class Span(NamedTuple):
     phase: str
@@ -21,6 +24,10 @@ class Span(NamedTuple):
     length_ns: int
     step: int
     thread: int
+    memory_kib: Sequence[int | None] = ()
+    """Entry, peak and exit of host memory, then of GPU memory."""
+    cpu_ns: Sequence[int] = ()
+    """Processor time of the process at both ends."""
 
     @property
     def end_ns(self) -> int:
@@ -42,13 +49,13 @@ class Track:
 
     @property
     def group(self) -> str:
-        """What several workers of a kind have in common: `policy/1` belongs to `policy`."""
-        stem, slash, number = self.worker.rpartition("/")
-        return stem if slash and number.isdigit() else self.worker
+        """What several workers of a kind have in common: `policy/1` and `lm_policy-0-1` belong to `policy` and
+        `lm_policy`."""
+        return _NUMBERS.sub("", self.worker) or self.worker
 
 
 def read_tracks(run: Path) -> list[Track]:
-    """Every process with a phase, on the broker's clock, by name."""
+    """Every process that works, with or without phases, on the broker's clock, by name."""
     tracks = [track for track in map(_read, sorted(_folder(run).glob("*.jsonl"))) if track is not None]
     for track in tracks:
         if track.offset_ns is None:

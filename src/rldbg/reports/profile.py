@@ -68,6 +68,12 @@ def to_terminal(report: Report) -> Group:
     ]
     if report.tails:
         parts.append(_tails(report))
+    if any(row.host_mib or row.gpu_mib for row in report.ledger):
+        parts.append(_ledger(report))
+    for residue in report.residues:
+        parts.append(
+            Text(f"{residue.mib:.0f} MiB are still in use on the GPU of {residue.process} after {residue.phase}")
+        )
     parts += [Text("what to try")] if report.advice else [Text("nothing stands out")]
     parts += [Text(f"  {number}. {text}") for number, text in enumerate(report.advice, 1)]
     return Group(*parts)
@@ -83,17 +89,29 @@ def _phases(report: Report) -> Table:
 
 
 def _roles(report: Report) -> Table:
-    table = Table("role", "busy", "idle", "waits for the slowest", "slowest", title="bubbles")
+    table = Table("role", "busy", "outside phases", "idle", "waits for the slowest", "slowest", title="bubbles")
     for row in report.roles:
         slowest = f"{row.slowest} ({row.slowest_ratio:.2f} of the median, in {row.slowest_steps} steps)"
         table.add_row(
             row.role,
             f"{row.busy_share:.1%}",
+            f"{row.outside_share:.1%}",
             f"{row.idle_share:.1%}",
             f"{row.waits_for_slowest_share:.1%}" if row.processes > 1 else "",
             slowest if row.processes > 1 else "",
         )
     return table
+
+
+def _ledger(report: Report) -> Table:
+    table = Table("process", "phase", "s per step", "host MiB", "GPU MiB", title="memory at entry, peak and exit")
+    for row in report.ledger:
+        table.add_row(row.process, row.phase, f"{row.seconds:.4f}", _three(row.host_mib), _three(row.gpu_mib))
+    return table
+
+
+def _three(numbers: tuple[float, float, float] | None) -> str:
+    return "" if numbers is None else " / ".join(f"{number:.0f}" for number in numbers)
 
 
 def _tails(report: Report) -> Table:

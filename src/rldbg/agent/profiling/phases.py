@@ -2,10 +2,11 @@
 
     {"worker": ..., "role": ..., "rank": ..., "host": ..., "pid": ...}     who; again when that changes
     {"clock": {"offset_ns": ..., "round_trip_ns": ...}}                    this host's clock against the broker's
-    [phase, start_ns, duration_ns, step, thread]                           wall clock of this host
+    [phase, start_ns, duration_ns, step, thread, memory, cpu]              wall clock of this host
 
-A phase costs two clock readings and one write. Phases are also marked in a torch profile that is being taken and, under
-nsys, as NVTX ranges.
+`memory` is entry, peak and exit of host memory, then of GPU memory, in KiB; `cpu` the processor time of the process at
+both ends, in ns. A phase costs two readings of clocks and memory, and one write. Phases are also marked in a torch
+profile that is being taken and, under nsys, as NVTX ranges.
 """
 
 import contextlib
@@ -17,11 +18,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .memory import SLEEPS, during, held
 from .plan import Hook
 
 PHASES = "phases"
@@ -59,19 +61,37 @@ class Phases:
     @contextlib.contextmanager
     def span(self, phase: str) -> Iterator[None]:
         mark = self.marks(phase) if self.marks is not None else contextlib.nullcontext()
+        whole_device = phase in SLEEPS
+        before, cpu = held(whole_device=whole_device), time.process_time_ns()
         started = time.monotonic_ns()
         try:
             with mark:
                 yield
         finally:
-            self.write(phase, started, time.monotonic_ns())
+            ended = time.monotonic_ns()
+            self.write(
+                phase, started, ended, during(before, held(whole_device=whole_device)), [cpu, time.process_time_ns()]
+            )
 
-    def write(self, phase: str, started_ns: int, ended_ns: int) -> None:
+    def write(
+        self,
+        phase: str,
+        started_ns: int,
+        ended_ns: int,
+        memory_kib: Sequence[int | None] = (),
+        cpu_ns: Sequence[int] = (),
+    ) -> None:
         """Both times are of the monotonic clock."""
         if self._file < 0:
             self._open()
         start, length = started_ns + self._shift_ns, ended_ns - started_ns
-        self._put(f'["{phase}",{start},{length},{self._step()},{threading.get_ident()}]\n')
+        line = [phase, start, length, self._step(), threading.get_ident(), list(memory_kib), list(cpu_ns)]
+        self._put(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def announce(self) -> None:
+        """A process that works has a place on the timeline, also without phases."""
+        if self._file < 0:
+            self._open()
 
     def say_who(self) -> None:
         """Writes who this process is, when that is news."""

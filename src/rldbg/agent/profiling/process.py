@@ -160,12 +160,17 @@ class Profile:
             ("torch.nn.modules.module", self._watch_first_forward),
             ("torch.optim.optimizer", self._watch_optimizers),
             ("ray.actor", self._selection.watch_creation),
-            ("ray", self._selection.watch_endings),
+            ("ray", self._ray_is_here),
         ):
             watched[name] = _both(hooks.imported, action) if name in watched else action
         return watched
 
+    def _ray_is_here(self, module: ModuleType) -> None:
+        self._phases.announce()
+        self._selection.watch_endings(module)
+
     def _torch_is_here(self, _module: ModuleType) -> None:
+        self._phases.announce()
         if self._window is not None:
             self._window.begin(torch_is_here=True)
         if self._under is not None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Window:
         self._state = "armed"
         self._steps_seen = 0
         self._has_own_steps = False
+        self._is_following = False
         self._ticket = None if under else Ticket(plan.books, choice.name, choice.pattern, plan.tool)
         self._note()
 
@@ -62,12 +64,14 @@ class Window:
         """At the start of the process, or when torch has been imported: opens what is not bound to steps."""
         plan = self._plan
         needs_torch = plan.tool == "torch" or (self._under is not None and self._under.mode == "cuda")
-        if self._state != "armed" or (needs_torch and not torch_is_here):
+        follows_without = plan.tool == "torch" and plan.steps is not None
+        if self._state != "armed" or self._is_following or (needs_torch and not torch_is_here and not follows_without):
             return
         if plan.steps is None and not plan.ranks and not plan.delay_s:
             if self._under is None or self._under.mode != "whole":
                 self._open()
             return
+        self._is_following = True
         mark_as_ours(threading.Thread(target=self._follow, name="rldbg-window", daemon=True)).start()
 
     def expect_steps(self) -> None:
@@ -134,7 +138,7 @@ class Window:
         try:
             stem = self._plan.stem(self._choice.name, str(os.getpid()))
             Path(self._plan.folder).mkdir(parents=True, exist_ok=True)
-            tool = make_tool(self._plan, stem, self._under)
+            tool = make_tool(self._fitting_plan(), stem, self._under)
             tool.start()
         except Exception as error:  # noqa: BLE001 - a profile that cannot start must not end a training
             self._fail(error)
@@ -144,6 +148,13 @@ class Window:
         self._note(state="recording")
         self._opened()
         self._outlive_sigterm()
+
+    def _fitting_plan(self) -> Plan:
+        """A process that never imports torch (a generator, an environment) is looked at by py-spy."""
+        if self._plan.tool != "torch" or torch_is_imported():
+            return self._plan
+        self._note(tool="pyspy")
+        return replace(self._plan, tool="pyspy", options={})
 
     def _close(self, reason: str = "") -> None:
         tool, self._tool = self._tool, None

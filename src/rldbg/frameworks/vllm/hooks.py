@@ -8,6 +8,8 @@ HOOKS = (
     Hook("vllm.entrypoints.llm", "LLM.generate", phase="request", seen="0.32.0"),
     Hook("vllm.v1.engine.core", "EngineCore.step", phase="engine_step", since="0.8.0", seen="0.28.0"),
     Hook(_WORKER, "Worker.execute_model", phase="forward", since="0.8.0", seen="0.28.0"),
+    Hook(_WORKER, "Worker.sleep", phase="sleep", since="0.8.0", seen="0.28.0"),
+    Hook(_WORKER, "Worker.wake_up", phase="wake_up", since="0.8.0", seen="0.28.0"),
     Hook(_WORKER, "Worker.update_weights", phase="sync", since="0.16.0", seen="0.28.0"),
     Hook(
         "vllm.worker.worker_base",
