@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from live_job import LiveJob, looping_job, until
+from live_job import PATIENCE_S, LiveJob, looping_job, until
 
 from rldbg.core import Run, UnreachableError
 from rldbg.live import BrokerClient, start_broker, stop_broker
@@ -33,7 +33,7 @@ def test_a_broker_that_is_stopped_is_not_replaced(tmp_path):
             # WHEN the broker is silent THEN nobody starts a twin, and the first command says what is the matter
             begin = time.monotonic()
             start_broker(job.run, owner_pid=os.getpid())
-            assert time.monotonic() - begin < 4.0
+            assert time.monotonic() - begin < PATIENCE_S / 2
             assert [broker.pid for broker in _brokers(tmp_path)] == [pid] and job.broker_pid() == pid
             with pytest.raises(UnreachableError, match="is there and does not answer"):
                 BrokerClient(job.run.path)
@@ -68,7 +68,7 @@ def test_a_dead_broker_is_replaced_at_once_and_breakpoints_stay(tmp_path):
             BrokerClient(job.run.path)
         with pytest.raises(UnreachableError, match="lost"):
             job.client.request("ps")
-        assert time.monotonic() - begin < 1.0
+        assert time.monotonic() - begin < PATIENCE_S / 2
         # AND the next one has the breakpoints and finds the processes
         start_broker(job.run, owner_pid=os.getpid())
         with BrokerClient(job.run.path) as client:
