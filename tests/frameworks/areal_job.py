@@ -1,4 +1,7 @@
-"""One step of AReaL's own FSDP actor on a batch of two groups: nothing of rldbg in it. Arguments: model folder."""
+"""One step of AReaL's own FSDP actor on two groups: nothing of rldbg in it. The argument is the model's folder.
+
+One sequence per micro-batch: without flash attention packed sequences see one another.
+"""
 
 import os
 import socket
@@ -27,7 +30,7 @@ def batch():
         versions = torch.where(drawn != 0, 0, -1)
         groups.append({
             "input_ids": ids, "attention_mask": held, "loss_mask": drawn, "versions": versions,
-            "logprobs": -2.0 * drawn.float(), "rewards": torch.tensor([1.0, 0.0, 1.0, 0.5]),
+            "logprobs": torch.zeros(4, 8), "rewards": torch.tensor([1.0, 0.0, 1.0, 0.5]),
         })  # fmt: skip
     return groups
 
@@ -35,7 +38,8 @@ def batch():
 def main():
     config = PPOActorConfig(
         experiment_name="small", trial_name="one", path=sys.argv[1], dtype="float32", attn_impl="sdpa",
-        mb_spec=MicroBatchSpec(n_mbs=2), ppo_n_minibatches=2, recompute_logprob=True, use_decoupled_loss=True,
+        mb_spec=MicroBatchSpec(max_tokens_per_mb=8), ppo_n_minibatches=2, recompute_logprob=True,
+        use_decoupled_loss=True,
         optimizer=OptimizerConfig(lr=1e-3, gradient_clipping=0.1), gradient_checkpointing=False,
         reward_norm=NormConfig(mean_level="group", std_level="group", group_size=4), adv_norm=None, kl_ctl=0.0,
     )  # fmt: skip
@@ -45,6 +49,7 @@ def main():
     data = batch()
     for part, log_probs in zip(data, actor.compute_logp(data), strict=True):
         part["prox_logp"] = log_probs
+        part["logprobs"][:, 1:] = log_probs[:, :-1] * part["loss_mask"][:, 1:]
     actor.ppo_update(actor.compute_advantages(data))
     actor.destroy()
 

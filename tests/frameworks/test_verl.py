@@ -2,15 +2,14 @@
 
 import json
 
+import environments
 import pytest
-from client_environments import environment_with
 from real_runs import rldbg
 from taught_model import teach
 from verl_files import options, write_files
 
 from rldbg.recording import open as open_recording
 
-VERL = ("verl==0.9.1", "TransferQueue==0.1.11", "cachetools", "uvicorn", "fastapi")
 KINDS = {
     "trajectory", "prepared_trajectories", "old_log_probs", "training_metrics", "forward_data", "is_loss_debug", "loss",
     "gradient", "param", "update_metrics",
@@ -29,7 +28,7 @@ def model(tmp_path_factory):
 
 def train(model, folder, *flags):
     """verl's own command for one GPU, on this machine; returns the run folder."""
-    python = environment_with("verl", VERL, torch=True, constrained=False)
+    python = environments.verl()
     write_files(folder, model)
     flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--record", "--full-length", "--no-doctor"]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}

@@ -15,11 +15,12 @@ TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "panda
        "six")  # fmt: skip
 
 
-def environment_with(name, packages, *, beside_ours=False, torch=False, constrained=True):
+def environment_with(name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=()):
     """The interpreter of an environment that has the packages; made when it is not there yet.
 
-    `torch` comes first and through pip, whose settings choose the build. With `constrained`, the other packages have
-    the versions that rldbg is tested with, too.
+    `beside_ours` adds the packages of this environment, `beside` those of another one, by its interpreter; then only
+    what is named is installed. `stubs` are empty modules. `torch` comes first, through pip, whose settings choose the
+    build. With `constrained`, the other packages have the versions that rldbg is tested with, too.
     """
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
@@ -27,12 +28,26 @@ def environment_with(name, packages, *, beside_ours=False, torch=False, constrai
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != " ".join(packages):
-            _make(folder, python, packages, beside_ours=beside_ours, torch=torch, constrained=constrained)
+            places = sys.path if beside_ours else _path_of(beside) if beside else []
+            _make(folder, python, packages, places=places, torch=torch, constrained=constrained)
+            for stub in stubs:
+                (_site(folder) / f"{stub}.py").touch()
             done.write_text(" ".join(packages))
     return python
 
 
-def _make(folder, python, packages, *, beside_ours, torch, constrained):
+def _path_of(python):
+    asked = subprocess.run(
+        [str(python), "-c", "import sys; print(*sys.path, sep='\\n')"], capture_output=True, text=True
+    )
+    return asked.stdout.splitlines()
+
+
+def _site(folder):
+    return folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+
+
+def _make(folder, python, packages, *, places, torch, constrained):
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     tested = ["--constraint", str(ROOT / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
@@ -45,15 +60,15 @@ def _make(folder, python, packages, *, beside_ours, torch, constrained):
         "--python",
         str(python),
     ]
-    uv += ["--no-deps"] if beside_ours else tested if torch and constrained else []
+    uv += ["--no-deps"] if places else tested if torch and constrained else []
     pinned = [_pinned_torch()] if torch and not constrained else []
     for command in ([pip] if torch else []) + [[*uv, *packages, *pinned]]:
         made = subprocess.run(command, capture_output=True, text=True, env=os.environ | _mirror())
         if made.returncode:
             pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
-    if beside_ours:
-        (folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix) / "zz_ours.pth").write_text(
-            "".join(f"{place}\n" for place in sys.path if Path(place).name == "site-packages")
+    if places:
+        (_site(folder) / "zz_ours.pth").write_text(
+            "".join(f"{place}\n" for place in places if Path(place).name == "site-packages")
         )
 
 

@@ -2,13 +2,13 @@
 an optimizer step. A framework's own recording says where it has them; the rows come from rldbg.frameworks.sequences.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.sequences import Rows, named
+from rldbg.frameworks.sequences import Named, Rows, named
 from rldbg.recording import Ragged
 
 Call = Generator[None, Any, None]
@@ -27,6 +27,7 @@ class PolicyRecording(FrameworkRecording):
         self.micro = 0
         self.held: dict[str, Any] = {}
         """What one hooked function leaves for the next."""
+        self._known: dict[bytes, Named] = {}
         self._following: tuple[Any, Mapping[str, Any]] | None = None
 
     def enter_step(self, step: int) -> None:
@@ -38,12 +39,10 @@ class PolicyRecording(FrameworkRecording):
 
     def record_batch(self, rows: Rows, *, policy_version: int | None = None, **extra: list[Any]) -> None:
         """trajectory, and with advantages prepared_trajectories, with old log probs old_log_probs."""
-        samples, hashes = named(rows, self.step)
-        about = [
-            {"group_id": sample.group_id, "run_id": sample.run_id}
-            | {name: column[row] for name, column in extra.items()}
-            for row, sample in enumerate(samples)
-        ]
+        known = named(rows, self.step)
+        self._known = {tokens.tobytes(): each for tokens, each in zip(rows["tokens"], known, strict=True)}
+        samples, hashes = [each.sample for each in known], [each.prompt_hash for each in known]
+        about = [{"group_id": sample.group_id, "run_id": sample.run_id} for sample in samples]
         fields: dict[str, Any] = {
             name: Ragged.from_rows(rows[name], dtype) for name, dtype in _FIELDS.items() if name in rows
         }
@@ -53,10 +52,10 @@ class PolicyRecording(FrameworkRecording):
         recorder = self.recorded.recorder()
         recorder.record("trajectory", **where, **fields)
         if "advantages" in rows:
-            advantages = Ragged.from_rows(_per_token(rows, "advantages"), np.float32)
+            advantages = Ragged.from_rows(_whole(rows, "advantages"), np.float32)
             recorder.record("prepared_trajectories", **where, **fields, advantages=advantages)
         if "old_log_probs" in rows:
-            old = Ragged.from_rows(rows["old_log_probs"], np.float32)
+            old = Ragged.from_rows(_responses(rows, "old_log_probs", known), np.float32)
             recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old)
 
     def record_loss(
@@ -64,12 +63,16 @@ class PolicyRecording(FrameworkRecording):
     ) -> None:
         """One micro-batch: forward_data, is_loss_debug and loss. `loss_mask` says which tokens the loss has."""
         self.settle()
-        samples, hashes = named(rows, self.step)
-        where: dict[str, Any] = self.place | {"micro": self.micro, "samples": samples, "prompt_hashes": hashes}
+        # As the batch names them, if this process has it: the mask of the loss may be another, by mistake.
+        named_here = zip(rows["tokens"], named(rows, self.step), strict=True)
+        known = [self._known.get(tokens.tobytes(), each) for tokens, each in named_here]
+        samples = [each.sample for each in known]
+        where: dict[str, Any] = self.place | {"micro": self.micro, "samples": samples}
+        where["prompt_hashes"] = [each.prompt_hash for each in known]
         self.micro += 1
-        mask = Ragged.from_rows([row != 0 for row in rows["loss_mask"]], np.int64)
+        mask = Ragged.from_rows([row != 0 for row in _responses(rows, "loss_mask", known)], np.int64)
         columns: dict[str, Any] = {
-            name: Ragged.from_rows(_per_token(rows, name), np.float32)
+            name: Ragged.from_rows(_responses(rows, name, known), np.float32)
             for name in dict.fromkeys((*_OF_PASS, *_OF_LOSS))
             if name in rows
         }
@@ -124,5 +127,11 @@ def number(value: Any) -> float | None:
         return None
 
 
-def _per_token(rows: Rows, name: str) -> list[np.ndarray]:
+def _whole(rows: Rows, name: str) -> list[np.ndarray]:
+    """A column with one value per token; a number of a sample is that of each of its tokens."""
     return [np.broadcast_to(value, tokens.shape) for value, tokens in zip(rows[name], rows["tokens"], strict=True)]
+
+
+def _responses(rows: Rows, name: str, known: Sequence[Named]) -> list[np.ndarray]:
+    """What belongs to the responses."""
+    return [row[each.start :] for row, each in zip(_whole(rows, name), known, strict=True)]

@@ -6,6 +6,7 @@ padding: values with fewer columns than the tokens belong to the last ones (resp
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,21 @@ def chosen(rows: Rows, kept: Sequence[int]) -> Rows:
     return {name: [column[row] for row in kept] for name, column in rows.items()}
 
 
-def named(rows: Mapping[str, Sequence[np.ndarray]], step: int) -> tuple[list[SampleId], list[str]]:
-    """Ids that every process gives to a sample without asking another, and the hashes of the prompts.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Which sample a row is, and where its response begins."""
+
+    sample: SampleId
+    prompt_hash: str
+    start: int
+
+
+def named(rows: Mapping[str, Sequence[np.ndarray]], step: int) -> list[Named]:
+    """Ids that every process gives to a sample without asking another.
 
     A group is a prompt at a step; a sample of it is known by its tokens, and equal ones are counted.
     """
-    samples: list[SampleId] = []
-    hashes: list[str] = []
+    found: list[Named] = []
     seen: dict[tuple[str, int], int] = {}
     for tokens, mask in zip(rows["tokens"], rows["loss_mask"], strict=True):
         trained = np.flatnonzero(mask)
@@ -105,9 +114,8 @@ def named(rows: Mapping[str, Sequence[np.ndarray]], step: int) -> tuple[list[Sam
         prompt, response = tokens[:start].astype("<i8").tobytes(), tokens[start:].astype("<i8").tobytes()
         hashed, digest = prompt_hash(prompt), zlib.crc32(response) >> 1
         count = seen[hashed, digest] = seen.get((hashed, digest), -1) + 1
-        hashes.append(hashed)
-        samples.append(SampleId(f"{hashed}#{step}", digest + count))
-    return samples, hashes
+        found.append(Named(SampleId(f"{hashed}#{step}", digest + count), hashed, start))
+    return found
 
 
 def _at_the_end(values: np.ndarray, length: int) -> np.ndarray:

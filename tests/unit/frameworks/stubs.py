@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 PROMPTS, RESPONSES = (2, 2, 3, 3), (4, 3, 3, 1)
-TOKENS = [np.arange(3, 3 + prompt + response) for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
-TOKENS[1][:2] = TOKENS[0][:2]
-TOKENS[3][:3] = TOKENS[2][:3]
+TOKENS = [
+    np.array([*range(3, 3 + prompt), *range(10 * row, 10 * row + response)])
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True), start=1)
+]
 REWARDS = [1.0, 0.0, 0.5, 0.25]
 NORM = 1.5
 

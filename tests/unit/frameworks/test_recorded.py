@@ -5,7 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import types
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -158,14 +161,31 @@ def test_of_a_large_model_few_parameters_are_recorded_unless_named():
     assert parameter_patterns(model, ("gradient",)) == ((".",), "all")
 
 
+DOORS = {
+    "verl.plugins": "import rldbg.frameworks.verl.plugin",
+    "VERL_USE_EXTERNAL_MODULES": "import rldbg.frameworks.verl",
+    "vllm.general_plugins": "from rldbg.frameworks.plugin import register; register()",
+}
+
+
 @pytest.mark.parametrize("asked", [False, True])
-def test_an_installed_plug_in_is_inert_unless_asked(tmp_path, asked):
-    program = "import sys, rldbg.frameworks.verl.plugin; print('rldbg.recording' in sys.modules, len(sys.meta_path))"
+@pytest.mark.parametrize("door", DOORS)
+def test_an_installed_plug_in_is_inert_unless_asked(tmp_path, door, asked):
+    program = f"import sys; {DOORS[door]}; print('rldbg.recording' in sys.modules, len(sys.meta_path))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RLDBG_")}
     environment |= {"RLDBG_RECORD_DIR": str(tmp_path / "dump")} if asked else {}
+    environment["VERL_USE_EXTERNAL_MODULES"] = "rldbg.frameworks.verl" if door.startswith("VERL") else ""
     plain = subprocess.run(
         [sys.executable, "-c", "import sys; print(len(sys.meta_path))"], capture_output=True, text=True
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.stdout.split() == [str(asked), str(int(plain.stdout) + asked)], done.stderr
     assert not (tmp_path / "dump").exists(), "nothing is written before something is recorded"
+
+
+@pytest.mark.parametrize("group", ["verl.plugins", "vllm.general_plugins", "sglang.srt.plugins"])
+def test_the_wheel_declares_a_plug_in_of(group):
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["entry-points"]
+    ((name, value),) = declared[group].items()
+    assert name == "rldbg"
+    assert EntryPoint(name, value, group).load()

@@ -59,6 +59,22 @@ def test_a_step_that_ends_and_one_that_is_owned(tmp_path):
     assert seen == ["own", 1]
 
 
+def test_steps_are_calls_where_nobody_says_their_number(tmp_path):
+    hook = Hook("framework", "Framework.train", step="calls", offset=1, ends=True)
+    framework, seen = hooked(hook, tmp_path)
+    framework.train(1, 2)
+    framework.train(1, 2)
+    assert seen == [2, 3], "when the first update has returned, step 2 begins"
+
+
+def test_a_step_is_found_in_a_mapping(tmp_path):
+    framework, seen = hooked(Hook("framework", "Framework.train", step="batch.metadata.global_step"), tmp_path)
+    batch = types.SimpleNamespace(metadata={"global_step": 4})
+    with pytest.raises(TypeError):
+        framework.train(batch, 1)
+    assert seen == [4]
+
+
 def test_coroutines_and_attributes_of_arguments(tmp_path):
     import asyncio
 

@@ -12,6 +12,7 @@ profile that is being taken and, under nsys, as NVTX ranges.
 import contextlib
 import functools
 import inspect
+import itertools
 import json
 import math
 import os
@@ -220,6 +221,9 @@ class HookedFunction:
             return lambda _args, _kwargs: 0
         if text.isdigit():
             return lambda _args, _kwargs: int(text)
+        if text == "calls":
+            calls = itertools.count(1 + offset)
+            return lambda _args, _kwargs: next(calls)
         name, *attributes = text.split(".")
         names = list(inspect.signature(original).parameters)
         place = names.index(name) if name in names else -1
@@ -237,5 +241,5 @@ class HookedFunction:
 
 def _attribute(value: Any, path: Iterable[str]) -> Any:
     for name in path:
-        value = getattr(value, name, None)
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
     return value

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="AReaL",
     package=__name__,
     modules=("areal",),
+    tested="the real FSDP actor of AReaL 1.0.4 on CPU",
 )

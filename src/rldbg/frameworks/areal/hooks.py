@@ -10,6 +10,7 @@ _ENGINES = (("areal.engine.fsdp_engine", "FSDPEngine"), ("areal.engine.megatron_
 _Hook = partial(Hook, since="1.0.0", seen="1.0.4")
 
 HOOKS = (
+    _Hook(_ACTOR, "PPOActor.__init__", step="1", ends=True, owns_steps=True),
     _Hook(_ACTOR, "PPOActor.compute_logp", phase="log_probs"),
     _Hook(
         _ACTOR,
@@ -18,7 +19,7 @@ HOOKS = (
         records=("trajectory", "prepared_trajectories", "old_log_probs"),
         handler="advantages",
     ),
-    _Hook(_ACTOR, "PPOActor.ppo_update", phase="update", handler="update"),
+    _Hook(_ACTOR, "PPOActor.ppo_update", phase="update", step="calls", offset=1, ends=True, handler="update"),
     _Hook(
         _ACTOR,
         "grpo_loss_fn",

@@ -29,9 +29,33 @@ HOOKS = (
         )
         for name in _ESTIMATORS
     ),
-    _Hook("nemo_rl.models.policy.lm_policy", "Policy.train", records=_BATCH, handler="policy_train"),
+    _Hook("nemo_rl.models.policy.lm_policy", "Policy.__init__", step="1", ends=True, owns_steps=True),
+    _Hook(
+        "nemo_rl.models.policy.lm_policy",
+        "Policy.train",
+        phase="update",
+        step="calls",
+        offset=1,
+        ends=True,
+        records=_BATCH,
+        handler="policy_train",
+    ),
     *(
-        Hook(module, f"{worker}.train", phase="update", since="0.6.0", seen="0.7.0", handler="worker_train")
+        Hook(
+            module,
+            f"{worker}.train",
+            phase="update",
+            step="calls",
+            offset=1,
+            ends=True,
+            since="0.6.0",
+            seen="0.7.0",
+            handler="worker_train",
+        )
+        for module, worker in _POLICIES
+    ),
+    *(
+        Hook(module, f"{worker}.__init__", step="1", ends=True, owns_steps=True, since="0.6.0", seen="0.7.0")
         for module, worker in _POLICIES
     ),
     *(

@@ -7,4 +7,5 @@ FRAMEWORK = Framework(
     title="OpenRLHF",
     package=__name__,
     modules=("openrlhf",),
+    tested="real modules of OpenRLHF 0.11.2",
 )

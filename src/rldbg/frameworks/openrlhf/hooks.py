@@ -10,7 +10,15 @@ _BATCH = ("trajectory", "prepared_trajectories", "old_log_probs")
 _LOSS = ("forward_data", "is_loss_debug", "loss")
 
 HOOKS = (
-    Hook(_TRAINER, "BasePPOTrainer.train_step", phase="step", step="global_step", seen=_SEEN, handler="train_step"),
+    Hook(
+        _TRAINER,
+        "BasePPOTrainer.train_step",
+        phase="step",
+        step="global_step",
+        offset=1,
+        seen=_SEEN,
+        handler="train_step",
+    ),
     Hook(_MAKER, "RemoteExperienceMaker.make_experience", phase="log_probs", seen=_SEEN),
     Hook(
         _MAKER,
@@ -20,7 +28,17 @@ HOOKS = (
         records=_BATCH,
         handler="advantages",
     ),
-    Hook(_ACTOR, "ActorPPOTrainer.ppo_train", phase="update", seen=_SEEN, handler="ppo_train"),
+    Hook(_ACTOR, "ActorPPOTrainer.__init__", step="1", ends=True, owns_steps=True, seen=_SEEN),
+    Hook(
+        _ACTOR,
+        "ActorPPOTrainer.ppo_train",
+        phase="update",
+        step="calls",
+        offset=1,
+        ends=True,
+        seen=_SEEN,
+        handler="ppo_train",
+    ),
     Hook(
         _ACTOR,
         "ActorPPOTrainer.training_step",

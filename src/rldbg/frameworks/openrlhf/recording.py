@@ -1,5 +1,5 @@
 """Records of OpenRLHF: the driver has the experiences with rewards and advantages, each rank of the actor its
-micro-batches and parameters. Steps count from 1; ranks count calls of ppo_train, because nobody tells them.
+micro-batches and parameters. Steps count from 0; ranks count calls of ppo_train, because nobody tells them.
 
 Experiences hold responses on the axis of next tokens: [B, T - 1]. Gradients lie in DeepSpeed's own buffers: where a
 parameter has none, only their norm is recorded.
@@ -12,6 +12,8 @@ from rldbg.frameworks.sequences import Sequences, joined
 
 
 class OpenRLHFRecording(PolicyRecording):
+    _updated = 0
+
     # The driver.
 
     def train_step(self, trainer: Any, rollout_samples: Any, global_step: int, *_: Any, **__: Any) -> Call:
@@ -36,7 +38,8 @@ class OpenRLHFRecording(PolicyRecording):
     # A rank of the actor.
 
     def ppo_train(self, trainer: Any, *_: Any, **__: Any) -> Call:
-        self.enter_step(self.step + 1)
+        self.enter_step(self._updated)
+        self._updated += 1
         yield
         self.end_step()
 

@@ -9,6 +9,8 @@ HOOKS = (
     Hook(
         "prime_rl.trainer.rl.data",
         "DataLoader.get_batch",
+        step="calls",
+        owns_steps=True,
         seen=_SEEN,
         records=("trajectory", "prepared_trajectories"),
         handler="batch",

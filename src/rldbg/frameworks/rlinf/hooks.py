@@ -11,7 +11,17 @@ HOOKS = (
     Hook(_ALGORITHMS, "policy_loss", phase="loss", seen=_SEEN, records=_LOSS, handler="loss"),
     Hook(_ALGORITHMS, "calculate_adv_and_returns", phase="advantage", seen=_SEEN),
     Hook(_ACTOR, "FSDPActor.run_inference", phase="log_probs", seen=_SEEN),
-    Hook(_ACTOR, "FSDPActor.run_training", phase="update", seen=_SEEN, handler="run_training"),
+    Hook(_ACTOR, "FSDPActor.__init__", step="1", ends=True, owns_steps=True, seen=_SEEN),
+    Hook(
+        _ACTOR,
+        "FSDPActor.run_training",
+        phase="update",
+        step="calls",
+        offset=1,
+        ends=True,
+        seen=_SEEN,
+        handler="run_training",
+    ),
     Hook(
         _ACTOR,
         "FSDPActor.compute_advantages_and_returns",

@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("skyrl", "skyrl_train"),
     distributions=("skyrl", "skyrl-train"),
+    tested="the real trainer and policy worker of SkyRL 0.3.0",
 )

@@ -21,7 +21,15 @@ HOOKS = (
         records=_BATCH,
         handler="train",
     ),
-    Hook(_WORKER, "PolicyWorkerBase.forward_backward", phase="training_step", seen=_SEEN, handler="forward_backward"),
+    Hook(
+        _WORKER,
+        "PolicyWorkerBase.forward_backward",
+        phase="training_step",
+        step="data.metadata.global_step",
+        owns_steps=True,
+        seen=_SEEN,
+        handler="forward_backward",
+    ),
     Hook(_WORKER, "PolicyWorkerBase._forward_backward_micro", seen=_SEEN, records=_LOSS, handler="micro_batch"),
     Hook(_MODEL, "HFModelWrapper.forward", phase="forward", seen=_SEEN, records=_LOSS, handler="forward"),
     Hook(

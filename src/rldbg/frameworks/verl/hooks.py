@@ -28,15 +28,40 @@ _DRIVER = (
         records=("trajectory", "prepared_trajectories", "old_log_probs", "training_metrics"),
         handler="update_actor",
     ),
-    Hook(_V0, "RayPPOTrainer._compute_old_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
+    Hook(
+        _V0,
+        "RayPPOTrainer._compute_old_log_prob",
+        phase="log_probs",
+        step="self.global_steps",
+        since="0.7.0",
+        seen="0.9.1",
+    ),
     Hook(_V0, "RayPPOTrainer._compute_ref_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
-    Hook(_V0, "RayPPOTrainer._update_actor", phase="update", since="0.7.0", seen="0.9.1"),
+    Hook(_V0, "RayPPOTrainer._update_actor", phase="update", step="self.global_steps", since="0.7.0", seen="0.9.1"),
     Hook(_V0, "compute_advantage", phase="advantage", seen="0.9.1"),
     Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", phase="request", since="0.8.0", seen="0.9.1"),
 )
 
 # Methods of worker classes: Ray's actor classes are made from these and find what is set on them here.
 _RANKS = (
+    Hook(
+        _WORKERS,
+        "ActorRolloutRefWorker.init_model",
+        step="1",
+        ends=True,
+        owns_steps=True,
+        since="0.7.0",
+        seen="0.9.1",
+    ),
+    Hook(
+        _WORKERS,
+        "ActorRolloutRefWorker.update_actor",
+        step="calls",
+        offset=1,
+        ends=True,
+        since="0.7.0",
+        seen="0.9.1",
+    ),
     Hook(_WORKERS, "ActorRolloutRefWorker.compute_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
     Hook(
         _WORKERS,
