@@ -29,13 +29,13 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._:+-]+")
 class Hook:
     """A function of a framework: the phase that it is, the step that it begins or ends, and what of it is recorded.
 
-    `function` is its name inside `module`, dotted for methods. `step` is an argument, dotted for an attribute or key of
-    it, `calls` (how often the function was called), or a number; `per` names attributes of the same argument whose
-    product it is divided by (micro-batches of one RL step), `offset` makes it 1-based, and where a module of `unless` is
-    imported it says nothing. With `ends` the next step begins when the function returns. Where a function that
-    `owns_steps` is imported, optimizer steps are never counted. `since` is the version that brought the function, `gone`
-    the one that no longer has it, and `seen` the last in which it was looked up. `records` are the kinds that `handler`,
-    a method of the framework's RECORDING, makes of its calls.
+    `function` is its name inside `module`, dotted for methods. `step` is an argument, dotted for an attribute or key
+    of it, `calls` (how often the function was called), or a number; `per` names attributes of the same argument whose
+    product it is divided by (micro-batches of one RL step), `offset` makes it 1-based, and where a module of `unless`
+    is imported it says nothing. With `ends` the next step begins when the function returns. Where a function that
+    `owns_steps` is imported, optimizer steps are never counted. `since` is the version that brought the function,
+    `gone` the one that no longer has it, and `seen` the last in which it was looked up. `records` are the kinds that
+    `handler`, a method of the framework's RECORDING, makes of its calls.
     """
 
     module: str
