@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import IncompleteDataError, SampleId
+from rldbg.core import IncompleteDataError, SampleId, prompt_hash
 from rldbg.inference import Generation, GenerationRequest, sample_key
 from rldbg.replay import ReplayRollout, Trajectory
 from rldbg.trainer.settings import Recipe, RolloutSettings
@@ -41,6 +41,7 @@ class _Conversation:
     policy_versions: list[int] = field(default_factory=list)
     turns: int = 0
     right: bool = False
+    asked: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._not_trained(len(self.tokens))
@@ -108,8 +109,10 @@ class RolloutWorker:
         requests = [
             GenerationRequest(tuple(item.tokens), item.key, position=sum(item.loss_mask)) for item in conversations
         ]
-        for conversation, generation in zip(conversations, self._generate(requests), strict=True):
+        for conversation, request, generation in zip(conversations, requests, self._generate(requests), strict=True):
             conversation.say(generation)
+            if self._max_turns > 1:
+                conversation.asked.append(turn_facts(request.prompt, generation.tokens))
             answer = self._tokenizer.decode(generation.tokens)
             conversation.right = generation.finished and is_right(conversation.task.problem, answer)
 
@@ -129,8 +132,15 @@ class RolloutWorker:
                 "score": float(conversation.right),
                 "temperature": self._temperature,
                 **({} if self._replica is None else {"replica": self._replica}),
+                **({"turns": conversation.asked} if conversation.asked else {}),
             },
         )
+
+
+def turn_facts(prompt: Sequence[int], answer: Sequence[int]) -> dict[str, Any]:
+    """What the engine was asked in a turn, so that checks can tell whether the same tokens are trained on."""
+    text = np.asarray(prompt, dtype="<i8").tobytes()
+    return {"prompt_tokens": len(prompt), "prompt_hash": prompt_hash(text), "tokens": len(answer)}
 
 
 def make_rollout_worker(recipe: Recipe, generate: Generate, *, replica: int = 0) -> RolloutWorker:

@@ -14,7 +14,8 @@ def test_a_healthy_recording_passes_in_silence(tmp_path):
     report = check(write(tmp_path, step_data(0), step_data(1)))
     assert report.findings == () and report.verdict == "pass"
     assert set(report.passed) | set(report.not_applicable) == {"integrity", *(item.id for item in CHECKS)}
-    assert set(report.not_applicable) == {"gradients-agree", "padding-is-ignored", "engine-holds-what-was-sent"}
+    needs_more = {"gradients-agree", "padding-is-ignored", "engine-holds-what-was-sent", "history-is-append-only"}
+    assert set(report.not_applicable) == needs_more
 
 
 def spoil(name):
@@ -33,6 +34,8 @@ def spoil(name):
         data["entropy"][2, 3] = -1
     elif name == "masks-non-empty":
         data["mask"][2] = 0
+    elif name == "masks-cover-assistant-turns":
+        data["mask"][2, -3:] = 0
     elif name == "rewards-finite":
         data["rewards"][2] = np.nan
     elif name == "group-shares-a-prompt":
@@ -60,9 +63,10 @@ def spoil(name):
     return data
 
 
-# These need more than one step's plain data: test_check_batches.py and test_weights.py have them.
+# These need more than one step's plain data: test_check_batches.py, test_check_turns.py and test_weights.py have them.
 ELSEWHERE = {
     "engine-holds-what-was-sent",
+    "history-is-append-only",
     "only-drawn-tokens-trained",
     "samples-trained-once",
     "padding-is-ignored",

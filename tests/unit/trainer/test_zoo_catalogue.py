@@ -6,7 +6,7 @@ import pytest
 
 from rldbg.core import UsageError
 from rldbg.trainer.in_process import ThreadMeeting
-from rldbg.trainer.zoo import BUGS, asynchronous_bugs, find_bug, injected, rank_bugs, turn_bugs
+from rldbg.trainer.zoo import BUGS, asynchronous_bugs, conversation_bugs, find_bug, injected, rank_bugs, turn_bugs
 from rldbg.trainer.zoo.bug import _owner
 
 
@@ -18,7 +18,8 @@ def test_there_are_enough_bugs_and_a_third_came_after_the_hypotheses():
 
 
 def test_a_quarter_and_more_are_of_turns_ranks_or_asynchrony():
-    assert 4 * sum(len(source.BUGS) for source in (turn_bugs, rank_bugs, asynchronous_bugs)) >= len(BUGS)
+    sources = (turn_bugs, rank_bugs, asynchronous_bugs, conversation_bugs)
+    assert 4 * sum(len(source.BUGS) for source in sources) >= len(BUGS)
     # Those that no recording tells apart must not be named.
     assert sum(not item.causes for item in BUGS) <= 8
 

@@ -1,8 +1,15 @@
 """Invariants of one recording, one small pure function each. To add one, add an entry in its file and a test."""
 
-from rldbg.analysis.checks import batches, learning, log_probs, rollouts, weights
+from rldbg.analysis.checks import batches, learning, log_probs, rollouts, turns, weights
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 
-CHECKS: tuple[Check, ...] = (*rollouts.CHECKS, *batches.CHECKS, *log_probs.CHECKS, *learning.CHECKS, *weights.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *rollouts.CHECKS,
+    *batches.CHECKS,
+    *log_probs.CHECKS,
+    *learning.CHECKS,
+    *turns.CHECKS,
+    *weights.CHECKS,
+)
 
 __all__ = ["CHECKS", "Check", "NotApplicable", "StepView", "Violation"]

@@ -21,8 +21,8 @@ _LOCATES, _DESCRIBES, _NAMES, _SHOWS = range(4)
 # Read from tokens, masks and ids, which are exact: no fit of real numbers stands against them.
 _SHOWN_BY_IDS = frozenset(
     (
-        "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost", "mask-off-at-end",
-        "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
+        "environment-changed", "environment-in-mask", "history-rewritten", "last-answer-only", "mask-lost",
+        "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
         "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
         "tokens-missing", "turn-not-trained", "turns-cut",
@@ -42,6 +42,17 @@ _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},
     "entropy-aggregation": {"aggregation"},
     "group-shares-seed": {"greedy"},
+    # Tokens that were changed, added or lost after sampling say more than that they are others.
+    "history-rewritten": {
+        "environment-changed",
+        "prompt-changed",
+        "samples-of-another-step",
+        "samples-repeated",
+        "tokens-added",
+        "tokens-changed",
+        "tokens-missing",
+        "turns-cut",
+    },
     "mask-shifted": {"mask-off-at-start", "mask-off-at-end"},
     "policy-version": {"version-label"},
     "reference-is-old-policy": {"reference-is-policy"},
