@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.mismatch import mismatch_metrics
     from rldbg.analysis.noise_recordings import noise_beside, noise_folder
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
+    from rldbg.analysis.routes import route_agreement
     from rldbg.analysis.run_metrics import reported_metrics
     from rldbg.analysis.samples import StepSamples, pair_samples
     from rldbg.analysis.side import Side

@@ -13,8 +13,9 @@ from rldbg.recording import open as open_recording
 from rldbg.weights import WeightFault, faults_of, snapshots_of
 
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from; and
-# fingerprints, which say of two weights that they differ but not by how much.
-_NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights"})
+# fingerprints, which say of two weights that they differ but not by how much; and chosen experts, which rounding may
+# change where two are equally likely.
+_NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "routing", "rollout_routing"})
 # Kinds that tell which tokens a sample has: read repeatedly while a step is compared.
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 # Small files are cached too: hypotheses read all of a step many times.
@@ -54,6 +55,7 @@ class Side:
         self.recording = recording
         self.label = label
         self._narrowed = (num_ranks, num_micros, shift)
+        self.shift = shift
         self._entries = defaultdict(list)
         self._kept: dict[str, tuple[int, list[Record]]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
@@ -71,7 +73,7 @@ class Side:
             return None
         found: dict[int, list[WeightFault]] = defaultdict(list)
         for fault in faults_of(snapshots):
-            found[fault.version].append(fault)
+            found[fault.version + self.shift].append(fault)
         return found
 
     @property

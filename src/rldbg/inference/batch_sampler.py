@@ -30,6 +30,8 @@ class Generation:
     logprobs: list[float]
     finished: bool
     policy_version: int
+    # Experts and weights [tokens, layers, k] of prompt and answer, where the caller captured them.
+    routing: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class Sampler:
         """Takes over a policy's weights; they are copied, so training may continue."""
         self._model.load_state_dict(weights)
         self.policy_version = policy_version
+
+    @property
+    def model(self) -> Any:
+        return self._model
 
     def weights(self) -> Mapping[str, Any]:
         """What it holds, by name."""

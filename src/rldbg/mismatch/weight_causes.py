@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis import NOISE
+from rldbg.analysis import NOISE, route_agreement
 from rldbg.mismatch.claims import Claim, Unexplained, whole
 
 _FEWEST = 8
@@ -60,6 +60,27 @@ def older_version(state: Unexplained) -> Iterator[Claim]:
     yield Claim("policy-version", text, rows, np.full(len(rows), floor), {"lags": lags.tolist()})
 
 
+def other_experts(state: Unexplained) -> Iterator[Claim]:
+    """Tokens behind one that went through other experts in the engine differ more than the rest; the surplus is its."""
+    table = state.table
+    behind = np.zeros(len(table), dtype=bool)
+    for step, side in table.sides.items():
+        found = route_agreement(side.side, step)
+        for number, place in enumerate(table.places):
+            apart = found.apart.get(place.tokens.sample) if found is not None and place.step == step else None
+            if apart is not None and apart.size:
+                behind[table.rows(number)] = table.position[table.rows(number)] > apart[0]
+    chosen, others = state.open & behind, state.open & ~behind
+    if not (chosen & (state.size > NOISE)).any():
+        return
+    floor = float(state.size[others].mean()) if others.any() else 0.0
+    mean = float(state.size[chosen].mean())
+    if mean > 2 * floor:
+        text = f"{chosen.sum()} tokens follow one that other experts computed in the engine; they differ by {mean:.3g}"
+        rows = np.flatnonzero(chosen)
+        yield Claim("routing-differs", f"{text}, others by {floor:.2g}", rows, np.full(len(rows), floor))
+
+
 def one_replica(state: Unexplained) -> Iterator[Claim]:
     """All of the gap comes from some replicas, while others with the same settings agree with the trainer."""
     table = state.table
@@ -88,4 +109,4 @@ def _whole_samples(state: Unexplained, fits: np.ndarray, told: np.ndarray) -> np
     return chosen
 
 
-RULES = (wrong_tensors, not_synced, older_version, one_replica)
+RULES = (wrong_tensors, other_experts, not_synced, older_version, one_replica)

@@ -199,6 +199,23 @@ _ALL_KINDS = (
         "fingerprints of the weights that the trainer sends and that the engine holds; the step is their version",
         has_samples=False,
     ),
+    *(
+        Kind(
+            name,
+            scope,
+            frozenset({_SELF}),
+            _fields(
+                Shape.TENSOR,
+                experts="[B, T, layers, k] the experts of each token, the likeliest first; -1 where there is no token",
+                expert_weights="[B, T, layers, k]",
+            ),
+            meaning,
+        )
+        for name, scope, meaning in (
+            ("rollout_routing", Scope.STEP, "the experts that the engine chose; the last token of an answer has none"),
+            ("routing", Scope.MICRO, "the experts that the trainer's forward pass chose"),
+        )
+    ),
     Kind(
         "datums",
         Scope.STEP,

@@ -44,6 +44,10 @@ class DumpOptions:
     """What went into the model (trainer service)."""
     weights: bool = False
     """Fingerprints of the weights that the trainer sends and that each engine replica holds, per version."""
+    routing: bool = False
+    """The experts that the trainer's forward pass chose, per token and layer."""
+    rollout_routing: bool = False
+    """The experts that the engine chose."""
 
 
 @dataclass(frozen=True, slots=True)

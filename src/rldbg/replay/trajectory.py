@@ -30,6 +30,7 @@ class Trajectory:
     logprobs: np.ndarray | None = None  # float32 [t], 0 where the policy did not choose the token
     policy_versions: np.ndarray | None = None  # int64 [t], -1 there
     is_val: bool = False
+    routing: tuple[np.ndarray, np.ndarray] | None = None  # experts and weights [<= t, layers, k] of the engine
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -1,12 +1,16 @@
 """The inference server of a run: a sampler with the policy's newest weights. A plain class; Ray wraps it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from rldbg.inference import Generation, GenerationRequest, Sampler
 from rldbg.replay.loss import choose_device
 from rldbg.trainer.determinism import fix_threads
 from rldbg.trainer.model import build_model
+from rldbg.trainer.routing import captured_routes
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tokenizer import load_tokenizer
 from rldbg.weights import Fingerprint, fingerprints
@@ -38,6 +42,19 @@ class InferenceServer:
         return fingerprints(self._sampler.weights())
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        return self._sampler.generate(
-            requests, max_new_tokens=self._settings.max_new_tokens, temperature=self._settings.temperature
-        )
+        with captured_routes(self._sampler.model) as routes:
+            made = self._sampler.generate(
+                requests, max_new_tokens=self._settings.max_new_tokens, temperature=self._settings.temperature
+            )
+        found = routes.joined() if made else None
+        return made if found is None else list(_routed(requests, made, *found))
+
+
+def _routed(
+    requests: Sequence[GenerationRequest], made: Sequence[Generation], experts: np.ndarray, weights: np.ndarray
+) -> Iterator[Generation]:
+    """Generations with the choices for their own tokens: prompts are padded on the left, answers on the right."""
+    width = max(len(request.prompt) for request in requests)
+    for row, (request, item) in enumerate(zip(requests, made, strict=True)):
+        own = slice(width - len(request.prompt), width + len(item.tokens) - 1)
+        yield replace(item, routing=(experts[row, own], weights[row, own]))

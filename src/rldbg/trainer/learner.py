@@ -44,6 +44,7 @@ class SelfHostedLearner:
     def train(self, step: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """One step; the metrics it gives are sums or means over all ranks and micro-batches."""
         self._observer.trajectories(step, trajectories)
+        self._observer.rollout_routing(step, trajectories)
         batch = prepare(trajectories, self._recipe.algorithm, max_length=self._recipe.max_response_length)
         if self._recipe.algorithm.old_log_probs == "policy":
             rows = self._policy.log_probs(cut(batch, self._recipe))

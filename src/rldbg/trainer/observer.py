@@ -11,6 +11,7 @@ import numpy as np
 from rldbg.core import Identity
 from rldbg.recording import Ragged, Recorder, RecorderSettings
 from rldbg.replay import Trajectory, TrajectoryBatch, prompt_hashes
+from rldbg.trainer.routing import Routes, padded_routes
 from rldbg.trainer.settings import AlgorithmSettings
 from rldbg.trainer.warm_start import StartingWeights
 from rldbg.weights import Fingerprint, snapshot_fields
@@ -160,6 +161,25 @@ class Observer:
         for replica, tensors in enumerate(held):
             fields = snapshot_fields("held", tensors, replica=replica)
             self.recorder.record("weights", step=version, micro=replica + 1, **fields)
+
+    def rollout_routing(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """The experts that the engine chose, where the model has any."""
+        known = [item.routing for item in trajectories if item.routing is not None]
+        if len(known) == len(trajectories) and known and self.recorder.wants("rollout_routing", step):
+            experts, weights = (padded_routes([item[part] for item in known]) for part in (0, 1))
+            where = _place(step, trajectories)
+            self.recorder.record("rollout_routing", **where, experts=experts, expert_weights=weights)
+
+    def routing(self, place: Place, batch: TrajectoryBatch, routes: Routes) -> None:
+        """The experts that a forward pass chose for the tokens of each row."""
+        found = routes.joined()
+        if found is None:
+            return
+        attended = batch.attention_mask.cpu().numpy() != 0
+        experts, weights = (
+            padded_routes([row[seen] for row, seen in zip(part, attended, strict=True)]) for part in found
+        )
+        self.recorder.record("routing", **_where(place, batch), experts=experts, expert_weights=weights)
 
     def gradients(self, place: Place, model: Any) -> None:
         self.recorder.record_gradients(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)

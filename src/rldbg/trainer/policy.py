@@ -19,6 +19,7 @@ from rldbg.trainer.checkpoint import load_checkpoint, save_checkpoint
 from rldbg.trainer.determinism import fix_threads
 from rldbg.trainer.model import build_model
 from rldbg.trainer.observer import Observer, Place, RecordingPlan
+from rldbg.trainer.routing import captured_routes
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, micro_batches
 from rldbg.trainer.steps import (
@@ -147,21 +148,24 @@ class PolicyWorker:
         """Forward and backward over the shard's micro-batches; their gradients add up in the model."""
         recipe, collected = self._recipe, []
         micros = list(self._micro_batches(shard))
+        wants_routes = self._observer.recorder.wants("routing", place.step)
         for number, plain in enumerate(micros):
             micro = self._with_reference(plain)
             if recipe.policy.fsdp:
                 self._model.set_requires_gradient_sync(number == len(micros) - 1)
-            result, terms = train_micro_batch(
-                self._model,
-                micro,
-                recipe.algorithm,
-                denominator=shard.denominator,
-                temperature=recipe.inference.temperature,
-                # FSDP averages over ranks; everything else here adds up.
-                loss_scale=recipe.policy.ranks if recipe.policy.fsdp else 1,
-            )
+            with captured_routes(self._model if wants_routes else None) as routes:
+                result, terms = train_micro_batch(
+                    self._model,
+                    micro,
+                    recipe.algorithm,
+                    denominator=shard.denominator,
+                    temperature=recipe.inference.temperature,
+                    # FSDP averages over ranks; everything else here adds up.
+                    loss_scale=recipe.policy.ranks if recipe.policy.fsdp else 1,
+                )
             metrics = micro_batch_metrics(result, terms, micro)
             here = replace(place, micro=number)
+            self._observer.routing(here, micro.batch, routes)
             self._observer.micro_batch(here, micro, result, terms, metrics, recipe.algorithm, shard.denominator)
             self._capsules.micro_batch(here, micro, result, terms)
             collected.append(metrics)

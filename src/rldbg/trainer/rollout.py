@@ -42,6 +42,7 @@ class _Conversation:
     turns: int = 0
     right: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
+    routing: tuple[np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         self._not_trained(len(self.tokens))
@@ -58,6 +59,8 @@ class _Conversation:
         self.logprobs += generation.logprobs
         self.policy_versions += [generation.policy_version] * len(generation.tokens)
         self.turns += 1
+        if generation.routing is not None:
+            self.routing = generation.routing if self.routing is None else _extended(self.routing, generation.routing)
 
     def _not_trained(self, count: int) -> None:
         self.loss_mask += [0] * count
@@ -125,6 +128,7 @@ class RolloutWorker:
             reward=score(conversation.turns - 1, conversation.right),
             logprobs=np.asarray(conversation.logprobs, dtype=np.float32),
             policy_versions=np.asarray(conversation.policy_versions, dtype=np.int64),
+            routing=conversation.routing,
             extra_fields={
                 "group_id": sample.group_id,
                 "run_id": sample.run_id,
@@ -135,6 +139,14 @@ class RolloutWorker:
                 **({"turns": conversation.asked} if conversation.asked else {}),
             },
         )
+
+
+def _extended(
+    known: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What was chosen when a token was first seen, then what later turns add."""
+    experts, weights = (np.concatenate([old, new[len(old) :]]) for old, new in zip(known, newer, strict=True))
+    return experts, weights
 
 
 def turn_facts(prompt: Sequence[int], answer: Sequence[int]) -> dict[str, Any]:

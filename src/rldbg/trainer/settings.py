@@ -15,6 +15,8 @@ class TinyModel:
     hidden_size: int = 64
     layers: int = 2
     heads: int = 4
+    experts: int = setting(0, at_least=0)
+    """Experts of each layer, of which a router chooses two per token; 0 makes a dense model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rldbg.core import UsageError
 from rldbg.trainer.settings import TinyModel
 
 _ROTARY_BASE = 10000.0
@@ -35,6 +36,8 @@ class Configuration:
     bos_token_id: int | None = None
     initializer_range: float = 0.1
     rms_norm_eps: float = 1e-6
+    num_experts: int = 0
+    num_experts_per_tok: int = 2
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"model_type": "llama"}
@@ -58,6 +61,7 @@ class TinyLlama(nn.Module):
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             num_key_value_heads=shape.heads,
+            num_experts=shape.experts,
         )
         self.model = _Decoder(self.config)
         self.lm_head = nn.Linear(shape.hidden_size, vocabulary_size, bias=False)
@@ -80,7 +84,9 @@ class TinyLlama(nn.Module):
         return Output(self.lm_head(hidden), cache if use_cache else None)
 
     def to_transformers(self) -> Any:
-        """The same model as a `LlamaForCausalLM`, with a copy of the weights."""
+        """The same model as a `LlamaForCausalLM`, with a copy of the weights. That has no experts."""
+        if self.config.num_experts:
+            raise UsageError("a tiny model with experts has no Hugging Face form", "use model.tiny.experts=0")
         from transformers import LlamaConfig, LlamaForCausalLM
 
         model = LlamaForCausalLM(LlamaConfig(**asdict(self.config))).to(self.lm_head.weight.dtype)
@@ -117,7 +123,7 @@ class _Layer(nn.Module):
     def __init__(self, config: Configuration) -> None:
         super().__init__()
         self.self_attn = _Attention(config)
-        self.mlp = _Gated(config.hidden_size, config.intermediate_size)
+        self.mlp = _Mixture(config) if config.num_experts else _Gated(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
@@ -163,6 +169,34 @@ class _Gated(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         changed: Tensor = self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
         return changed
+
+
+class _Mixture(nn.Module):
+    """Experts, of which each token uses the likeliest by the router; their weights add up to 1."""
+
+    def __init__(self, config: Configuration) -> None:
+        super().__init__()
+        self.chosen = min(config.num_experts_per_tok, config.num_experts)
+        self.normalised = True
+        self.gate = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        self.experts = nn.ModuleList(
+            _Gated(config.hidden_size, config.intermediate_size) for _ in range(config.num_experts)
+        )
+
+    def route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the experts of each token, the likeliest first."""
+        weights, experts = logits.float().softmax(-1).topk(self.chosen, dim=-1)
+        if self.normalised:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights, experts
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        weights, experts = self.route(self.gate(hidden))
+        # All experts see all tokens: for models this small that is faster than sorting, and the same on every batch.
+        made = torch.stack([expert(hidden) for expert in self.experts], dim=-2)
+        picked = made.gather(-2, experts[..., None].expand(*experts.shape, hidden.shape[-1]))
+        mixed: Tensor = (picked * weights[..., None].to(hidden.dtype)).sum(-2)
+        return mixed
 
 
 def _attended(columns: Tensor, attention_mask: Tensor | None) -> Tensor:

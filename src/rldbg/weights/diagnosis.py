@@ -31,6 +31,8 @@ How = Literal[
 ]
 # Rounding to 3 bits of mantissa (float8) changes a norm by less than this.
 _CLOSE = 2e-2
+# Roundings of single elements add up in the sum like a random walk.
+_CLOSE_SUM = 5e-2
 _SCALE = 1e-3
 
 
@@ -196,7 +198,7 @@ def _changed(sent: Fingerprint, piece: Fingerprint) -> tuple[How, str]:
         stretched = abs(piece.sum - ratio * sent.sum) <= _SCALE * max(abs(piece.sum), piece.norm)
         if abs(ratio - 1) > _SCALE and stretched:
             return "scaled", f"is scaled by {ratio:.6g}"
-        near = abs(piece.sum - sent.sum) <= _CLOSE * max(abs(sent.sum), sent.norm)
+        near = abs(piece.sum - sent.sum) <= _CLOSE_SUM * sent.norm
         if abs(ratio - 1) <= _CLOSE and near:
             return "quantised", f"is close to what was sent (norm off by {abs(ratio - 1):.2g}): quantised or rounded"
     return "different", "is not what was sent, nor any earlier version"

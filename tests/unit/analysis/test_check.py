@@ -9,13 +9,20 @@ from rldbg.analysis.checks import CHECKS
 from rldbg.core import UsageError
 from synthetic_steps import GROUPS, PER_GROUP, PROMPT, step_data, write
 
+# Tested in test_weights.py, test_check_turns.py and test_routing.py.
+NEED_OTHER_KINDS = {
+    "engine-holds-what-was-sent",
+    "history-is-append-only",
+    "routing-agrees",
+    "experts-share-the-load",
+}
+
 
 def test_a_healthy_recording_passes_in_silence(tmp_path):
     report = check(write(tmp_path, step_data(0), step_data(1)))
     assert report.findings == () and report.verdict == "pass"
     assert set(report.passed) | set(report.not_applicable) == {"integrity", *(item.id for item in CHECKS)}
-    needs_more = {"gradients-agree", "padding-is-ignored", "engine-holds-what-was-sent", "history-is-append-only"}
-    assert set(report.not_applicable) == needs_more
+    assert set(report.not_applicable) == {"gradients-agree", "padding-is-ignored", *NEED_OTHER_KINDS}
 
 
 def spoil(name):
@@ -63,10 +70,9 @@ def spoil(name):
     return data
 
 
-# These need more than one step's plain data: test_check_batches.py, test_check_turns.py and test_weights.py have them.
+# These need more than one step's plain data: test_check_batches.py has them.
 ELSEWHERE = {
-    "engine-holds-what-was-sent",
-    "history-is-append-only",
+    *NEED_OTHER_KINDS,
     "only-drawn-tokens-trained",
     "samples-trained-once",
     "padding-is-ignored",

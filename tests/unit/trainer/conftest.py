@@ -59,6 +59,12 @@ class Trainer:
         return train(loaded, Run.create(name=name, path=self.folder / name), resume=resume).run
 
 
+@pytest.fixture(scope="session")
+def trainer_in():
+    """A trainer in a folder of one's own."""
+    return Trainer
+
+
 @pytest.fixture
 def trained(tmp_path):
     return Trainer(tmp_path)

@@ -18,6 +18,7 @@ from rldbg.analysis.explain import (
     ratios,
     rewards,
     rollout,
+    routing,
     sequences,
     updates,
 )
@@ -31,7 +32,7 @@ Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 # The order in which candidates are listed: those decided by tokens and masks before those that are fitted.
 _SOURCES = (
-    *(non_finite, held_weights, histories, updates, masks, sequences, inputs, batches, rewards, advantages),
+    *(non_finite, held_weights, histories, routing, updates, masks, sequences, inputs, batches, rewards, advantages),
     *(rollout, log_probs, ratios, losses, loss_model, optimizer),
 )
 

@@ -11,6 +11,7 @@ from rldbg.trainer.zoo import (
     advantage_bugs,
     asynchronous_bugs,
     conversation_bugs,
+    expert_bugs,
     input_bugs,
     log_prob_bugs,
     loss_bugs,
@@ -26,7 +27,7 @@ from rldbg.trainer.zoo.variations import VARIATIONS
 
 _SOURCES = (
     *(rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs),
-    *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs, weight_bugs, conversation_bugs),
+    *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs, weight_bugs, conversation_bugs, expert_bugs),
 )
 BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 

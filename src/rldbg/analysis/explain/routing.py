@@ -1,0 +1,37 @@
+"""The hypothesis that an engine sends tokens through other experts than its trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.routes import RouteAgreement, route_agreement
+
+# Fewer tokens than this may change their expert by rounding.
+_EQUAL = 0.999
+_SAME_WEIGHTS = 1e-3
+
+
+def routing(evidence: Evidence) -> Iterator[Explanation]:
+    """On one side engine and trainer choose the same experts with the same weights; on the other they do not."""
+    found = [route_agreement(side.side, evidence.step) for _, side in evidence.sides]
+    for (label, _), mine, other in zip(evidence.sides, found, reversed(found), strict=True):
+        if mine is not None and other is not None and _fault(other) is None and (fault := _fault(mine)) is not None:
+            facts = {"side": label, "agreement": mine.sets.tolist(), "layer": mine.first_layer}
+            yield Explanation(fault[0], f"{label}'s engine {fault[1]}", parameters=facts)
+
+
+def _fault(found: RouteAgreement) -> tuple[str, str] | None:
+    if found.chosen[0] != found.chosen[1]:
+        return "routing-top-k", f"chooses {found.chosen[0]} experts per token, its trainer {found.chosen[1]}"
+    if found.sets.min() < _EQUAL:
+        shares = ", ".join(f"{share:.1%}" for share in found.sets)
+        layer = found.first_layer
+        return "routing-differs", f"chooses other experts than its trainer from layer {layer} on (equal: {shares})"
+    if found.order.min() < _EQUAL or found.weight_gap.max() > _SAME_WEIGHTS:
+        gap = float(found.weight_gap.max())
+        return "routing-weights", f"weighs the same experts differently, by up to {gap:.3g}"
+    return None
+
+
+HYPOTHESES = {"trajectory": (routing,)}
