@@ -184,6 +184,37 @@ def test_a_long_sample_exists_only_where_it_is_seen(site):
     assert page.locator('.t.current[data-t="20000"]').is_visible()
 
 
+def test_a_report_opens_from_disk(browser, tmp_path):
+    two_turns(tmp_path / "runs" / "first", steps=2)
+    two_turns(tmp_path / "runs" / "second", steps=2, shift=0.5)
+    command = [sys.executable, "-m", "rldbg", "ui", str(tmp_path / "runs"), "--export", str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    page = browser.new_context(offline=True).new_page()
+    page.set_default_timeout(WAIT_MS)
+    failed = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and failed.append(message.text))
+    start = (tmp_path / "out" / "index.html").as_uri()
+    page.goto(start)
+    page.wait_for_selector("#runs")
+    page.goto(f"{start}#/run/first/samples?filter=reward+%3E+0+and+not+%22g1%22+in+group")
+    page.wait_for_selector("#matched:has-text('12 of 32 samples')")
+    page.locator(".vrow").first.click()
+    page.wait_for_selector(".flow .t")
+    views = {
+        "run/first": "#check .verdict",
+        "run/first/metrics": "figure svg",
+        "run/first/step/1": ".share",
+        "compare?run=first&run=second": ".stage.first",
+        "run/first/group?group=g1&step=1": ".member",
+    }
+    for path, expected in views.items():
+        page.goto(f"{start}#/{path}")
+        page.wait_for_selector(expected)
+    page.context.close()
+    assert failed == []
+
+
 def test_keys_help_theme_and_the_command(site):
     page = site.open("run/first/samples?filter=step+%3D%3D+1", ".vrow .vcell")
     page.keyboard.press("?")

@@ -18,6 +18,11 @@ from rldbg.core import ExitCode, UsageError
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Others than loopback need the token."
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in this machine's browser.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a static report of the runs into this folder instead; it opens from disk.",
+)
 @click.option("--layout", help="Layout of the recordings (default: detected).")
 @click.option("--tokenizer", metavar="PATH", help="Folder of the tokenizer, if not found in the run.")
 def command(
@@ -25,6 +30,7 @@ def command(
     port: int,
     host: str,
     open_browser: bool,
+    export: Path | None,
     layout: str | None,
     tokenizer: str | None,
     as_json: bool,
@@ -36,8 +42,9 @@ def command(
     \b
     rldbg ui runs/            all runs below a folder
     rldbg ui A B              two runs, to compare
+    rldbg ui A --export out   a report to send to somebody
     """
-    from rldbg.ui import Catalogue, serve
+    from rldbg.ui import Catalogue, export_report, serve
 
     for root in roots:
         if "://" not in root and not Path(root).expanduser().exists():
@@ -45,6 +52,10 @@ def command(
                 f"{root}: no such file or folder", "give a run folder, a recording, a folder of them, or a URL"
             )
     catalogue = Catalogue(roots, layout=layout, tokenizer=tokenizer)
+    if export is not None:
+        written = export_report(catalogue, export)
+        print_json(written) if as_json else print_line(f"report: {written['index']} ({written['bytes']:,} bytes)")
+        return ExitCode.OK
 
     def at_start(url: str) -> None:
         print_json({"url": url}) if as_json else print_line(url)

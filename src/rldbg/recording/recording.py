@@ -182,6 +182,19 @@ class Recording:
         rows.sort(key=lambda row: (causal_order(row.key.kind), row.key))
         return Sample(id, steps[0], prompt, tuple(rows))
 
+    def samples_at(self, step: int, ids: Sequence[SampleId] | None = None) -> list[Sample]:
+        """These samples of one step, all by default, joined over kinds; each record is read once."""
+        rows: dict[SampleId, list[SampleRow]] = {}
+        prompts: dict[SampleId, str] = {}
+        for record in self.records(step=step):
+            for id, row in rows_of(record, record.samples if ids is None else ids):
+                rows.setdefault(id, []).append(row)
+                if record.prompt_hashes and id not in prompts:
+                    prompts[id] = record.prompt_hashes[row.row]
+        for found in rows.values():
+            found.sort(key=lambda row: (causal_order(row.key.kind), row.key))
+        return [Sample(id, step, prompts.get(id, ""), tuple(found)) for id, found in rows.items()]
+
     def relisted(self) -> "Recording":
         """The same recording, looked at anew: what changed since, and what the index may have hidden, is seen."""
         tree = replace(self.tree) if isinstance(self.tree, LocalTree) else self.tree

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import IncompleteDataError, PrerequisiteError, Run
+from rldbg.core import IncompleteDataError, PrerequisiteError, RldbgError, Run
 from rldbg.recording import LocalTree, Recording, TokenText, find_tokenizer
 from rldbg.recording import open as open_recording
+from rldbg.ui.clipping import clip_limits
 
 if TYPE_CHECKING:
     from rldbg.ui.sample_table import SampleTable
@@ -30,6 +31,8 @@ class OpenedRun:
         self._opened_at = 0.0
         self._table: SampleTable | None = None
         self._text: TokenText | None = None
+        self._no_text: RldbgError | None = None
+        self._clip: tuple[tuple[float, float] | None] | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -58,6 +61,13 @@ class OpenedRun:
         """run.json; empty where there is none."""
         return Run(self.folder).read() if self.folder else {}
 
+    def clip_limits(self) -> tuple[float, float] | None:
+        """The loss's limits of the ratio, below and above 1; None where they are not known."""
+        with self.lock:
+            if self._clip is None:
+                self._clip = (clip_limits(self.recording.run_facts().get("config")),)
+            return self._clip[0]
+
     def table(self) -> "SampleTable":
         """The samples as columns, with those that came since."""
         from rldbg.ui.sample_table import SampleTable
@@ -70,8 +80,14 @@ class OpenedRun:
     def text(self) -> TokenText:
         """The tokenizer's text of tokens; an error with the reason when there is none."""
         with self.lock:
+            if self._no_text is not None:
+                raise self._no_text
             if self._text is None:
-                self._text = TokenText(self._tokenizer_file())
+                try:
+                    self._text = TokenText(self._tokenizer_file())
+                except RldbgError as error:
+                    self._no_text = error
+                    raise
             return self._text
 
     def texts_of(self, tokens: list[int]) -> tuple[list[str] | None, str]:

@@ -102,17 +102,18 @@ def check_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
 
 def metrics_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
     """Curves over steps: what `rldbg check --metrics` computes, and what the trainer reported itself."""
+    return jobs.ask(("metrics", run.name), _stamp(run), lambda: metrics_of(run))
+
+
+def metrics_of(run: OpenedRun) -> dict[str, Any]:
     from rldbg.analysis import metrics_by_step, reported_metrics
 
-    def work() -> dict[str, Any]:
-        recording = run.reopened()
-        reported = reported_metrics(recording.run.metrics_path) if recording.run else {}
-        return {
-            "computed": metrics_by_step(recording),
-            "reported": [{"step": step, **_numbers(row)} for step, row in sorted(reported.items())],
-        }
-
-    return jobs.ask(("metrics", run.name), _stamp(run), work)
+    recording = run.reopened()
+    reported = reported_metrics(recording.run.metrics_path) if recording.run else {}
+    return {
+        "computed": metrics_by_step(recording),
+        "reported": [{"step": step, **_numbers(row)} for step, row in sorted(reported.items())],
+    }
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """One sample for the token view: what `rldbg show --sample --json` says, and what follows from it for each token."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,6 @@ from rldbg.ui.turns import parts_of
 
 _LONG_TEXT = 4000
 _LONG_TOKEN = 400
-_CLIP_KEYS = {
-    "low": ("clip_low", "clip_ratio_low", "eps_clip", "epsilon", "cliprange", "clip_ratio"),
-    "high": (
-        "clip_high",
-        "clip_ratio_high",
-        "eps_clip_high",
-        "epsilon_high",
-        "eps_clip",
-        "epsilon",
-        "cliprange",
-        "clip_ratio",
-    ),
-}
 # An odd token is this many median distances from the median, and not just the largest of a smooth tail.
 _ODD_DISTANCES = 12.0
 _MAX_ODD = 2000
@@ -35,11 +22,20 @@ _MAX_ODD = 2000
 def sample_view(run: OpenedRun, sample_id: SampleId, step: int | None) -> dict[str, Any]:
     """Everything about one sample; UsageError or IncompleteDataError where it is not there."""
     with run.lock:
-        sample = run.recording.sample(sample_id, step)
-        columns = TokenColumns(sample)
-        texts, why_no_text = run.texts_of(columns.tokens.tolist())
-        config = run.recording.run_facts().get("config") or {}
-    return token_view(sample, columns, texts, clip_limits(config)) | {"no_text": why_no_text}
+        return _view_of(run, run.recording.sample(sample_id, step))
+
+
+def sample_views(run: OpenedRun, step: int, ids: Sequence[SampleId]) -> list[dict[str, Any]]:
+    """The same for several samples of one step; their records are read once."""
+    with run.lock:
+        found = {sample.id: sample for sample in run.recording.samples_at(step, ids)}
+        return [_view_of(run, found[id]) for id in ids if id in found]
+
+
+def _view_of(run: OpenedRun, sample: Sample) -> dict[str, Any]:
+    columns = TokenColumns(sample)
+    texts, why_no_text = run.texts_of(columns.tokens.tolist())
+    return token_view(sample, columns, texts, run.clip_limits()) | {"no_text": why_no_text}
 
 
 def token_view(
@@ -98,31 +94,6 @@ def odd_tokens(values: np.ndarray, trained: np.ndarray | None) -> list[int]:
     return [int(place) for place in chosen[odd][:_MAX_ODD]]
 
 
-def clip_limits(config: Any) -> tuple[float, float] | None:
-    """How far the ratio may go below and above 1, as the run's configuration says; None where it does not."""
-    numbers = dict(_numbers_of(config))
-    sides = [next((numbers[key] for key in _CLIP_KEYS[side] if key in numbers), None) for side in ("low", "high")]
-    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
-
-
-def _numbers_of(config: Any) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
-    waiting = [config]
-    while waiting:
-        block = waiting.pop()
-        for key, value in block.items() if isinstance(block, Mapping) else ():
-            if isinstance(value, Mapping):
-                waiting.append(value)
-            elif (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-                and 0 < value < 10
-            ):
-                found.append((str(key), float(value)))
-    return found
-
-
 def _clipped(value: Any, limit: int) -> Any:
     """Long texts are cut, with their length: a page must not hold a megabyte that nobody reads."""
     if isinstance(value, str):
@@ -141,11 +112,12 @@ def group_view(run: OpenedRun, group: str, step: int) -> dict[str, Any]:
         if table.count:
             chosen = np.flatnonzero((table.columns["group"] == group) & (table.columns["step"] == step))
             ids = dict.fromkeys(SampleId(group, int(number)) for number in table.columns["run"][chosen])
-    members = [_member(sample_view(run, id, step)) for id in ids]
+    members = [group_member(view) for view in sample_views(run, step, list(ids))]
     return {"group": group, "step": step, "members": members}
 
 
-def _member(view: dict[str, Any]) -> dict[str, Any]:
+def group_member(view: dict[str, Any]) -> dict[str, Any]:
+    """What the page of a group shows of one sample."""
     trained = view["trained"] or []
     start = trained.index(True) if True in trained else len(view["tokens"])
     shown = view["text"] if view["text"] is not None else [f"{token} " for token in view["tokens"]]

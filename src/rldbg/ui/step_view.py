@@ -1,5 +1,7 @@
 """From a spike to the tokens: what was wrong at a step, and which samples and tokens carry most of its loss."""
 
+from collections import defaultdict
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from rldbg.recording import Recording
 
 _SHOWN = 25
 
+Weigh = Callable[[SampleTokens], tuple[np.ndarray, ...] | None]
+
 
 def step_view(recording: Recording, step: int) -> dict[str, Any]:
     """The document of one step's page."""
@@ -17,7 +21,9 @@ def step_view(recording: Recording, step: int) -> dict[str, Any]:
     if not samples and step not in recording.steps():
         raise IncompleteDataError(f"{recording.title} has no step {step}", "choose a step of the curves")
     report = check(recording, steps=[step])
-    carried = sorted((row for sample in samples.values() if (row := _carried(sample))), key=lambda row: -row["loss"])
+    weigh, by = _weights(samples.values())
+    rows = (row for sample in samples.values() if (row := _carried(sample, weigh)))
+    carried = sorted(rows, key=lambda row: -row["loss"])
     total = sum(row["loss"] for row in carried)
     for row in carried:
         row["share"] = row["loss"] / total if total else None
@@ -27,14 +33,36 @@ def step_view(recording: Recording, step: int) -> dict[str, Any]:
         "check": report.to_dict(),
         "samples": carried[:_SHOWN],
         "count": len(samples),
-        "by": "|loss| of tokens as recorded"
-        if carried and carried[0]["recorded"]
-        else "|log prob x advantage or reward|",
+        "by": by,
     }
 
 
-def _carried(sample: SampleTokens) -> dict[str, Any] | None:
-    """How much a sample adds to the sum of |loss|: recorded element by element, else by what the loss is made of."""
+def _weights(samples: Collection[SampleTokens]) -> tuple[Weigh, str]:
+    """What a token's log prob is weighted by where the loss itself is not recorded, and what the sum then is."""
+    if any("elementwise_loss" in sample.quantities for sample in samples):
+        return lambda sample: None, "|loss| of each token, as recorded"
+    if any("advantages" in sample.quantities for sample in samples):
+        return lambda sample: sample.trained("advantages"), "|log prob x advantage| of each token"
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.reward is not None:
+            rewards[sample.sample.group_id].append(sample.reward)
+    if not any(len(set(group)) > 1 for group in rewards.values()):
+        return lambda sample: None, "|log prob| of each token: neither losses nor advantages are recorded"
+    means = {group: float(np.mean(values)) for group, values in rewards.items()}
+
+    def centred(sample: SampleTokens) -> tuple[np.ndarray, ...] | None:
+        weight = 0.0 if sample.reward is None else sample.reward - means[sample.sample.group_id]
+        return (np.array([weight]),)
+
+    return (
+        centred,
+        "|log prob x (reward - mean of its group)| of each token: neither losses nor advantages are recorded",
+    )
+
+
+def _carried(sample: SampleTokens, weigh: Weigh) -> dict[str, Any] | None:
+    """How much a sample adds to the sum: its loss as recorded, else what the loss is made of."""
     recorded = sample.trained("elementwise_loss")
     if recorded is not None:
         values, positions = np.abs(recorded[0].astype(np.float64)), recorded[1]
@@ -44,9 +72,9 @@ def _carried(sample: SampleTokens) -> dict[str, Any] | None:
         )
         if found is None:
             return None
-        weights = sample.trained("advantages")
+        weights = weigh(sample)
         values, positions = np.abs(found[0].astype(np.float64)), found[1]
-        if weights is not None and len(weights[0]) == len(values):
+        if weights is not None and len(weights[0]) in (1, len(values)):
             values = values * np.abs(weights[0].astype(np.float64))
     values = np.where(np.isfinite(values), values, 0.0)
     if not values.size:
@@ -59,7 +87,6 @@ def _carried(sample: SampleTokens) -> dict[str, Any] | None:
     return {
         "sample": str(sample.sample),
         "loss": float(values.sum()),
-        "recorded": recorded is not None,
         "reward": sample.reward,
         "tokens": len(values),
         "worst_token": int(positions[worst]),

@@ -1,6 +1,9 @@
 """The JSON of the web application: the same numbers as the verbs', nothing outside the roots, nobody else's request."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -77,6 +80,26 @@ def test_a_step_names_the_samples_that_carry_the_loss(recording):
     first = answer["samples"][0]
     assert (first["sample"], first["worst_token"]) == ("g0/1", 6)
     assert sum(row["share"] for row in answer["samples"]) == pytest.approx(1.0)
+    assert "reward - mean of its group" in answer["by"]
+
+
+def test_a_report_holds_what_the_server_answers(recording, tmp_path):
+    from rldbg.cli.application import run as main
+
+    assert main(["ui", str(recording), "--export", str(tmp_path / "out")]) == 0
+    index = (tmp_path / "out" / "data" / "index.js").read_text()
+    places = json.loads(index.partition("= ")[2].rpartition(";")[0])["places"]
+    group = (tmp_path / "out" / "data" / f"{places['runs/small/group?g0&1']}.js").read_text()
+    packed = re.search(r',"([^"]+)"\);', group).group(1)
+    answers = json.loads(gzip.decompress(base64.b64decode(packed)))
+    live = client_of(recording).get("/api/runs/small/sample", params={"sample": "g0/1", "step": 1}).json()
+    shown = answers["runs/small/sample?g0/1&1"]
+    assert shown["tokens"] == live["tokens"] and shown["parts"] == live["parts"]
+    assert shown["columns"]["logprobs"] == pytest.approx(live["columns"]["logprobs"], rel=1e-6)
+    assert [member["sample"] for member in answers["runs/small/group?g0&1"]["members"]] == [f"g0/{n}" for n in range(4)]
+    expected = {"runs", "runs/small", *(f"runs/small/{view}" for view in ("check", "metrics", "table", "step/1"))}
+    assert expected <= places.keys()
+    assert main(["ui", str(recording), "--export", str(tmp_path / "out")]) == 2  # never overwritten
 
 
 def test_two_runs_are_compared_as_the_verb_does(recording, tmp_path):

@@ -94,5 +94,6 @@ R.fill(document.getElementById("tools"),
   R.h("button.small", { id: "copy-command", title: "Copy the command that shows this in a terminal ( c )", onclick: R.copyCommand }, "copy command"),
   R.h("button.small", { title: "Dark or light ( t )", "aria-label": "Dark or light", onclick: R.toggleTheme }, "◐"),
   R.h("button.small", { title: "Keys ( ? )", "aria-label": "Keys", onclick: R.help }, "?"));
+addEventListener("mousemove", ({ screenX, screenY }) => { R.mouse = [screenX, screenY]; });
 addEventListener("hashchange", R.route);
 R.route();

@@ -6,7 +6,7 @@ R.extent = (values) => {
   let low = Infinity, high = -Infinity;
   for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
   if (low > high) return [0, 1];
-  return low === high ? [low - Math.abs(low) * 0.1 - 1e-9, high + Math.abs(high) * 0.1 + 1e-9] : [low, high];
+  return low === high ? [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)] : [low, high];
 };
 
 // Curves over steps: series = [{name, points: [[x, y]], color}]; a click on a point calls onpick(x).

@@ -42,7 +42,7 @@ R.comparison = (pair, stages) => {
     R.h("div.stages", { role: "list" }, stages.map(box)),
     R.whyCards(pair),
     R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"), R.table(["stage", "field", "verdict", "compared", "beyond tolerance", "allowed by noise", "max |a − b|", "mean |a − b|", "max relative"],
-      pair.stages.flatMap((row) => (row.fields || []).map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
+      pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields.map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
     pair.noise.length > 0 && R.h("section.card", null, R.h("h2", null, "Noise after each optimizer step"), R.anyTable(pair.noise)),
     R.h("div.charts", null,
       Object.entries(pair.step_curve).slice(0, 8).map(([field, points]) => R.lineChart({ title: `largest difference of ${field} by step`, series: [{ name: field, points }] })),
@@ -53,6 +53,8 @@ R.comparison = (pair, stages) => {
     R.configuration(rows.config),
     pair.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(pair.findings)));
 };
+
+R.fieldsOf = (pair) => pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields);
 
 R.anyTable = (rows) => R.table(Object.keys(rows[0]), rows.map((row) => Object.values(row).map((value) => (typeof value === "number" ? value : typeof value === "object" ? JSON.stringify(value) : String(value)))));
 
@@ -66,7 +68,7 @@ R.whyCards = (pair) => {
 
 // Rank by micro-batch, one map per field that differs.
 R.heatMaps = (pair) => {
-  const fields = pair.stages.flatMap((row) => row.fields || []).filter((field) => field.verdict === "different" && new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`)).size > 1).slice(0, 6);
+  const fields = R.fieldsOf(pair).filter((field) => field.verdict === "different" && new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`)).size > 1).slice(0, 6);
   if (!fields.length) return null;
   return R.h("section", null, R.h("h2", null, "Where: ranks and micro-batches"), R.h("div.charts", null, fields.map((field) => {
     const most = Math.max(...field.cells.map((cell) => (Number.isFinite(cell.max_abs) ? cell.max_abs : 0))) || 1;
@@ -93,8 +95,8 @@ R.strips = (pair) => R.h("section.card", null, R.h("h2", null, "Worst samples, t
   }));
 
 R.configuration = (row) => {
-  const changes = row && row.changes;
-  if (!changes || !changes.length) return null;
+  const changes = row ? row.fields : [];
+  if (!changes.length) return null;
   return R.h("section.card", null, R.h("h2", null, "Configuration"), R.h("p.muted", null, "settings that differ: possible causes, not proof"),
-    R.table(["setting", "A", "B"], changes.map((change) => [R.h("code", null, change.name), R.cut(JSON.stringify(change.a), 120), R.cut(JSON.stringify(change.b), 120)])));
+    R.table(["setting", "A", "B"], changes.map((change) => [R.h("code", null, change.field), R.cut(JSON.stringify(change.a), 120), R.cut(JSON.stringify(change.b), 120)])));
 };

@@ -50,7 +50,7 @@ R.number = (value, digits = 4) => {
   if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? value.toLocaleString("en-US") : value.toExponential(3);
   const size = Math.abs(value);
   const text = size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 };
 
 R.bytes = (count) => {

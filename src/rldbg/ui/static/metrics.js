@@ -38,7 +38,7 @@ R.views.step = async (view) => {
     R.h("section.card", null, R.h("h2", null, "Check ", R.verdict(answer.check.verdict)), R.findings(answer.check.findings),
       !answer.check.findings.length && R.h("p.muted", null, `${R.plural(answer.check.passed.length, "check")} passed at this step.`)),
     R.h("section.card", null, R.h("h2", null, "Samples that carry most of the loss"), R.h("p.muted", null, `by ${answer.by}; ${R.plural(answer.count, "sample")} in this step`),
-      R.table(["sample", "share", "loss", "reward", "trained tokens", "largest token", "at", "trainer − rollout"], answer.samples.map((row) => [
+      R.table(["sample", "share", "carries", "reward", "trained tokens", "largest token", "at", "trainer − rollout"], answer.samples.map((row) => [
         R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step, sample: row.sample, token: row.worst_token }) }, R.cut(row.sample, 60)),
         R.h("span.share", null, R.h("i", { style: { width: `${(100 * (row.share || 0)).toFixed(1)}%` } }), `${(100 * (row.share || 0)).toFixed(1)} %`),
         row.loss, row.reward === null ? "–" : row.reward, row.tokens, row.worst_value, row.worst_token, row.difference === null ? "–" : row.difference]))));

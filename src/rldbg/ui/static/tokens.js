@@ -64,9 +64,9 @@ R.TokenView = class {
         R.h("div.tokens", null, this.flow, this.details)]);
     if (!sample.tokens.length) return;
     view.keys = { n: () => this.next(1), p: () => this.next(-1), ArrowRight: () => this.select(this.current + 1), ArrowLeft: () => this.select(this.current - 1) };
-    this.flow.addEventListener("mouseover", (event) => { const place = event.target.dataset?.t; if (place !== undefined) this.show(Number(place)); });
+    this.flow.addEventListener("mousemove", (event) => this.hover(event));
     this.flow.addEventListener("click", (event) => { const place = event.target.dataset?.t; if (place !== undefined) this.select(Number(place), false); });
-    this.flow.addEventListener("mouseleave", () => this.show(this.current));
+    this.flow.addEventListener("mouseleave", (event) => { if (this.moved(event)) this.show(this.current); });
     new ResizeObserver(() => this.drawMap()).observe(this.map);
     this.blocks();
     this.recolor();
@@ -221,6 +221,14 @@ R.TokenView = class {
     const later = direction > 0 ? this.oddList.find((place) => place > this.current) : [...this.oddList].reverse().find((place) => place < this.current);
     const wrapped = later ?? (direction > 0 ? this.oddList[0] : this.oddList[this.oddList.length - 1]);
     if (wrapped === undefined) R.toast(`no odd tokens by ${this.quantity}`); else this.select(wrapped);
+  }
+
+  // Scrolling under a mouse at rest sends events too: only a mouse that moves chooses a token.
+  moved({ screenX, screenY }) { return !R.mouse || R.mouse[0] !== screenX || R.mouse[1] !== screenY; }
+
+  hover(event) {
+    const place = event.target.dataset?.t;
+    if (this.moved(event) && place !== undefined) this.show(Number(place));
   }
 
   show(place) {
