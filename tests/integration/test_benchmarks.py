@@ -14,6 +14,7 @@ SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
 PARTS = {
     "bench_compare.py": ("ours on the peer's files", "equal: ours", "wholly different: ours"),
     "bench_doctor.py": ("rldbg doctor (hyperscan)", "rldbg doctor (numpy)", "grep -E", "re, line by line", "limit"),
+    "bench_fingerprints.py": ("tensors", "million elements"),
     "bench_formats.py": ("a .pt of lists read into arrays", "our file written from arrays"),
     "bench_live.py": ("rldbg ps, 3 agents", "rldbg cast, 2 stopped ranks", "rldbg break until it hits", "peer"),
     "bench_live_overhead.py": ("armed", "after detach", "peer"),
@@ -24,6 +25,7 @@ PARTS = {
     "bench_serve.py": ("one at a time, HTTP", "4 concurrent, HTTP", "model.generate, static batch 4"),
     "bench_show.py": ("show, no index", "show, indexed", "limit: scandir walk", "index:"),
     "bench_train_overhead.py": ("recorded_step_s", "overhead_percent"),
+    "bench_watch.py": ("recorder_percent", "orders_percent", "watcher_s_per_step"),
     "gpu_profile.py": ("step_s", "phase_tracing_ratio"),
     "gpu_recorder.py": ("the source overwritten right after the call",),
     "gpu_steps.py": ("achieved_tflops", '"finite": true'),

@@ -14,6 +14,7 @@ from rldbg.launch.profile import Entry, applicable
 from rldbg.launch.reach import Reach
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
+from rldbg.tripwire import WATCHED_KINDS
 
 _LARGE_KINDS = ("param", "gradient")
 """Kinds that must be asked for by name."""
@@ -139,7 +140,8 @@ def _edit_recording(
     if request.watch is not None:
         kept = _fixed(command, profile.watch, "only the last steps and those around an event are kept", recording)
         edits += [replace(edit, value=(edit.value or "").replace("{keep}", str(request.watch.keep))) for edit in kept]
-    wanted = request.record_kinds or tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)
+    small = tuple(kind for kind, _ in profile.record_kinds if kind not in _LARGE_KINDS)
+    wanted = request.record_kinds or (WATCHED_KINDS if request.watch is not None else small)
     for kind, key in profile.record_kinds:
         if kind in wanted:
             edits.append(Edit(key, "set by --record", value="true"))

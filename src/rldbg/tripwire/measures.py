@@ -17,8 +17,9 @@ import numpy as np
 from rldbg.analysis import metrics_by_step
 from rldbg.recording import Record, Recording
 
-WATCHED_KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "is_loss_debug", "training_metrics")
-"""Kinds that the measures are made of; none of them holds parameters."""
+_OF_METRICS = ("update_metrics", "training_metrics")
+WATCHED_KINDS = ("trajectory", "forward_data", "loss", *_OF_METRICS)
+"""The fewest kinds that give all measures; none of them holds parameters."""
 _OF_SAMPLES = {
     "reward": "reward/mean",
     "length": "responses/length_mean",
@@ -55,7 +56,7 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     """`logged` is the step's line of RUN/metrics.jsonl, where NaN is null."""
     values = {name: _number(value) for name, value in (logged or {}).items() if _is_numeric(value)}
     places: dict[str, str] = {}
-    for record in _records(recording, "training_metrics", step):
+    for record in (item for kind in _OF_METRICS for item in _records(recording, kind, step)):
         metrics = record.fields.get("metrics")
         if isinstance(metrics, Mapping):
             values |= {str(name): _number(value) for name, value in metrics.items() if _is_numeric(value)}

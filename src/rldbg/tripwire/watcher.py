@@ -87,6 +87,7 @@ class Watcher:
                 break
             self._judged, self._before = step, places[step]
             found += self._judge_step(recording, step, logged.get(step, {}))
+            self._log.note_judged(step)
         return found
 
     def _judge_step(self, recording: Recording, step: int, logged: Mapping[str, object]) -> list[Event]:

@@ -28,7 +28,7 @@ class WatcherProcess:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ENDED).unlink(missing_ok=True)
         # What an earlier run left must not stop this one.
-        for name in ("orders.json", "events.jsonl"):
+        for name in ("orders.json", "events.jsonl", "judged"):
             (folder / name).unlink(missing_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from rldbg.frameworks import recorded_hooks
+from rldbg.launch import changes
 from rldbg.launch.changes import as_words, option_edits
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import recognise
 from rldbg.launch.request import Request
+from rldbg.tripwire import WatchSettings
 
 SELF_HOSTED = ("trajectory", "old_log_probs", "forward_data", "loss")
 REMOTE = ("prepared_trajectories", "datums", "training_metrics")
@@ -127,7 +130,20 @@ def test_kinds_that_are_named_are_recorded_and_no_others():
     assert "dump_options.gradient" not in switched
 
 
-def test_a_kind_that_a_framework_cannot_dump_is_named():
+@pytest.fixture
+def without_hooks_of(monkeypatch):
+    """As if these frameworks had no hooks that record."""
+
+    def remove(*names):
+        left = tuple(pair for pair in recorded_hooks() if pair[0].name not in names)
+        monkeypatch.setattr(changes, "recorded_hooks", lambda: left)
+
+    return remove
+
+
+def test_a_kind_that_a_framework_cannot_dump_is_named(without_hooks_of):
+    without_hooks_of("skyrl")
+
     def missing(*words):
         (command,) = recognise([Call(("python", "-m", *words), "/", id="1")])
         request = Request((), None, Path("/"), record=True, record_kinds=("trajectory", "loss"))
@@ -139,7 +155,9 @@ def test_a_kind_that_a_framework_cannot_dump_is_named():
     assert missing("verl.trainer.main_ppo", "trainer.experiment_name=e") == [], "hooks record it"
 
 
-def test_a_framework_that_cannot_be_recorded_is_named():
+def test_a_framework_that_cannot_be_recorded_is_named(without_hooks_of):
+    without_hooks_of("openrlhf")
+
     def missing(line):
         (command,) = recognise([Call(tuple(shlex.split(line)), "/nowhere", id="1")])
         asked = Request((), None, Path("/nowhere"), record=True, name_suffix="", epochs=None)
@@ -197,3 +215,10 @@ def test_a_name_that_refers_to_another_key_is_read(tmp_path):
 def test_samples_of_a_validation_stay_apart():
     words = armed("python -m verl.trainer.main_ppo trainer.experiment_name=e trainer.validation_data_dir=val/e")
     assert "++trainer.validation_data_dir=val/e-Debug" in words
+
+
+def test_a_watched_run_records_what_the_measures_need_and_keeps_the_last_steps():
+    words = armed("rldbg train recipe.yaml", record=True, watch=WatchSettings(keep=6))
+    assert "++debug.keep_last=6 ++debug.capsule=true" in words
+    switched = {word.partition("=")[0].rpartition(".")[2] for word in words.split() if word.endswith("=true")}
+    assert switched == {"enable_data_dump", "capsule", "trajectory", "forward_data", "loss", "training_metrics"}

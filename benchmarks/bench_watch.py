@@ -1,0 +1,102 @@
+"""What `rldbg run --watch` costs a training: seconds of the training's own threads in recorders, held against the step.
+
+The default recipe in one process, recorded as `--watch` records it, with a watcher beside it. Measured in the same run:
+the recorder's calls (copies, orders), the part of it that looks for orders, and the step. The limit is a training that
+records nothing, 0 %; the goal is at most 1 %. The watcher's own processor time is printed too; it runs at the lowest
+priority.
+
+    python benchmarks/bench_watch.py [--quick]
+"""
+
+import argparse
+import functools
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import Run
+from rldbg.recording.recorder.orders import Orders
+from rldbg.recording.recorder.recorder import Recorder
+from rldbg.trainer import Reporting, read_recipe, train
+from rldbg.tripwire import WATCHED_KINDS, WatcherProcess, WatchSettings
+
+STEPS, WARM_STEPS = 24, 4
+OVERRIDES = ("++cluster.in_process=true", "policy.ranks=1", "warm_start.max_steps=5", "++debug.enable_data_dump=true")
+# As small as it gets.
+QUICK = ("data.prompts_per_step=4", "steps=8")
+
+
+class Clock:
+    """Seconds that the calling threads spend in the methods it is put around; calls inside others count once."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._inside = False
+
+    def around(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return original(*args, **kwargs)
+            self._inside, started = True, time.thread_time()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.seconds += time.thread_time() - started
+                self._inside = False
+
+        setattr(owner, name, timed)
+
+
+def measure(folder: Path, *, quick: bool) -> dict[str, float]:
+    recorder, orders = Clock(), Clock()
+    for name in ("record", "record_parameters", "record_gradients", "end_step"):
+        recorder.around(Recorder, name)
+    orders.around(Orders, "obey")
+    steps: list[tuple[float, float, float]] = []
+    before = [0.0, 0.0, time.thread_time()]
+
+    def ended(_step: int, _metrics: dict[str, float]) -> None:
+        now = [recorder.seconds, orders.seconds, time.thread_time()]
+        steps.append((now[0] - before[0], now[1] - before[1], now[2] - before[2]))
+        before[:] = now
+
+    kinds = [f"++debug.dump_options.{kind}=true" for kind in WATCHED_KINDS if not kind.endswith("metrics")]
+    recipe = read_recipe(
+        "arithmetic", [*OVERRIDES, *kinds, "++debug.keep_last=8", f"steps={STEPS}", *(QUICK if quick else ())]
+    )
+    process = WatcherProcess(folder / "recording", WatchSettings(), log=folder / "watch.log")
+    train(recipe, Run.create(name="bench", path=folder), reporting=Reporting(on_step=ended))
+    process.close()
+    watcher = resource.getrusage(resource.RUSAGE_CHILDREN)
+    warm = steps[WARM_STEPS:]
+    step_s = statistics.median(step for _, _, step in warm)
+    return {
+        "step_s": round(step_s, 4),
+        "recorder_percent": round(100 * statistics.median(spent / step for spent, _, step in warm), 3),
+        "orders_percent": round(100 * statistics.median(spent / step for _, spent, step in warm), 4),
+        "watcher_s_per_step": round((watcher.ru_utime + watcher.ru_stime) / len(steps), 4),
+        "limit_percent": 0.0,
+        "goal_percent": 1.0,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder), quick=options.quick)
+    print(json.dumps(result))
+    return 0 if options.quick or result["recorder_percent"] <= result["goal_percent"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""`rldbg run --watch` and `rldbg.watch` on real processes: an event is said, steps are kept, ranks stop."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import rldbg
+
+WAIT = """\
+import os, sys, time
+from pathlib import Path
+import rldbg
+
+def wait_until_judged(recording, step):
+    # Steps of this loop take no time: without this it would be over before the watcher has started.
+    judged, deadline = recording / ".watch" / "judged", time.monotonic() + 60
+    while (int(judged.read_text()) if judged.exists() else -1) < step and time.monotonic() < deadline:
+        time.sleep(0.01)
+"""
+LOOP = f"""\
+{WAIT}
+
+stopped, recording = Path(sys.argv[1]), Path(os.environ["RLDBG_RUN"]) / "recording"
+recorder = rldbg.Recorder(recording, keep_last=8)
+for step in range(2000):
+    reward = 0.5 + 0.01 * (step % 3)
+    recorder.record("training_metrics", step=step, metrics={{"reward": reward if step < 12 else 0.1}})
+    recorder.flush()
+    recorder.end_step(step)
+    if stopped.exists():  # the test has seen this process stopped, and resumed it
+        break
+    wait_until_judged(recording, step - 1)
+else:
+    sys.exit("nobody stopped it")
+recorder.close()
+"""
+
+
+def clean_environment() -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
+    return clean | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_a_run_stops_after_an_event_and_can_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    run, stopped = tmp_path / "run", tmp_path / "stopped"
+    rldbg_words = [sys.executable, "-m", "rldbg"]
+    words = ["run", "--run", str(run), "--watch", "--stop", "--", "python", "loop.py", str(stopped)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [*rldbg_words, *words], cwd=tmp_path, env=clean_environment(), stdout=said, stderr=said
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while "stopped at" not in (tmp_path / "said").read_text() and time.monotonic() < deadline:
+                assert process.poll() is None, (tmp_path / "said").read_text()
+                time.sleep(0.2)
+            stopped.touch()
+            subprocess.run(
+                [*rldbg_words, "continue", "--run", str(run)], env=clean_environment(), check=True, timeout=60
+            )
+            code = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+    text = (tmp_path / "said").read_text()
+    assert code == 0, text
+    assert "watch: reward-drop at step 12: reward is 0.1" in text
+    assert "stopped after step" in text
+    assert "watch.reward-drop" in json.dumps(json.loads((run / "run.json").read_text())["findings"])
+    kept = rldbg.open(run / "recording").steps()
+    assert {10, 11, 12, 13, 14} <= set(kept)
+    assert 5 not in kept
+
+
+def test_a_loop_of_one_s_own_ends_after_an_event(tmp_path: Path) -> None:
+    program = (
+        f"{WAIT}\n"
+        f"with rldbg.watch({str(tmp_path / 'out' / 'rec')!r}, stop=True, when='cost > 5') as watch:\n"
+        "    for step in range(2000):\n"
+        "        watch.log(step, {'cost': 9.0 if step >= 3 else 1.0})\n"
+        "        watch.recorder.flush()\n"
+        f"        wait_until_judged(Path({str(tmp_path / 'out' / 'rec')!r}), step - 1)\n"
+        "sys.exit('nobody stopped it')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "expression at step 3: cost > 5 is true (cost 9)" in done.stderr
