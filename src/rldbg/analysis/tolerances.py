@@ -79,6 +79,8 @@ _OTHER = _Class(absolute=200, relative=200, scale=20)
 
 # Not computed by a forward pass: a perturbed parameter does not change it.
 _NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
+# Ratios of probabilities, and means that one large ratio may dominate (a token that the reference finds likely).
+_OF_RATIOS = (_RATIO, _LOSS)
 Update = tuple[int, int, int]
 
 _CLASSES: dict[str, _Class] = {
@@ -103,7 +105,13 @@ _CLASSES: dict[str, _Class] = {
 def passed_on(field: str, roundoff: float) -> Tolerance:
     """What inputs that are off by a relative `roundoff` add to the tolerance of a field."""
     kind_of_value = _CLASSES.get(field, _OTHER)
-    return EXACT if kind_of_value in _NOT_OF_THE_MODEL else kind_of_value.computed(roundoff)
+    if kind_of_value in _NOT_OF_THE_MODEL:
+        return EXACT
+    computed = kind_of_value.computed(roundoff)
+    if kind_of_value in _OF_RATIOS:
+        # exp(x): its relative error is the absolute error of x.
+        return replace(computed, rtol=max(computed.rtol, _LOG_PROB.computed(roundoff).atol))
+    return computed
 
 
 class Tolerances:

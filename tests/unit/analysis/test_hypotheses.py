@@ -318,6 +318,7 @@ SCENARIOS = [
     ("weight-decay", "parameter", {"optimizer": lambda _s: {"coupled": 0.01}}, ()),
     ("last-turn-only", "advantage", {"turns": True, "advantage_rows": nothing_before_last}, ()),
     ("discount-by-turn", "advantage", {"turns": True, "advantage_rows": half_before_last}, ()),
+    ("divided-by-turns", "advantage", {"turns": True, "advantage_rows": lambda r, m: r / _answers(m).max()}, ()),
     ("reward-by-turn", "reward", {"turns": True, "rewards": lambda r: np.where(np.arange(16) % 2, r / 2, r)}, ()),
     ("shift-by-one", "old_log_probs", {"turns": True, "old": shifted_in_second_turn}, ()),
     ("turn-not-trained", "trajectory", {"turns": True, "loss_mask": without_second_answer}, ()),
@@ -383,6 +384,6 @@ def test_either_side_may_be_the_wrong_one():
 def test_every_hypothesis_about_passes_and_updates_is_shown_here(outcomes):
     """So that a new one comes with a run that it fits; those about how a rollout draws are shown by the zoo."""
     rules = {name(rule) for stage in Stage for rule in hypotheses_of(stage)}
-    elsewhere = ("rollout.", "sequences.", "loss_model.", "rewards.of_another_step")
+    elsewhere = ("rollout.", "sequences.", "loss_model.", "rewards.of_another_step", "advantages.of_another_step")
     drawing = {rule for rule in rules if rule.startswith(elsewhere)}
     assert rules - drawing == set.union(*(fitting for _, fitting in outcomes)) - drawing

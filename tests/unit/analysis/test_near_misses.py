@@ -67,8 +67,15 @@ def halves(advantages, rewards, groups):
     return found
 
 
+def by_turns_and_one_off(row, mask):
+    """Divided by the number of turns, but for the last token."""
+    turns = max(int(np.count_nonzero(np.diff(np.append(0, mask)) == 1)), 1)
+    return np.append(row[:-1] / turns, row[-1])
+
+
 # The cause that must not be named, the stage, and what is wrong.
 NEAR = [
+    ("divided-by-turns", "advantage", {"turns": True, "advantage_rows": by_turns_and_one_off}),
     ("shift-by-one", "old_log_probs", {"old": each(lambda row: np.roll(row, 2))}),
     ("shift-by-one", "old_log_probs", {"old": each(lambda row: jitter(np.roll(row, 1)))}),
     ("zero-filled", "old_log_probs", {"old": each(lambda row: np.append(jitter(row[:-1]), 0.0))}),

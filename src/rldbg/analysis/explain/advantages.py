@@ -9,6 +9,7 @@ import numpy as np
 
 from rldbg.analysis.explain.advantage_rules import SLACK, rules_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, applied, fit_factor, largest, small
+from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.explain.wherever import wherever
@@ -179,19 +180,48 @@ def discounted(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
-    """One side divides a sample's advantage by its number of trained tokens."""
+    """One side divides a sample's advantage by its number of trained tokens, or of turns."""
     for label, right, wrong in evidence.directions:
-        rows = [row for row in _rows(evidence) if row[right][0] != 0]
-        quotients = np.asarray([float(row[wrong][0] / row[right][0]) * len(row[0]) for row in rows])
-        lengths = {len(row[0]) for row in rows}
-        if (
-            len(lengths) > 1
-            and largest(quotients) > 1e-6
-            and small(quotients - quotients.mean(), 1e-4 * largest(quotients))
+        rows = []
+        for pair in _pairs(evidence):
+            a, b = pair[right].trained("advantages"), pair[wrong].trained("advantages")
+            if a is not None and b is not None and len(a[0]) == len(b[0]) and a[0].size and a[0][0] != 0:
+                quotient = float(b[0][0]) / float(a[0][0])
+                if not small(b[0] - quotient * a[0], _NOISE * max(1.0, largest(b[0]))):
+                    return  # tokens of a sample are not treated alike
+                rows.append((quotient, len(a[0]), int(turn_of(pair[right].loss_mask).max(initial=1))))
+        quotients, lengths, turns_of_rows = np.asarray(rows, dtype=np.float64).reshape(-1, 3).T
+        for name, what, counts in (
+            ("divided-by-length", "the length of their sample", lengths),
+            ("divided-by-turns", "the number of their sample's turns", turns_of_rows),
         ):
-            text = f"{label}'s advantages are divided by the length of their sample"
-            facts = {"side": label, "factor": float(quotients.mean())}
-            yield Explanation("divided-by-length", text, parameters=facts)
+            products = quotients * counts
+            if (
+                len(set(counts.tolist())) > 1
+                and largest(products) > 1e-6
+                and small(products - products.mean(), 1e-4 * largest(products))
+            ):
+                facts = {"side": label, "factor": float(products.mean())}
+                yield Explanation(name, f"{label}'s advantages are divided by {what}", parameters=facts)
+
+
+def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's advantages are those that its rewards of the step before give, in their order."""
+    for (label, side), (_, other) in zip(evidence.sides, reversed(evidence.sides), strict=True):
+        earlier = [step for step in other.side.steps("trajectory") if step < other.step]
+        own = _first_of_each(side)
+        if len(own) >= 8 and earlier:
+            # The other side's: on this one they are late at every step.
+            right, before = _first_of_each(other), _first_of_each(SideStep(other.side, max(earlier)))
+            if len(own) == len(before) == len(right) and small(own - before, SLACK) and not small(own - right, SLACK):
+                text = f"{label}'s advantages are those of step {max(earlier)}, in the same order"
+                yield Explanation("advantage-of-another-step", text, parameters={"side": label, "step": max(earlier)})
+
+
+def _first_of_each(side: SideStep) -> np.ndarray:
+    """The advantage of every sample's first trained token, in the order of samples."""
+    found = [sample.trained("advantages") for sample in side.samples.values()]
+    return np.asarray([float(values[0][0]) for values in found if values is not None and values[0].size])
 
 
 def term_added(evidence: Evidence) -> Iterator[Explanation]:
@@ -230,6 +260,7 @@ HYPOTHESES = {
         clipped,
         discounted,
         by_length,
+        of_another_step,
         term_added,
     )
 }

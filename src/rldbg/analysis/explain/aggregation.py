@@ -13,6 +13,7 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
+from rldbg.analysis.explain.subsets import turn_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,18 @@ def statistics(values: np.ndarray, mask: np.ndarray, totals: Totals, rank: int) 
     yield f"the sum over all columns, {padded}, divided by the mini-batch's tokens", whole / max(totals.tokens, 1)
     yield f"the mean over all columns, {padded}", whole / mask.size
     yield f"the sum over all columns, {padded}, divided by each micro-batch's tokens", whole / tokens
+    turns = sum(_mean_of_turns(row, own) for row, own in zip(values, mask, strict=True))
+    yield "the mean over the mini-batch's sequences of their turns' token means", turns / max(totals.sequences, 1)
+    first = min(totals.rank_tokens, default=0)
+    yield "the token sum divided by the first rank's tokens", total / max(totals.rank_tokens.get(first, 1), 1)
     yield "the mean over each rank's sequences of their token means", means / max(totals.rank_sequences.get(rank, 1), 1)
+
+
+def _mean_of_turns(values: np.ndarray, mask: np.ndarray) -> float:
+    """The mean over a row's runs of trained tokens of each run's mean."""
+    turns = turn_of(mask)
+    sums, counts = np.bincount(turns, np.where(mask, values, 0.0)), np.bincount(turns)
+    return float((sums[1:] / counts[1:]).mean()) if len(counts) > 1 else 0.0
 
 
 def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Rule]:

@@ -159,6 +159,11 @@ def response_masks(evidence: Evidence) -> Iterator[Explanation]:
     """One side trains on different tokens from those in the masks of its own trajectories."""
     faults = [_mask_faults(side) for _, side in evidence.sides]
     for (label, _), mine, other in zip(evidence.sides, faults, reversed(faults), strict=True):
+        if mine["padding-in-mask"] and mine["all"] == mine["faulty"] and not other["faulty"]:
+            facts = {"side": label, "samples": mine["faulty"]}
+            said = f"{label} trains on every column of the response, padding included, in {mine['faulty']} samples"
+            yield Explanation("padding-in-mask", said, parameters=facts, together="response-mask")
+            continue
         for name, text in sorted(_MASK_TEXTS.items(), key=lambda item: -mine[item[0]]):
             if mine[name] and not other[name]:
                 facts = {"side": label, "samples": mine[name]}
@@ -186,6 +191,8 @@ def _mask_faults(side: SideStep) -> Counter[str]:
         width = max(len(mask), len(own))
         used, meant = np.pad(mask != 0, (0, width - len(mask))), np.pad(own, (0, width - len(own)))
         extra, lost = used & ~meant, meant & ~used
+        counted["faulty"] += bool((extra | lost).any())
+        counted["all"] += bool(extra.any() and used.all())
         counted["padding-in-mask"] += bool(extra[len(own) :].any())
         counted["untrained-in-mask"] += bool(extra[: len(own)].any())
         counted["samples-masked-out"] += bool(lost.any() and not used.any())

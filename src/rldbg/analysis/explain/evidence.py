@@ -127,6 +127,12 @@ class Evidence:
             view.__dict__[known] = narrowed(getattr(self, known))
         return view
 
+    def of_ranks(self, ranks: set[int]) -> Evidence:
+        """The same with the passes of some ranks only."""
+        view = copy.copy(self)
+        view.a, view.b = self.a.of_ranks(ranks), self.b.of_ranks(ranks)
+        return view
+
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """One quantity of both sides over all trained tokens of samples with equal tokens; None when not recorded."""
         if name not in self._tokens:

@@ -246,10 +246,16 @@ def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
         for (label, side), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
             # As long as the policy is the reference, every log prob is the reference's.
             untrained = side.step == min(side.side.steps()) and _same(side, "log_probs", "ref_log_probs", (0, 0))
-            if mine and other is False and not untrained:
+            if mine and other is False and not untrained and not _ends_later(side, quantity, source):
                 yield Explanation(id, f"{label}'s {quantity} are those of {text}", parameters={"side": label})
 
     return hypothesis
+
+
+def _ends_later(side: SideStep, quantity: str, source: str) -> bool:
+    """Whether two quantities that agree at a step no longer do at a later one: then one is not taken from the other."""
+    later = sorted(step for step in side.side.steps("old_log_probs") if step > side.step)[:2]
+    return any(_same(SideStep(side.side, step), quantity, source, (0, 0)) is False for step in later)
 
 
 def of_rollout(evidence: Evidence) -> Iterator[Explanation]:
@@ -275,15 +281,20 @@ def _same(side: SideStep, first: str, second: str, update: tuple[int, int]) -> b
 
 def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
     """The reference model follows the policy on one side: their log probs agree after updates too."""
-    same = []
+    same: list[dict[int, bool]] = []
     for _, side in evidence.sides:
-        gaps = [_masked_gap(item, "forward_data", "log_probs", "ref_log_probs") for item in side.micros]
-        known = [gap for gap in gaps if gap is not None]
-        same.append(max(known) <= contexts.NOISE if known else None)
+        found: dict[int, bool] = {}
+        for item in side.micros:
+            gap = _masked_gap(item, "forward_data", "log_probs", "ref_log_probs")
+            if gap is not None:
+                found[item.rank] = found.get(item.rank, True) and gap <= contexts.NOISE
+        same.append(found)
     for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
-        if mine and other is False:
-            text = f"{label}'s reference log probs are those of its policy in every pass: the reference changes too"
-            yield Explanation("reference-is-policy", text, parameters={"side": label})
+        ranks = [rank for rank, agrees in mine.items() if agrees]
+        if ranks and not any(other.values()) and other:
+            where = "" if len(ranks) == len(mine) else f" on rank {', '.join(map(str, ranks))}"
+            text = f"{label}'s reference log probs are its policy's in every pass{where}: the reference changes too"
+            yield Explanation("reference-is-policy", text, parameters={"side": label, "ranks": ranks})
 
 
 def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:

@@ -4,12 +4,15 @@ two are compared. So a rule is found even where both sides give the same number,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rldbg.analysis.explain.aggregation import Pass, fitting_rules, mask_of, rules_of, statistics, totals_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.subsets import turn_of
+from rldbg.analysis.explain.wherever import Hypothesis
 
 _NOISE = 2e-6
 _HALVINGS = 40
@@ -146,8 +149,26 @@ _FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def clipping(evidence: Evidence) -> Iterator[Explanation]:
-    """The bounds at which each side's clip determined the loss of tokens."""
-    sides = [_Clip.read(side) for _, side in evidence.sides]
+    """The bounds at which each side's clip determined the loss of tokens: of all, or of those of some turns."""
+    first, later = (list(_clipping(evidence, keep)) for keep in (_first_turn, _later_turns))
+    if len(first) + len(later) == 1:
+        (item,) = first or later
+        where = "in the first turn" if first else "after the first turn"
+        yield replace(item, explains=f"{item.explains}, {where} only", parameters={**item.parameters, "where": where})
+    else:
+        yield from _clipping(evidence, lambda mask: mask)
+
+
+def _first_turn(mask: np.ndarray) -> np.ndarray:
+    return np.asarray([turn_of(row) == 1 for row in mask])
+
+
+def _later_turns(mask: np.ndarray) -> np.ndarray:
+    return np.asarray([turn_of(row) > 1 for row in mask])
+
+
+def _clipping(evidence: Evidence, keep: Callable[[np.ndarray], np.ndarray]) -> Iterator[Explanation]:
+    sides = [_Clip.read(side, keep) for _, side in evidence.sides]
     if sides[0] is None or sides[1] is None:
         return
     apart = []
@@ -192,7 +213,7 @@ class _Clip:
         self._untouched = ~above & ~below
 
     @classmethod
-    def read(cls, side: SideStep) -> _Clip | None:
+    def read(cls, side: SideStep, keep: Callable[[np.ndarray], np.ndarray]) -> _Clip | None:
         parts: list[list[np.ndarray]] = [[], [], []]
         for item in side.micros:
             names = ("prob_ratio", "elementwise_loss", "advantages")
@@ -200,7 +221,7 @@ class _Clip:
             mask = mask_of(item)
             if ratio is None or loss is None or advantage is None or mask is None:
                 continue
-            counts = mask & (np.abs(advantage) > 1e-6)
+            counts = keep(mask) & (np.abs(advantage) > 1e-6)
             for part, values in zip(parts, (ratio, -loss / np.where(counts, advantage, 1), advantage > 0), strict=True):
                 part.append(values[counts])
         if not parts[0]:
@@ -278,5 +299,38 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         yield applied("loss-scaled", text, b - a, b - factor * a, noise, {"factor": factor}, 0.95)
 
 
-_RULES = (surrogate, clipping, aggregation, coefficients, kl_estimator, entropy_aggregation)
+def on_odd_ranks(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypothesis:
+    """The same on the ranks whose losses differ, where those of other ranks agree."""
+
+    def narrowed(evidence: Evidence) -> Iterator[Explanation]:
+        odd = _odd_ranks(evidence)
+        if not odd:
+            yield from hypothesis(evidence)
+            return
+        where = f"on rank {', '.join(map(str, sorted(odd)))} only"
+        for item in hypothesis(evidence.of_ranks(odd)):
+            yield replace(item, explains=f"{item.explains}, {where}", parameters={**item.parameters, "where": where})
+
+    narrowed.__module__, narrowed.__qualname__ = hypothesis.__module__, hypothesis.__qualname__
+    return narrowed
+
+
+def _odd_ranks(evidence: Evidence) -> set[int]:
+    """The ranks whose losses differ at this optimizer step, if both sides have the same passes and some agree."""
+    numbers = [
+        {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
+        for _, side in evidence.sides
+    ]
+    known = {key for key, value in numbers[0].items() if value is not None}
+    if not known or any(numbers[1].get(key) is None for key in known) or len(numbers[1]) != len(known):
+        return set()
+    noise = 10 * _noise(evidence)
+    odd = {rank for rank, micro in known if not abs(numbers[0][rank, micro] - numbers[1][rank, micro]) <= noise}  # type: ignore[operator]
+    return odd if odd < {rank for rank, _ in known} else set()
+
+
+_RULES = (
+    *map(on_odd_ranks, (surrogate, clipping, coefficients)),
+    *(aggregation, kl_estimator, entropy_aggregation),
+)
 HYPOTHESES = {"ratio": (clipping,), "loss": (*_RULES, scaled), "gradient": _RULES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,12 @@ class SideStep:
                 key = record.key
                 found[(key.epoch, key.mini_batch), key.rank, key.micro][kind] = record
         return [MicroPass(*place, records) for place, records in sorted(found.items(), key=lambda item: item[0])]
+
+    def of_ranks(self, ranks: set[int]) -> SideStep:
+        """The same with the passes of some ranks only."""
+        view = copy.copy(self)
+        view.__dict__["micros"] = [item for item in self.micros if item.rank in ranks]
+        return view
 
     @cached_property
     def homes(self) -> dict[SampleId, RecordKey]:

@@ -55,6 +55,7 @@ _FOLLOWS = {
     },
     "mask-shifted": {"mask-off-at-start", "mask-off-at-end"},
     "policy-version": {"version-label"},
+    "prompt-changed": {"samples-of-another-step"},
     "reference-is-old-policy": {"reference-is-policy"},
     "reference-is-rollout": {"reference-is-policy", "reference-is-old-policy"},
     # With few different rewards many functions of them agree: the one that can be inverted says most.

@@ -8,6 +8,7 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation, largest, small
 from rldbg.analysis.explain.passes import MicroPass, SideStep
+from rldbg.analysis.explain.subsets import turn_of
 
 _NOISE = 1e-4
 
@@ -31,7 +32,8 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     ratio = np.concatenate([part[0] for part in known])
     log_ratio = np.concatenate([part[1] for part in known])
     sequence = np.concatenate([part[2] for part in known])
-    others = {name: np.concatenate([part[3][name] for part in known]) for name in known[0][3]}
+    turn = np.concatenate([part[3] for part in known])
+    others = {name: np.concatenate([part[4][name] for part in known]) for name in known[0][4]}
     plain = np.exp(log_ratio)
     if small(ratio - plain, _NOISE * max(1.0, largest(plain))):
         return "plain", "new over old"
@@ -41,6 +43,8 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
         return "inverted", "old over new"
     if small(ratio - np.exp(sequence), _NOISE * max(1.0, largest(ratio))):
         return "of-sequence", "the geometric mean over the sequence"
+    if small(ratio - np.exp(turn), _NOISE * max(1.0, largest(ratio))):
+        return "of-turn", "the geometric mean over the turn"
     if small(ratio - (1 + log_ratio), _NOISE * max(1.0, largest(ratio))):
         return "linear", "1 + the difference of log probs, without exp"
     for name, gap in others.items():
@@ -54,11 +58,11 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     return None
 
 
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 
 def _pass(side: SideStep, item: MicroPass) -> _Parts | None:
-    """Ratio, log ratio, the mean log ratio of the sequence, and the gaps to other log probs, at tokens that count."""
+    """Ratio, log ratio, its means over sequence and turn, and the gaps to other log probs, at tokens that count."""
     names = ("prob_ratio", "log_probs", "old_log_probs", "effective_valid")
     ratio, new, old, valid = (item.array("is_loss_debug", name) for name in names)
     if ratio is None or new is None or old is None or valid is None or not new.shape == old.shape == ratio.shape:
@@ -70,7 +74,15 @@ def _pass(side: SideStep, item: MicroPass) -> _Parts | None:
     gaps = {
         name: (new - value)[counts] for name, value in others.items() if value is not None and value.shape == new.shape
     }
-    return ratio[counts], gap[counts], np.broadcast_to(mean[:, None], gap.shape)[counts], gaps
+    by_turn = np.concatenate([_mean_by_turn(row, own) for row, own in zip(gap, counts, strict=True)])
+    return ratio[counts], gap[counts], np.broadcast_to(mean[:, None], gap.shape)[counts], by_turn, gaps
+
+
+def _mean_by_turn(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """At each token that counts, the mean over its run of such tokens."""
+    turns = turn_of(counts)
+    means: np.ndarray = (np.bincount(turns, values) / np.maximum(np.bincount(turns), 1))[turns[counts]]
+    return means
 
 
 def _of_rollout(side: SideStep, item: MicroPass, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -15,6 +15,8 @@ from rldbg.analysis.explain.subsets import Gap, confined_to, turn_of
 from rldbg.analysis.samples import common_prefix
 from rldbg.analysis.tokens import SampleTokens
 
+# Fewer samples may disagree by accident.
+_FEWEST_SAMPLES = 3
 _SAME = 1e-3
 _ROUNDED = 16 * 2.0**-8
 _FEWEST_CONTEXTS = 2
@@ -116,7 +118,10 @@ def narrowed(side: SideStep, name: str) -> tuple[str, list[SampleTokens]]:
             gaps.append(Gap(sample, values[2], apart, home))
     part = confined_to(gaps)
     if part is None:
-        return "", samples
+        # Some engines of several: whole samples disagree, whichever they are.
+        odd = [gap.sample for gap in gaps if gap.apart.any()]
+        few = _FEWEST_SAMPLES <= len(odd) <= len(gaps) - _FEWEST_SAMPLES
+        return (f", in {len(odd)} of {len(gaps)} samples", odd) if few else ("", samples)
     return f", {part.text} only", [part.within(gap.sample, gap.source) for gap in gaps]
 
 

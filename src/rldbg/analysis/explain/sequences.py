@@ -103,12 +103,14 @@ def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
         sides = (evidence.a, evidence.b)
         have = _token_sets(sides[wrong].samples)
         here = _token_sets(sides[right].samples)
-        if len(have) < 4 or len(have & here) > len(have) // 2:
+        odd = have - here
+        if len(odd) < 4:
             continue
         for step in sorted(sides[right].side.steps("trajectory"), key=lambda step: abs(step - evidence.step)):
             there = _token_sets(read_tokens(sides[right].side, step)) if step != evidence.step else set()
-            if len(have & there) >= 0.9 * len(have):
-                text = f"{label} has the samples of step {step} at step {evidence.step}"
+            if len(odd & there) >= 0.9 * len(odd):
+                what = "the samples" if len(odd) == len(have) else f"{len(odd)} samples"
+                text = f"{label} has {what} of step {step} at step {evidence.step}"
                 yield Explanation("samples-of-another-step", text, parameters={"side": label, "step": step})
                 return
 

@@ -21,7 +21,7 @@ from rldbg.analysis.noise.tensors import (
     PARAMETER,
     TensorHistory,
     largest_finite,
-    norm_gaps_of,
+    norms_of,
     step_sizes_of,
     tensor_histories,
     tensor_pair,
@@ -55,9 +55,9 @@ def judge_with_noise(
     if not coarse and not _may_be_noise(first, a, b):
         return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
-    step_sizes, norm_gaps = step_sizes_of(histories), norm_gaps_of(histories)
+    step_sizes, norms = step_sizes_of(histories), norms_of(histories)
     for history in histories:
-        for item in history.updates(step_sizes, norm_gaps):
+        for item in history.updates(step_sizes, norms):
             difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
             if item.update[0] in steps:

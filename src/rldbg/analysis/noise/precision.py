@@ -18,13 +18,13 @@ from rldbg.analysis.whole import Block
 from rldbg.recording import Record
 
 _BFLOAT16 = "bfloat16"
-# Sums of bfloat16 products leave the last bits of a float32 empty. Those of float32 products fill four bits in
-# fifteen elements of sixteen.
-_EMPTY_BITS = np.uint32(0xF)
-_SHARE = 0.5
+# Sums of bfloat16 products leave the last bits of a float32 empty, unless their terms differ by many powers of two.
+# Those of float32 products leave eight bits empty in one element of 256, or in a few where terms cancel.
+_EMPTY_BITS = np.uint32(0xFF)
+_SHARE = 0.1
 _FEWEST_ELEMENTS = 64
-# As many tensors are looked at, of all layers: reading all gradients of a large model takes minutes.
-_TENSORS = 32
+# As many tensors, of all layers, are looked at in as many updates: reading all gradients may take minutes.
+_TENSORS, _UPDATES = 32, 4
 
 
 def computing_roundoff(histories: Sequence[TensorHistory]) -> float:
@@ -35,17 +35,22 @@ def computing_roundoff(histories: Sequence[TensorHistory]) -> float:
 
 def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
     some = histories[:: max(1, len(histories) // _TENSORS)]
-    firsts = [block for history in some for block in list(history.gradients.values())[:1]]
-    recorded = [roundoff_of(_record(block, number).dtype(GRADIENT)) for block in firsts]
+    tensors = [[_record(block, number) for block in history.gradients.values()] for history in some]
+    recorded = [roundoff_of(records[0].dtype(GRADIENT)) for records in tensors if records]
     if recorded and min(recorded) > COARSE:
         return min(recorded)
+    told = [item for records in tensors if (item := _ever_coarse(records)) is not None]
+    return roundoff_of(_BFLOAT16) if told and 2 * sum(told) > len(told) else 0.0
+
+
+def _ever_coarse(records: Sequence[Record]) -> bool | None:
     seen = []
-    for record in (_record(block, number) for block in firsts):
+    for record in records[:: max(1, len(records) // _UPDATES)]:
         if record.dtype(GRADIENT) == "float32":
             seen.append(is_coarse(np.asarray(record.array(GRADIENT), np.float32)))
             give_back([record.fields[GRADIENT]])
     told = [item for item in seen if item is not None]
-    return roundoff_of(_BFLOAT16) if told and 2 * sum(told) > len(told) else 0.0
+    return any(told) if told else None
 
 
 def is_coarse(values: np.ndarray) -> bool | None:

@@ -66,21 +66,26 @@ class TensorHistory:
         return best
 
     def updates(
-        self, step_sizes: Mapping[Update, float], norm_gaps: Mapping[Update, float]
+        self, step_sizes: Mapping[Update, float], norms: Mapping[Update, np.ndarray]
     ) -> Iterator[ParameterUpdate]:
-        """Every recorded state of the parameter in order, each with what all updates so far allow."""
-        sensitivity = OptimizerSensitivity()
+        """Every recorded state of the parameter in order, each with what all updates so far allow.
+
+        Whether gradients are clipped to a norm is not recorded: what no clipping allows, and what clipping always does.
+        """
+        sensitivity, clipped = OptimizerSensitivity(), OptimizerSensitivity()
         allowance: np.ndarray | None = None
         for update in sorted({*self.gradients, *self.parameters}):
             with np.errstate(all="ignore"):
                 if update in self.gradients:
                     block = self.gradients[update]
-                    sensitivity.see(*tensor_pair(block, GRADIENT), norm_gaps[update])
+                    pair, gap, norm = tensor_pair(block, GRADIENT), _norm_gap(norms[update]), norms[update].max()
+                    sensitivity.see(*pair, gap)
+                    clipped.see(pair[0] / (norm or 1.0), pair[1] / (norm or 1.0), gap)
                     give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
                 if update not in self.parameters:
                     continue
                 block = self.parameters[update]
-                added = sensitivity.relative()
+                added = _larger(sensitivity.relative(), clipped.relative())
                 shape = block.a.fields[PARAMETER].shape
                 allowance = np.zeros(shape) if allowance is None else allowance
                 if added is not None and added.shape == shape:
@@ -117,16 +122,24 @@ def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
     return {update: sizes.get(update, furthest) for update in updates}
 
 
-def norm_gaps_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
-    """By how much the norms of the whole gradients differ in each update, relative to the larger one."""
+def norms_of(histories: Iterable[TensorHistory]) -> dict[Update, np.ndarray]:
+    """The norms of the whole gradients of both sides in each update."""
     squares: dict[Update, np.ndarray] = defaultdict(lambda: np.zeros(2))
     for history in histories:
         for update, block in history.gradients.items():
             for number, part in enumerate(tensor_pair(block, GRADIENT)):
                 squares[update][number] += np.square(part[np.isfinite(part)]).sum()
             give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
-    norms = {update: np.sqrt(both) for update, both in squares.items()}
-    return {update: float(np.ptp(both) / both.max()) if both.max() > 0 else 0.0 for update, both in norms.items()}
+    return {update: np.sqrt(both) for update, both in squares.items()}
+
+
+def _norm_gap(norms: np.ndarray) -> float:
+    """By how much two norms differ, relative to the larger one."""
+    return float(np.ptp(norms) / norms.max()) if norms.max() > 0 else 0.0
+
+
+def _larger(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    return one if one is None or other is None else np.fmax(one, other)
 
 
 def tensor_histories(a: Side, b: Side, steps: Sequence[int]) -> list[TensorHistory]:

@@ -16,9 +16,12 @@ from rldbg.trainer.zoo import (
     log_prob_bugs,
     loss_bugs,
     rank_bugs,
+    replica_bugs,
     reward_bugs,
     rollout_bugs,
+    staleness_bugs,
     turn_bugs,
+    turn_loss_bugs,
     update_bugs,
     weight_bugs,
 )
@@ -28,6 +31,7 @@ from rldbg.trainer.zoo.variations import VARIATIONS
 _SOURCES = (
     *(rollout_bugs, reward_bugs, advantage_bugs, log_prob_bugs, loss_bugs, update_bugs),
     *(turn_bugs, rank_bugs, asynchronous_bugs, input_bugs, weight_bugs, conversation_bugs, expert_bugs),
+    *(turn_loss_bugs, replica_bugs, staleness_bugs),
 )
 BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 
