@@ -31,6 +31,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("check", "Recordings", "Check invariants of one recording."),
     Verb("compare", "Recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
     Verb("mismatch", "Recordings", "Explain the gap between rollout and trainer log probs: shares per cause."),
+    Verb("bisect", "Recordings", "Find the first module whose output differs between two sides."),
     Verb("weights", "Recordings", "Show how names of a trainer's and an engine's tensors belong together."),
     Verb("rerun", "Recordings", "Run a recorded training step again, in one process, on CPU."),
     Verb("ui", "Recordings", "Open runs, samples, comparisons and stopped ranks in a browser."),

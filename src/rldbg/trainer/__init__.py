@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
     from rldbg.trainer.model import build_model, check_model
     from rldbg.trainer.recipe import LoadedRecipe, parse_recipe, read_recipe, recipe_from_data
+    from rldbg.trainer.rerun import changed_recipe
     from rldbg.trainer.rerun.capsule_model import capsule_model, fill
     from rldbg.trainer.rerun.capsule_reader import Capsule
     from rldbg.trainer.settings import AlgorithmSettings, ClusterSettings, ModelSettings, OptimizerSettings, Recipe

@@ -24,13 +24,13 @@ def routing(evidence: Evidence) -> Iterator[Explanation]:
 def _fault(found: RouteAgreement) -> tuple[str, str] | None:
     if found.chosen[0] != found.chosen[1]:
         return "routing-top-k", f"chooses {found.chosen[0]} experts per token, its trainer {found.chosen[1]}"
-    if found.sets.min() < _EQUAL:
-        shares = ", ".join(f"{share:.1%}" for share in found.sets)
-        layer = found.first_layer
-        return "routing-differs", f"chooses other experts than its trainer from layer {layer} on (equal: {shares})"
-    if found.order.min() < _EQUAL or found.weight_gap.max() > _SAME_WEIGHTS:
-        gap = float(found.weight_gap.max())
-        return "routing-weights", f"weighs the same experts differently, by up to {gap:.3g}"
+    # What differs in one layer changes what all later ones see: the first says what is wrong.
+    for layer, (sets, order, gap) in enumerate(zip(found.sets, found.order, found.weight_gap, strict=True)):
+        if sets < _EQUAL:
+            shares = ", ".join(f"{share:.1%}" for share in found.sets)
+            return "routing-differs", f"chooses other experts than its trainer from layer {layer} on (equal: {shares})"
+        if order < _EQUAL or gap > _SAME_WEIGHTS:
+            return "routing-weights", f"weighs the same experts differently from layer {layer} on, by up to {gap:.3g}"
     return None
 
 

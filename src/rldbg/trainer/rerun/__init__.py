@@ -47,6 +47,12 @@ def rerun(
     return RerunReport(recording.title, step, execution.ranks, tuple(stages), changed, {"loss": sum(execution.losses)})
 
 
+def changed_recipe(data: Mapping[str, Any], changes: Sequence[str]) -> Recipe:
+    """A capsule's recipe with overrides, as `algorithm.entropy_coeff=0`."""
+    changed = dict(_override(change) for change in changes)
+    return recipe_from_data(_changed(data, changed), source="capsule")
+
+
 def _execution(
     recording: Recording, step: int, rank: int | None, changed: Mapping[str, Any]
 ) -> StepExecution | PartialExecution:

@@ -1,0 +1,36 @@
+"""`rldbg bisect A B`: the first module whose output differs."""
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import show
+from rldbg.core import ExitCode
+
+
+@verb("bisect")
+@click.argument("a")
+@click.argument("b")
+@click.option("--step", type=int, required=True, help="Step whose capsules are run.")
+@click.option("--sample", help="Sample to run, group_id/run_id (default: the first).")
+@click.option("--set-a", "changes_a", multiple=True, help="Change of A's recipe, key=value. Repeatable.")
+@click.option("--set-b", "changes_b", multiple=True, help="Change of B's recipe, key=value. Repeatable.")
+def command(
+    a: str,
+    b: str,
+    step: int,
+    sample: str | None,
+    changes_a: tuple[str, ...],
+    changes_b: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run one recorded sample through the models of A and B and name the first module whose output differs.
+
+    A is a recording with capsules; B is one too, or a folder written by SGLang's dumper or msprobe. Exit code 1 when
+    a module differs by more than rounding.
+    """
+    from rldbg.bisection import bisect_runs
+    from rldbg.reports.bisection import to_terminal
+
+    report = bisect_runs(a, b, step=step, sample=sample, changes_a=changes_a, changes_b=changes_b)
+    show(report.to_dict(), as_json, lambda: to_terminal(report))
+    return ExitCode.OK if report.agrees else ExitCode.FINDING

@@ -1,0 +1,137 @@
+"""`rldbg bisect`: the first module that differs, by its parameters, its code or its gradients, is named."""
+
+import json
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.nn import functional
+
+from rldbg.bisection import bisect_captures, capture_pass
+from rldbg.bisection.dumps import read_dump
+from rldbg.bisection.operations import first_operation
+from rldbg.cli.application import run
+from rldbg.core import IncompleteDataError
+from rldbg.trainer.settings import TinyModel
+from rldbg.trainer.tiny_model import TinyLlama
+
+TOKENS = torch.tensor([[3, 7, 5, 11, 2, 9]])
+INPUTS = {"input_ids": TOKENS, "use_cache": False}
+
+
+def tiny():
+    torch.manual_seed(0)
+    return TinyLlama(TinyModel(hidden_size=16, layers=2, heads=2), 20).eval()
+
+
+def loss(logits):
+    return -torch.log_softmax(logits.float() if logits.dtype != torch.float64 else logits, -1)[0, :, 4].mean()
+
+
+def captured(model, title="side"):
+    return capture_pass(model, INPUTS, loss, title=title)
+
+
+def compared(change):
+    """A model against a copy of itself with one thing changed."""
+    model = tiny()
+    other = deepcopy(model)
+    change(other)
+    report = bisect_captures(captured(model), captured(other), captured(deepcopy(model).double()))
+    return model, other, report
+
+
+def test_equal_models_agree_forward_and_backward():
+    _, _, report = compared(lambda _: None)
+    assert report.agrees and len(report.modules) > 20 and len(report.gradients) > 20
+
+
+def test_rounding_is_not_a_difference():
+    model = tiny()
+    wide = captured(deepcopy(model).double())
+    assert bisect_captures(captured(model), wide, wide).agrees
+
+
+def test_a_parameter_that_differs_is_named():
+    def change(other):
+        with torch.no_grad():
+            other.model.layers[1].self_attn.o_proj.weight[0, 0] += 0.01
+
+    _, _, report = compared(change)
+    assert report.forward.name == "model.layers.1.self_attn.o_proj" and not report.forward.given
+    assert report.parameters == {"model.layers.1.self_attn.o_proj.weight": pytest.approx(0.01, rel=1e-3)}
+
+
+def test_code_that_differs_is_placed_in_the_module_that_has_it_and_the_operation_is_named():
+    def change(other):
+        mlp = other.model.layers[0].mlp
+        mlp.forward = lambda hidden: mlp.down_proj(functional.gelu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
+
+    model, other, report = compared(change)
+    assert report.forward.name == "model.layers.0.mlp.down_proj" and report.forward.given
+    assert report.forward.place == "model.layers.0.mlp" and report.parameters == {}
+    assert "silu" in first_operation(model, other, report.forward.place, report.forward.place, INPUTS)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_context, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(_context, gradient):
+        return gradient * 2
+
+
+def test_a_gradient_that_differs_while_outputs_agree_is_named():
+    def change(other):
+        mlp = other.model.layers[1].mlp
+        plain = mlp.forward
+        mlp.forward = lambda hidden: Doubled.apply(plain(hidden))
+
+    _, _, report = compared(change)
+    assert report.forward is None and report.backward.name == "model.layers.1.mlp.down_proj"
+
+
+def dumped(folder, form):
+    """The outputs of a model whose second layer is wrong, as another tool writes them: without a batch axis."""
+    other = tiny()
+    with torch.no_grad():
+        other.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+    outputs = {}
+    for name, module in other.named_modules():
+        if name.endswith("_proj"):
+            module.register_forward_hook(
+                lambda _m, _i, output, name=name: outputs.__setitem__(name, output[0].detach())
+            )
+    other(**INPUTS)
+    place = folder / "step0" / "rank0" / "dump_tensor_data" if form == "msprobe" else folder
+    place.mkdir(parents=True, exist_ok=True)
+    for number, (name, output) in enumerate(outputs.items()):
+        msprobe = f"Module.{name}.Linear.forward.0.output.0.pt"
+        sglang = f"forward_pass_id=1___rank=0___name=language_{name}___dump_index={number}.pt"
+        torch.save(output, place / (msprobe if form == "msprobe" else sglang))
+
+
+@pytest.mark.parametrize("form", ["msprobe", "sglang"])
+def test_a_dump_of_another_tool_is_a_side(tmp_path, form):
+    dumped(tmp_path, form)
+    model = tiny()
+    exact = captured(deepcopy(model).double())
+    report = bisect_captures(captured(model), read_dump(tmp_path), exact)
+    assert report.forward.name == "model.layers.1.mlp.up_proj"
+    assert report.forward.matched_by == ("name" if form == "msprobe" else "similar name")
+
+
+def test_a_folder_without_dumps_says_so(tmp_path):
+    with pytest.raises(IncompleteDataError, match="no dumped outputs"):
+        read_dump(tmp_path)
+
+
+def test_the_verb_runs_the_models_of_two_capsules(base_run, capsys):
+    same = ["bisect", str(base_run), str(base_run), "--step", "1"]
+    assert run(same) == 0 and "equal" in capsys.readouterr().out
+    assert run([*same, "--set-b", "model.dtype=bfloat16", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["forward"]["name"] == "model.embed_tokens"
+    assert run([*same, "--sample", "nobody/0"]) == 4
