@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rldbg.core import Finding, Severity
+from rldbg.launch.composition import refused_options
 from rldbg.launch.explanation import Explanation
 from rldbg.launch.findings import finding
 from rldbg.launch.hazards import variable_hazards
@@ -51,6 +52,9 @@ def preflight(explanation: Explanation, request: Request) -> Preflight:
         if interpreter is not None:
             found += judge_interpreter(interpreter, " ".join(explained.command.call.argv[:3]), request.ray_breakpoints)
         break
+    for explained in explanation.trainings:
+        refused = refused_options(explained, dict(request.environment) | request.added_environment)
+        found += [refused] if refused is not None else []
     found += _dashboard_port(explanation)
     return Preflight(tuple({(finding.id, finding.where): finding for finding in found}.values()))
 

@@ -18,6 +18,7 @@
     prompts_per_mini_batch: [...]         # of these, options that count prompts, where others count samples
     shares_gpus: [colocate]               # options by which trainer and engines share GPUs
     paths: [data.train_files, ...]        # options that name files of the job
+    composes: [my_rl.main, ...]           # programs of Hydra: `--cfg job` composes their configuration and ends
 
 An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` and
 `not_program` (only for programs that match, or do not), `needs` (only where the program has this group of options),
@@ -52,6 +53,7 @@ _WORDS = (
     "shares_gpus",
     "paths",
     "laptop_model",
+    "composes",
 )
 _WITHOUT_ROLLOUTS = frozenset({"sft", "rw", "rm", "dpo", "reward"})
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
@@ -114,6 +116,7 @@ class Profile:
     laptop: tuple[Entry, ...] = ()
     laptop_environment: tuple[tuple[str, str], ...] = ()
     laptop_model: tuple[str, ...] = ()
+    composes: tuple[str, ...] = ()
     laptop_server: bool = False
 
     def trains(self, program: Program) -> bool:

@@ -59,9 +59,10 @@ Resources
 Usage:
  0.0/4096.0 CPU
  0.0/512.0 GPU
- 0.0/64.0 worker_units
+ 0.0/UNITS.0 worker_units
 """
 """A cluster that is large enough for any script that waits for its nodes."""
+_RESOURCE = re.compile(r'\\?"worker_units\\?": *(\d+)')
 
 
 class Answer(NamedTuple):
@@ -77,6 +78,8 @@ def main(argv: Sequence[str]) -> None:
     """Answers for the command whose words are `argv`; the call itself has been noted already."""
     environment = Environment().everything()
     call_id = environment.pop(f"{PREFIX}_CALL", "")
+    if environment.get("SLURM_JOB_NUM_NODES", "").isdigit():
+        _note(environment, "nodes", environment["SLURM_JOB_NUM_NODES"])
     answer = respond(argv, environment)
     if answer.argv:
         _become(answer, environment, call_id)
@@ -115,9 +118,27 @@ def _ray(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
     if "--version" in argv[1:2]:
         return Answer("ray, version 2.60.0\n")
     if argv[1:2] == ["status"]:
-        return Answer(_RAY_STATUS)
+        units = _noted(environment, "units")
+        # Scripts wait until it is exactly what all nodes of their allocation have said.
+        return Answer(_RAY_STATUS.replace("UNITS", str(units * (_noted(environment, "nodes") or 1) if units else 64)))
+    if argv[1:2] == ["start"]:
+        if found := _RESOURCE.search(" ".join(argv)):
+            _note(environment, "units", found[1])
+        # With --block it would stay: scripts look whether what they started in the background is still there.
+        return Answer(argv=("sleep", "3"), real=True) if "--block" in argv else Answer()
     peeled = peel(argv)
     return Answer(argv=peeled.inner) if peeled and peeled.inner else Answer()
+
+
+def _note(environment: Mapping[str, str], name: str, value: str) -> None:
+    """Something that later answers of this dry run depend on."""
+    if folder := environment.get(f"{PREFIX}_RESULTS"):
+        (Path(folder) / name).write_text(value, encoding="utf-8")
+
+
+def _noted(environment: Mapping[str, str], name: str) -> int:
+    file = Path(environment.get(f"{PREFIX}_RESULTS", "")) / name
+    return int(file.read_text(encoding="utf-8")) if f"{PREFIX}_RESULTS" in environment and file.exists() else 0
 
 
 def _scontrol(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:

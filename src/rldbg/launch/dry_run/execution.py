@@ -257,13 +257,16 @@ def _write_stand_ins(folder: Path, programs: Mapping[str, str]) -> None:
 
 
 _SLEEP = f"""
-# Time does not pass in a dry run; who sleeps for ever waits for something that will not come.
-printf . >> "${PREFIX}_RESULTS/sleeps"
-slept=$(<"${PREFIX}_RESULTS/sleeps")
+# Little time passes in a dry run, so that others get on meanwhile; who sleeps for ever waits for something that will
+# not come. Each shell counts for itself: a script has processes beside it that look at something once per minute.
+printf . >> "${PREFIX}_RESULTS/sleeps.$PPID"
+slept=$(<"${PREFIX}_RESULTS/sleeps.$PPID")
 if [[ ${{1-}} == infinity ]] || ((${{#slept}} > {_SLEEPS_UNTIL_WAITING})); then
   : > "${PREFIX}_RESULTS/waiting"
   while :; do PATH=${{PATH#*:}} command sleep 60; done
 fi
+[[ ${{1-}} =~ ^[0-9]+$ ]] && (($1 >= 30)) && short=0.3 || short=0.02
+PATH=${{PATH#*:}} command sleep $short
 """
 
 

@@ -1,0 +1,56 @@
+"""A program of Hydra is asked for its configuration before it is started."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rldbg.launch.changes import Edit
+from rldbg.launch.composition import refused_options
+from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.explanation import Explained
+from rldbg.launch.recognition import recognise
+
+PROGRAM = """\
+import hydra
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(config):
+    raise SystemExit("it was started")
+
+main()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "main_ppo.py").write_text(PROGRAM)
+    (tmp_path / "config.yaml").write_text("trainer: {experiment_name: e, total_epochs: 3}\n")
+    return tmp_path
+
+
+def explained(folder: Path, *edits: Edit, given: str = "trainer.total_epochs=2") -> Explained:
+    argv = (sys.executable, "main_ppo.py", given)
+    (command,) = recognise([Call(argv, str(folder), "s.sh", 3)], "verl")
+    return Explained(replace(command, profile=replace(command.profile, composes=("main_ppo.py",))), edits)
+
+
+def test_options_that_the_framework_takes_are_no_finding(folder: Path) -> None:
+    assert refused_options(explained(folder, Edit("trainer.experiment_name", "", suffix="-Debug")), os.environ) is None
+
+
+def test_an_option_that_the_framework_refuses_is_named(folder: Path) -> None:
+    found = refused_options(explained(folder, given="trainer.epochs_in_total=2"), os.environ)
+    assert found is not None
+    assert (found.id, found.severity, found.where) == ("launch.options-refused", "error", "s.sh:3")
+    assert "epochs_in_total" in found.evidence[0]
+
+
+def test_a_program_that_cannot_be_asked_here_is_not_judged(folder: Path) -> None:
+    (folder / "main_ppo.py").write_text("import not_installed_anywhere\n")
+    assert refused_options(explained(folder), os.environ) is None
+    plain = explained(folder)
+    other = replace(plain, command=replace(plain.command, profile=replace(plain.command.profile, composes=())))
+    assert refused_options(other, os.environ) is None

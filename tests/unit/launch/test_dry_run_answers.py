@@ -1,0 +1,26 @@
+"""What stand-ins answer in a dry run, where scripts build on it."""
+
+from pathlib import Path
+
+from rldbg.launch.dry_run.answer import respond
+from rldbg.launch.dry_run.calls import PREFIX
+
+
+def units(environment: dict[str, str]) -> str:
+    text = respond(["ray", "status"], environment).text
+    return next(line for line in text.splitlines() if "worker_units" in line).strip()
+
+
+def test_a_cluster_has_what_all_nodes_of_the_allocation_said(tmp_path: Path) -> None:
+    environment = {f"{PREFIX}_RESULTS": str(tmp_path)}
+    assert units(environment) == "0.0/64.0 worker_units"
+    respond(["ray", "start", "--head", '--resources={"worker_units": 8, "x": 1}'], environment)
+    assert units(environment) == "0.0/8.0 worker_units"
+    (tmp_path / "nodes").write_text("3")
+    assert units(environment) == "0.0/24.0 worker_units"
+    assert units({}) == "0.0/64.0 worker_units"
+
+
+def test_a_node_that_joins_for_good_stays_for_a_while() -> None:
+    assert respond(["ray", "start", "--address=a", "--block"], {}).argv == ("sleep", "3")
+    assert respond(["ray", "start", "--head"], {}).argv == ()
