@@ -372,3 +372,17 @@ def test_a_duration_that_is_no_timeout_gives_no_time(verdict):
     )
     assert found.verdict == "unknown"
     assert not any("10:05:00" in step or "10:09:00" in step for step in found.next)
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): {number}, pid=4242, name=python, Ch 00000008"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [((79, 45), ["gpu-xid"]), ((94, 45, 45), ["gpu-xid"]), ((31, 45), []), ((45,), [])],
+)
+def test_xid_45_is_read_by_the_xid_before_it(verdict, numbers, expected):
+    found = verdict([XID.format(number=number) for number in numbers], exit_code=1)
+    assert ids(found) == expected
+    if expected:
+        assert f": {numbers[0]}," in found.root_causes[0].evidence[0].text
