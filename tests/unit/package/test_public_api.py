@@ -56,8 +56,9 @@ def test_a_user_sees_types_everywhere(tmp_path):
     assert types[-1] == "rldbg.recording.recording.Recording"
 
 
-def test_the_first_example_of_the_readme_records_what_it_says(tmp_path):
-    done = subprocess.run([sys.executable, "-c", python_examples()[0]], cwd=tmp_path, capture_output=True, text=True)
+def test_the_recorder_of_the_readme_records_what_it_says(tmp_path):
+    example = next(each for each in python_examples() if "Recorder(" in each)
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "trajectory" in done.stdout and "forward_data" in done.stdout
     recording = rldbg.open(tmp_path / "recording")
