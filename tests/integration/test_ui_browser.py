@@ -1,11 +1,15 @@
 """`rldbg ui` in a real browser that can reach nothing but the server: every view, hostile text, broken recordings."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
+from live_job import LOOP, LiveJob, until
 
 from ui_recordings import hostile, long_sample, two_turns
 
@@ -15,7 +19,17 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def job(tmp_path_factory):
+    """Two ranks that wait at a breakpoint."""
+    with LiveJob(tmp_path_factory.mktemp("live")) as job:
+        for rank in range(2):
+            (job.folder / f"break_{rank}").touch()
+        job.ranks(job.write("loop.py", LOOP), 2)
+        yield job
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, job):
     folder = tmp_path_factory.mktemp("ui")
     two_turns(folder / "first", steps=10)
     two_turns(folder / "second", steps=10, shift=0.5)
@@ -24,6 +38,7 @@ def server(tmp_path_factory):
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{not json")
     roots = [str(folder / name) for name in ("first", "second", "hostile", "long", "broken")]
+    roots.append(str(job.run.path))
     command = [sys.executable, "-m", "rldbg", "ui", *roots, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     url = process.stdout.readline().strip()
@@ -91,7 +106,7 @@ def nothing_is_wrong(site):
 def test_the_runs_are_listed_and_a_broken_one_says_why(site):
     page = site.open("", "#runs")
     names = page.locator("#runs a.name").all_inner_texts()
-    assert names == ["first", "second", "hostile", "long", "broken"]
+    assert names == ["first", "second", "hostile", "long", "broken", "run"]
     assert "is not valid JSON" in site.text()
     page.locator("#runs a.name", has_text="broken").click()
     page.wait_for_selector(".card.error")
@@ -213,6 +228,40 @@ def test_a_report_opens_from_disk(browser, tmp_path):
         page.wait_for_selector(expected)
     page.context.close()
     assert failed == []
+
+
+def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
+    job.wait_stopped(2)
+    page = site.open("run/run/ranks", "#processes .verdict:has-text('stopped') >> nth=1")
+    page.fill("#debug-command", "p 40 + 2")
+    page.press("#debug-command", "Enter")
+    page.wait_for_selector("#answers pre:has-text('42')")
+    assert len(re.findall(r"/[01]", page.inner_text("#answers .group b"))) == 2  # both ranks in one group
+    page.click("#look")
+    page.wait_for_selector("#stacks .frame")
+    page.click("#resume")
+    page.wait_for_selector("#processes .verdict:has-text('stopped')", state="detached")
+    until(lambda: all(process["state"] == "running" for process in job.ps()), "both ranks run again")
+
+
+def test_debug_actions_need_the_token(site, job):
+    body = json.dumps({"action": "pause", "who": "all"}).encode()
+    url = f"{site.base}api/runs/run/debug"
+
+    def status(**headers):
+        request = urllib.request.Request(url, body, {"content-type": "application/json", **headers})
+        try:
+            return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).status
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code
+
+    assert status() == 403
+    assert status(Authorization="Bearer wrong") == 403
+    token = json.loads((job.run.path / "broker.json").read_text())["token"]
+    assert status(Authorization=f"Bearer {token}", Origin="http://attacker.example") == 403
+    assert all(process["state"] == "running" for process in job.ps())
+    assert status(Authorization=f"Bearer {token}") == 200
 
 
 def test_keys_help_theme_and_the_command(site):

@@ -7,7 +7,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.live.client.breakpoint_warning import breakpoint_warning
     from rldbg.live.client.broker_client import BrokerClient
-    from rldbg.live.client.broker_process import is_alive, start_broker, stop_broker
+    from rldbg.live.client.broker_process import broker_token, is_alive, start_broker, stop_broker
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.client.target import connect_target, find_run
     from rldbg.live.diagnosis.armed_ray import ray_view_of

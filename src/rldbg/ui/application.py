@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -17,9 +19,9 @@ from starlette.staticfiles import StaticFiles
 
 from rldbg.core import RldbgError, SampleId, UsageError
 from rldbg.reports.json_text import to_json
-from rldbg.ui import compare_pages, run_pages, sample_view
+from rldbg.ui import compare_pages, rank_pages, run_pages, sample_view
 from rldbg.ui.catalogue import Catalogue
-from rldbg.ui.guard import Access, Guard
+from rldbg.ui.guard import Access, Guard, shown_tokens
 from rldbg.ui.jobs import Jobs
 
 STATIC = Path(__file__).parent / "static"
@@ -51,6 +53,9 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         "/runs/{run}/group": lambda request: sample_view.group_view(
             _run(request), request.query_params.get("group", ""), _number(request, "step", 0)
         ),
+        "/runs/{run}/ranks": lambda request: rank_pages.ranks_page(_run(request)),
+        "/runs/{run}/stacks": lambda request: rank_pages.stacks_page(_run(request), jobs, _number(request, "look", 0)),
+        "/runs/{run}/doctor": lambda request: rank_pages.doctor_page(_run(request), jobs),
         "/compare": lambda request: compare_pages.compare_page(
             [catalogue.run(name) for name in request.query_params.getlist("run")], jobs
         ),
@@ -70,6 +75,16 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
             headers={"content-disposition": name},
         )
 
+    async def _debug(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise UsageError("debug actions are JSON", "content-type: application/json")
+        try:
+            body = await request.json()
+        except ValueError:
+            raise UsageError("the body is not valid JSON") from None
+        work = partial(rank_pages.debug_action, _run(request), body, shown_tokens(request.scope), access)
+        return json_response(await run_in_threadpool(work))
+
     @asynccontextmanager
     async def lifespan(_application: Starlette) -> Any:
         yield
@@ -79,6 +94,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         routes=[
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/api/runs/{run}/samples.csv", _csv),
+            Route("/api/runs/{run}/debug", _debug, methods=["POST"]),
             *(Route(f"/api{path}", _json(answer)) for path, answer in api.items()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],

@@ -42,10 +42,11 @@ def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is not an empty folder", "choose another one for --export")
     with explained_as(UsageError, OSError, f"cannot write {folder}", "choose another folder for --export"):
         (folder / "data").mkdir(parents=True)
-        shutil.copytree(STATIC, folder / "static")
+        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("ranks.js"))
         page = (STATIC / "index.html").read_text(encoding="utf-8")
         page = page.replace("<title>", f"{_POLICY}\n<title>", 1)
         scripts = '<script src="data/index.js"></script>\n<script src="static/exported.js"></script>\n'
+        page = page.replace('<script src="static/ranks.js"></script>\n', "")
         page = re.sub(r'(?=<script src="static/app\.js">)', scripts, page)
         (folder / "index.html").write_text(page, encoding="utf-8")
         answers = _Answers(folder / "data")

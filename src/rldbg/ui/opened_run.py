@@ -38,7 +38,8 @@ class OpenedRun:
     def folder(self) -> Path | None:
         """The run's folder, where it has one on this machine."""
         folder = Path(self.path).expanduser()
-        return folder if "://" not in self.path and (folder / "run.json").is_file() else None
+        is_run = "://" not in self.path and any((folder / name).is_file() for name in ("run.json", "broker.json"))
+        return folder if is_run else None
 
     def reopened(self) -> Recording:
         """The recording as it is now, by a reader of its own: for work that takes long."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from rldbg.agent import BrokerAddress, Silent, WireError, dial, disarmed
-from rldbg.core import Environment, PrerequisiteError, Run
+from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
 from rldbg.live.broker_lock import TakenError, broker_lock, is_held
 from rldbg.live.client.broker_client import BrokerClient
 
@@ -20,6 +20,14 @@ _DYING_S = 2.0
 def is_alive(folder: Path) -> bool:
     """Whether the run has a broker: its process counts, not how soon it answers."""
     return is_held(folder) and BrokerAddress.read(folder) is not None
+
+
+def broker_token(folder: Path) -> str:
+    """The token of the run's broker, which its owner alone can read; UnreachableError where there is no broker."""
+    address = BrokerAddress.read(folder)
+    if address is None:
+        raise UnreachableError(f"the run {folder} has no broker", "start a job in it: rldbg run --run DIR -- COMMAND")
+    return address.token
 
 
 def start_broker(

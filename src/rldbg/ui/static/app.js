@@ -1,7 +1,7 @@
 "use strict";
 // Routes, keys, theme. Every view has a link: #/run/NAME/samples?filter=...
-R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"]];
-R.runViews = { "": "overview", samples: "samples", sample: "sample", group: "group", metrics: "metrics", step: "step" };
+R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"], ...(R.exported ? [] : [["ranks", "ranks", "Ranks"], ["doctor", "doctor", "Doctor"]])];
+R.runViews = { "": "overview", samples: "samples", sample: "sample", group: "group", metrics: "metrics", step: "step", ...(R.exported ? {} : { ranks: "ranks", doctor: "doctor" }) };
 
 R.link = (path, query) => { const text = R.query(query); return `#/${path}${text ? `?${text}` : ""}`; };
 R.go = (path, query) => { location.hash = R.link(path, query); };
@@ -69,7 +69,7 @@ R.toggleTheme = () => {
 R.help = () => {
   const open = document.getElementById("help");
   if (open) { open.close(); open.remove(); return; }
-  const keys = [["?", "this help"], ["r", "list of runs"], ["o / s / m", "overview, samples, metrics of this run"], ["/", "filter the samples"], ["j k ↑ ↓ Enter", "move in the table, open a sample"],
+  const keys = [["?", "this help"], ["r", "list of runs"], ["a", "ranks of this run"], ["o / s / m", "overview, samples, metrics of this run"], ["/", "filter the samples"], ["j k ↑ ↓ Enter", "move in the table, open a sample"],
     ["← →", "token before, after"], ["n / p", "next, previous odd token"], ["c", "copy the command that shows the same in a terminal"], ["t", "dark or light"], ["Esc", "close, or go back"]];
   const dialog = R.h("dialog", { id: "help", "aria-label": "Keys", onclose: () => dialog.remove() }, R.h("h2", null, "Keys"),
     R.h("table", null, R.h("tbody", null, keys.map(([key, what]) => R.h("tr", null, R.h("td", null, R.h("kbd", null, key)), R.h("td", null, what))))),
@@ -80,7 +80,7 @@ R.help = () => {
 
 R.keys = {
   "?": () => R.help(), t: () => R.toggleTheme(), c: () => R.copyCommand(), r: () => R.go(""),
-  o: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}`), s: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/samples`), m: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/metrics`),
+  o: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}`), s: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/samples`), a: () => R.view.name && !R.exported && R.go(`run/${encodeURIComponent(R.view.name)}/ranks`), m: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/metrics`),
 };
 
 document.addEventListener("keydown", (event) => {

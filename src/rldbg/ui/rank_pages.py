@@ -1,0 +1,155 @@
+"""The JSON behind the pages of a live run: ranks, stacks, breakpoints, crash files, what `rldbg doctor` finds; and the
+actions of a debugger, which need the token of the run or of the printed URL."""
+
+import hmac
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import IncompleteDataError, RldbgError, UnreachableError, UsageError
+from rldbg.live import BrokerClient, CrashFile, broadcast, broker_token, explain, group_stacks, is_alive, ray_view_of
+from rldbg.ui.guard import Access
+from rldbg.ui.jobs import Jobs
+from rldbg.ui.opened_run import OpenedRun
+
+_LOOK_S = 60.0
+_BETWEEN_LOOKS_S = 1.0
+_STEP_S = 20.0
+_MAX_CRASHES = 50
+
+
+class RefusedError(RldbgError):
+    """A debug action without the token."""
+
+    kind = "refused"
+
+
+def ranks_page(run: OpenedRun) -> dict[str, Any]:
+    """Who runs, is stopped or has crashed, the breakpoints, and the crash files; also of a run that has ended."""
+    folder = _folder(run)
+    crashes = [_crash(file) for file in sorted((folder / "crashes").glob("*.json"))[:_MAX_CRASHES]]
+    if not is_alive(folder):
+        return {"alive": False, "processes": [], "breaks": [], "log": [], "crashes": crashes}
+    with BrokerClient(folder) as client:
+        processes = client.request("ps")["processes"]
+        breaks = client.request("break_list")
+    return {
+        "alive": True,
+        "processes": processes,
+        "breaks": breaks["breaks"],
+        "log": breaks["log"][-50:],
+        "crashes": crashes,
+    }
+
+
+def stacks_page(run: OpenedRun, jobs: Jobs, number: int) -> dict[str, Any]:
+    """Stacks grouped and the hang explained, as `rldbg stacks --diagnose`; each number is a new look."""
+
+    def work() -> dict[str, Any]:
+        wanted: dict[str, Any] = {"who": "all", "flight_record": True, "waits": True, "timeout_s": _LOOK_S}
+        with BrokerClient(_live(run)) as client:
+            before = client.request("stacks", **wanted)["stacks"]
+            time.sleep(_BETWEEN_LOOKS_S)
+            stacks = client.request("stacks", **wanted)["stacks"]
+        causes = explain(stacks, before=before, ray=ray_view_of(stacks))
+        return {
+            "findings": [cause.to_finding().to_dict() for cause in causes],
+            "verdicts": [cause.verdict for cause in causes],
+            "groups": [group.to_dict() for group in group_stacks(stacks)],
+        }
+
+    return jobs.ask(("stacks", run.name), number, work)
+
+
+def doctor_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """What `rldbg doctor RUN` finds in the run's logs."""
+    folder = _folder(run)
+
+    def work() -> dict[str, Any]:
+        from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
+
+        facts = job_facts((str(folder),))
+        index = SearchIndex(Library.load(()), "auto")
+        found = diagnose(
+            (str(folder),), index=index, probes=[], environment=facts.environment, exit_code=facts.exit_code
+        )
+        return found.to_dict() | {"headline": found.headline}
+
+    return jobs.ask(("doctor", run.name), int(time.time()) // 30, work)
+
+
+def debug_action(run: OpenedRun, body: Any, shown: Iterable[str], access: Access) -> dict[str, Any]:
+    """One action on the ranks that `who` selects. Refused without the token of the run or of this server's URL."""
+    folder = _live(run)
+    own = broker_token(folder)
+    tokens = [text for text in shown if text]
+    if not access.has_token(tokens) and not any(hmac.compare_digest(text.encode(), own.encode()) for text in tokens):
+        raise RefusedError(
+            "debug actions need the token of the run",
+            f"open the URL that `rldbg ui` printed, or give the token in {folder}/broker.json",
+        )
+    action = _ACTIONS.get(str(body.get("action"))) if isinstance(body, dict) else None
+    if action is None:
+        raise UsageError("unknown action", f"one of: {', '.join(_ACTIONS)}")
+    with BrokerClient(folder) as client:
+        return action(client, str(body.get("who") or "all"), str(body.get("text") or ""))
+
+
+def _command(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
+    """A pdb command on stopped ranks: answers that are the same once."""
+    result = broadcast(client, who, text, wait_s=_STEP_S)
+    groups = [{"text": group.text, **group.to_dict()} for group in result.groups]
+    spread = result.spread.to_dict() if result.spread else None
+    return {"groups": groups, "spread": spread, "not_stopped": list(result.not_stopped), "ok": result.ok}
+
+
+def _set_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
+    place, _, condition = text.partition(" if ")
+    file, _, line = place.strip().rpartition(":")
+    if not file or not line.isdigit():
+        raise UsageError(
+            f"invalid place: {place[:80]!r} (expected FILE:LINE)", "for example: /path/train.py:88 if loss != loss"
+        )
+    wanted: dict[str, Any] = {"file": file, "line": int(line), "ranks": who, "if": condition.strip() or None}
+    return {"break": client.request("break_set", **wanted)}
+
+
+def _clear_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
+    return dict(client.request("break_clear", ids=[int(text)] if text.isdigit() else []))
+
+
+_ACTIONS: dict[str, Callable[[BrokerClient, str, str], dict[str, Any]]] = {
+    "continue": lambda client, who, text: dict(client.request("continue", who=who)),
+    "pause": lambda client, who, text: dict(client.request("pause", who=who)),
+    "command": _command,
+    "break": _set_break,
+    "clear": _clear_break,
+}
+
+
+def _crash(file: Path) -> dict[str, Any]:
+    try:
+        crash = CrashFile(file)
+    except IncompleteDataError as error:
+        return {"file": file.name, "error": error.message}
+    errors = [
+        {"type": error.get("type"), "relation": error.get("relation"), "frames": error.get("frames", [])[:60]}
+        for error in crash.record["exceptions"]
+    ]
+    return {"file": file.name, "path": str(file), **crash.facts, "exceptions": errors}
+
+
+def _folder(run: OpenedRun) -> Path:
+    if run.folder is None:
+        raise IncompleteDataError(
+            f"{run.path} is a recording, not a run: it has no processes", "open the folder of a run"
+        )
+    return run.folder
+
+
+def _live(run: OpenedRun) -> Path:
+    folder = _folder(run)
+    if not is_alive(folder):
+        raise UnreachableError(f"{folder} is not running: it has no live broker", "start a job: rldbg run -- COMMAND")
+    return folder

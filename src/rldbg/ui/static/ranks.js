@@ -1,0 +1,81 @@
+"use strict";
+// The processes of a run: who is stopped where, stacks, breakpoints, commands on one or many ranks, crash files, doctor.
+R.views.ranks = async (view) => {
+  const { name } = view, base = `runs/${encodeURIComponent(name)}`;
+  view.command = () => `rldbg ps --run ${R.quote(view.path || name)}`;
+  const who = R.h("input", { type: "text", id: "who", value: "all", size: "14", "aria-label": "Ranks", title: "all   0   1,3   0:8:2   policy/0   *policy*   dp=0" });
+  const entry = R.h("input", { type: "search", id: "debug-command", spellcheck: "false", autocomplete: "off", "aria-label": "Command", placeholder: "p loss      n   s   r   locals   w      (Enter runs it on the stopped ranks)",
+    onkeydown: (event) => { if (event.key === "Enter" && entry.value.trim()) run("command", entry.value.trim()); } });
+  const place = R.h("input", { type: "text", id: "break-place", "aria-label": "Breakpoint", placeholder: "/path/train.py:88 if loss != loss", size: "30", onkeydown: (event) => { if (event.key === "Enter" && place.value.trim()) run("break", place.value.trim()); } });
+  const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), rest = R.h("div");
+  const token = R.h("input", { type: "password", id: "token", "aria-label": "Token of the run", placeholder: "token in RUN/broker.json", onchange: () => { R.token = token.value.trim(); R.toast("token kept until this page is closed"); } });
+  const needed = R.h("p.problem", { hidden: true }, "Debug actions need the token of the run: open the URL that rldbg ui printed, or give it here: ", token);
+  const run = async (action, text = "", whom = who.value) => {
+    try {
+      const answer = await R.api(`${base}/debug`, null, { action, who: whom, text });
+      if (!view.alive) return;
+      if (answer.groups) {
+        answers.prepend(R.h("section.card.answer", null, R.h("h2", null, R.h("code", null, `${whom}> ${text}`)),
+          answer.groups.map((group) => R.h(group.odd ? "div.group.odd" : "div.group", null, R.h("b", null, group.odd ? "! " : "", group.who.join(", ")), R.h("pre.text", null, R.cut(group.text, 20000)))),
+          answer.spread && R.h("p.muted", null, `min ${R.number(answer.spread.min)}, median ${R.number(answer.spread.median)}, max ${R.number(answer.spread.max)}`),
+          answer.not_stopped.length > 0 && R.h("p.muted", null, `not stopped: ${answer.not_stopped.join(", ")}`)));
+        while (answers.children.length > 30) answers.lastChild.remove();
+        entry.select();
+      } else R.toast(`${action}: done`);
+      await draw();
+    } catch (error) {
+      if (error.kind === "refused") { needed.hidden = false; token.focus(); }
+      answers.prepend(R.errorCard(error));
+    }
+  };
+  const draw = async () => {
+    const answer = await R.api(`${base}/ranks`);
+    if (!view.alive) return;
+    controls.hidden = !answer.alive;
+    R.fill(list, R.h("h2", null, answer.alive ? `${R.plural(answer.processes.length, "process").replace("processs", "processes")}` : "Not running"),
+      !answer.alive && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. What is left of it is below."),
+      answer.processes.length > 0 && R.table(["process", "state", "where", "since", "host", "pid", ""], answer.processes.map((process) => [
+        R.h("a.name", { href: location.hash, onclick: (event) => { event.preventDefault(); who.value = process.who; entry.focus(); }, title: "select" }, process.who),
+        R.verdict(process.state), process.file ? R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`) : process.message ? R.cut(process.message, 160) : "–",
+        process.since_s === null ? "" : `${process.since_s} s`, process.host || "", process.pid || "",
+        process.state === "stopped" ? R.h("button.small", { onclick: () => run("continue", "", `@${process.pid}`) }, "resume") : process.state === "running" ? R.h("button.small", { onclick: () => run("pause", "", `@${process.pid}`) }, "pause") : ""])));
+    R.fill(rest,
+      answer.breaks.length > 0 && R.h("section.card", null, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", ""], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", each.hits ?? 0, R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400)))),
+      answer.crashes.map((crash) => R.h("details.card", null, R.h("summary", null, R.verdict("crashed"), " ", R.h("b", null, crash.who || crash.file), " ", R.cut(crash.message || crash.error || "", 300)),
+        crash.path && R.h("p.muted", null, R.h("code", null, `rldbg attach ${crash.path}`)),
+        (crash.exceptions || []).map((error) => [R.h("p", null, R.h("b", null, error.type), ` ${error.relation}`), error.frames.map(R.frame)]))));
+  };
+  const look = async () => {
+    R.fill(stacks, R.h("p.muted", null, "reading the stacks of all ranks, twice …"));
+    try {
+      const found = await R.job(view, `${base}/stacks`, { look: Date.now() % 1e9 });
+      R.fill(stacks, R.h("section.card", null, R.h("h2", null, "Stacks"), found.verdicts.map((verdict) => R.h("p.hang", null, verdict)), R.findings(found.findings.filter((finding) => finding.evidence.length)),
+        found.groups.map((group) => R.h("details", { open: found.groups.length < 4 }, R.h("summary", null, R.h("b", null, R.cut(group.who.join(", "), 200)), group.waiting_in ? R.h("span.muted", null, ` waits in ${group.waiting_in}`) : "", group.thread ? R.h("span.muted", null, ` ${group.thread}`) : ""), group.frames.map(R.frame)))));
+    } catch (error) { if (!(error instanceof R.Gone)) R.fill(stacks, R.errorCard(error)); }
+  };
+  const controls = R.h("section.card", null, R.h("div.toolbar", null, R.h("label", null, "ranks ", who), R.h("button", { id: "resume", onclick: () => run("continue") }, "resume"), R.h("button", { onclick: () => run("pause") }, "pause"),
+    ["n", "s", "r"].map((step) => R.h("button", { title: { n: "next line", s: "step into", r: "until return" }[step], onclick: () => run("command", step) }, { n: "next", s: "step", r: "return" }[step])), R.h("button", { id: "look", onclick: look }, "stacks, why does it hang?")),
+  R.h("div.toolbar", null, entry, place, R.h("button", { onclick: () => place.value.trim() && run("break", place.value.trim()) }, "set breakpoint")), needed);
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, answers, stacks, rest);
+  await draw();
+  view.every(2000, draw);
+};
+
+R.frame = (frame) => R.h("div.frame", null, R.h("code", null, `${frame.function || "?"}  ${frame.file || ""}:${frame.line || ""}`), frame.source && R.h("pre.text", null, R.cut(frame.source, 400)),
+  frame.locals && R.h("details", null, R.h("summary.muted", null, "locals"), R.h("pre.text", null, R.cut(Object.entries(frame.locals).map(([name, value]) => `${name} = ${typeof value === "object" && value ? value.value ?? value.repr ?? JSON.stringify(value) : value}`).join("\n"), 8000))));
+
+R.views.doctor = async (view) => {
+  const { name } = view;
+  view.command = () => `rldbg doctor ${R.quote(view.path || name)}`;
+  R.fill(view.main, R.h("p.muted", null, "reading the logs …"));
+  const found = await R.job(view, `runs/${encodeURIComponent(name)}/doctor`);
+  if (!view.alive) return;
+  const cause = (item) => R.h("details.finding", { open: true }, R.h("summary", null, R.h("b", null, item.title), " ", R.h("code", null, item.id), R.h("span.muted", null, ` ${item.confidence}, seen ${item.count} times`)),
+    R.h("p", null, item.cause), R.h("ul", null, item.evidence.map((quote) => R.h("li", null, R.h("span.muted", null, `${quote.file}:${quote.line} `), R.h("code", null, R.cut(quote.text, 600))))), item.fix.length > 0 && R.h("ol", null, item.fix.map((line) => R.h("li", null, line))));
+  R.fill(view.main, R.h("h1", null, "Doctor ", R.verdict(found.verdict === "healthy" ? "healthy" : found.verdict === "found" ? "error" : "warning")), R.h("p", null, found.headline),
+    R.facts({ files: found.read.files, read: R.bytes(found.read.bytes) }),
+    found.root_causes.length > 0 && R.h("section.card", null, R.h("h2", null, "Root causes"), found.root_causes.map(cause)),
+    found.fallout.length > 0 && R.h("section.card", null, R.h("h2", null, "Consequences"), found.fallout.map(cause)),
+    found.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(found.findings)),
+    found.next.length > 0 && R.h("section.card", null, R.h("h2", null, "What to do next"), R.h("ol", null, found.next.map((line) => R.h("li", null, line)))));
+};
