@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rldbg.annotations import phase, step
     from rldbg.auto import breakpoint, identify
     from rldbg.core import Finding, Identity, Run, SampleId
+    from rldbg.notebooks import view
     from rldbg.recording import Recorder, Recording, open
     from rldbg.training_loop import RecordedLoop, record_loop
     from rldbg.tripwire import WatchedLoop, watch
@@ -29,6 +30,7 @@ __all__ = [
     "phase",
     "record_loop",
     "step",
+    "view",
     "watch",
 ]
 

@@ -50,3 +50,15 @@ def shown_by(module: str) -> Callable[[type[T]], type[T]]:
         return cls
 
     return decorate
+
+
+def html_by(module: str, name: str = "to_html") -> Callable[[type[T]], type[T]]:
+    """Let notebooks show the results of a class by a function of rldbg.reports.MODULE, which is loaded by name."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls._repr_html_ = lambda result: getattr(  # type: ignore[attr-defined]
+            importlib.import_module(f"rldbg.reports.{module}"), name
+        )(result)
+        return cls
+
+    return decorate

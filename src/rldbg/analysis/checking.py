@@ -11,12 +11,14 @@ from rldbg.analysis.checks import CHECKS, Check, NotApplicable, StepView
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.side import Side
 from rldbg.core import Finding, IncompleteDataError, Severity, UsageError, worst
+from rldbg.lazy import html_by
 from rldbg.recording import Recording
 
 INTEGRITY = "integrity"
 _SHOWN_PER_CHECK = 5
 
 
+@html_by("check")
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """What was checked, what was found, and which checks were not applicable."""

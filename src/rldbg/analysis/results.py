@@ -12,6 +12,7 @@ from rldbg.analysis.fields import FieldDifference, Place
 from rldbg.analysis.measured import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.stages import Stage
 from rldbg.core import Finding, Severity, worst
+from rldbg.lazy import html_by
 from rldbg.recording import RecordKey
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class FieldResult:
         ]
 
 
+@html_by("comparison_html")
 @dataclass(slots=True)
 class Comparison:
     """The result: a verdict, the first difference, every field, and what could not be compared."""

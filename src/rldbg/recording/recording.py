@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import Finding, IncompleteDataError, Run, SampleId, UsageError
+from rldbg.lazy import html_by
 from rldbg.recording import index
 from rldbg.recording.formats.malformed import reading
 from rldbg.recording.layouts import (
@@ -59,6 +60,7 @@ def open(path: Path | str, layout: str | None = None) -> "Recording":
     return Recording(place.tree, found, listing, within=place.within, run=place.run)
 
 
+@html_by("recording", "recording_to_html")
 class Recording:
     """What `open` gives. Listing methods answer from the index; `read` gives views of the files wherever possible."""
 

@@ -7,7 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rldbg.analysis import Comparison, Decode, FieldResult, Stage, strips_of
-from rldbg.core import by_severity, to_html
+from rldbg.core import by_severity
+from rldbg.core import to_html as findings_to_html
 from rldbg.recording import Recording
 from rldbg.reports.comparison_charts import bar, both_sides, difference_histogram, heat_map, number, strip_chart
 from rldbg.reports.comparison_style import SCRIPT, STYLE
@@ -39,6 +40,12 @@ def html_report(
     )
 
 
+def to_html(result: Comparison) -> str:
+    """For notebooks: the verdict with the first difference, the stages, and why; the report has the rest."""
+    style = f"<style>@scope {{ {STYLE.replace(':root', ':scope')} }}</style>"
+    return f"<div>{style}{_summary(result)}{_flow(result, 0)}{_reasons(result)}</div>"
+
+
 def _comparison(base: Recording, other: Recording, result: Comparison, place: int, decode: Decode | None) -> str:
     return f'<section id="c{place}">' + "".join(_parts(base, other, result, place, decode)) + "</section>"
 
@@ -57,7 +64,7 @@ def _parts(base: Recording, other: Recording, result: Comparison, place: int, de
     yield _noise(result)
     yield _configuration(result, place)
     if result.findings:
-        yield f"<h2>Findings</h2>{to_html(by_severity(result.findings))}"
+        yield f"<h2>Findings</h2>{findings_to_html(by_severity(result.findings))}"
 
 
 def _summary(result: Comparison) -> str:

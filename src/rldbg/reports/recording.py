@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rldbg.core import Finding, by_severity
 from rldbg.core import to_html as findings_to_html
-from rldbg.recording import Record, Sample, Summary, TokenColumns, statistics_of
+from rldbg.recording import Record, Recording, Sample, Summary, TokenColumns, statistics_of
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 from rldbg.reports.token_table import TokenTable
 
@@ -88,6 +88,11 @@ def to_html(summary: Summary) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("kind", "steps", "ranks", "micro-batches", "records", "size"))
     title = f"<b>{escape(summary.title)}</b> {escape(summary.layout)}, {summary.samples} samples"
     return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>{findings_to_html(summary.health)}"
+
+
+def recording_to_html(recording: Recording) -> str:
+    """For notebooks: the recording's summary."""
+    return to_html(recording.summary())
 
 
 def records_to_json(layout: str, records: Sequence[Record]) -> dict[str, Any]:

@@ -13,9 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 _COOKIE = "rldbg_token"
+_POLICY = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors ",
+)
 _HEADERS = {
-    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"cross-origin-opener-policy": b"same-origin",
@@ -30,6 +33,9 @@ class Access:
 
     host: str = "127.0.0.1"
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    is_in_notebook: bool = False
+    """Whether pages of this machine, such as a notebook's, may show the application in a frame."""
 
     @property
     def is_local(self) -> bool:
@@ -69,7 +75,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, _with_headers(send))
+        framed_by = b"http://localhost:* http://127.0.0.1:*" if self._access.is_in_notebook else b"'self'"
+        policy = (_POLICY[0], _POLICY[1] + framed_by)
+        await (refusal or self._app)(scope, receive, _with_headers(send, [policy, *_HEADERS.items()]))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -112,11 +120,11 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = {name for name, _ in message["headers"]}
-            message["headers"] = [*message["headers"], *(item for item in _HEADERS.items() if item[0] not in own)]
+            message["headers"] = [*message["headers"], *(item for item in headers if item[0] not in own)]
         await send(message)
 
     return send_with_headers
