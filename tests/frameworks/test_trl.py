@@ -103,8 +103,10 @@ def test_iterations_and_accumulation_are_epochs_and_micro_batches(record):
     assert not errors
 
 
-def test_two_ranks_under_torchrun(record, python):
-    launcher = [str(python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+def test_two_ranks_under_accelerate_launch(record, python):
+    """Which starts them by torchrun; without --multi_gpu it starts a single one where there is no GPU."""
+    launcher = [str(python), "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     run = record(*launcher, args={"per_device_train_batch_size": 4})
     recording = open_recording(run)
     for kind in KINDS:
