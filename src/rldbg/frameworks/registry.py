@@ -19,6 +19,7 @@ _BUILT_IN = (
     "rldbg",
     "nexrl",
     "sglang",
+    "msprobe",
     "slime",
     "miles",
     "verl",

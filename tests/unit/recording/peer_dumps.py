@@ -169,6 +169,42 @@ def sglang(root: Path, *, steps=1, ranks=2, layers=2, dtype=torch.float32) -> No
                 torch.save({"value": value, "meta": tags | {"sglang_parallel_info": info}}, root / f"{name}.pt")
 
 
+def msprobe(root: Path, *, steps=1, ranks=1, tensors=True) -> None:
+    """As level `mix` of msprobe 26.2.0 writes one linear layer."""
+    for step in range(steps):
+        for rank in range(ranks):
+            folder = root / f"step{step}" / f"rank{rank}"
+            (folder / "dump_tensor_data").mkdir(parents=True)
+
+            def tensor(name, value, folder=folder):
+                about = {"type": "torch.Tensor", "dtype": str(value.dtype), "shape": list(value.shape)}
+                about |= {"Max": float(value.max()), "Min": float(value.min()), "Mean": float(value.mean())}
+                about["Norm"] = float(value.norm())
+                if tensors:
+                    torch.save(value, folder / "dump_tensor_data" / f"{name}.pt")
+                    about["data_name"] = f"{name}.pt"
+                return about
+
+            call, weight = "Module.layers.0.fc.Linear", torch.full((2, 3), step + 1.0)
+            data = {
+                f"{call}.forward.0": {
+                    "input_args": [tensor(f"{call}.forward.0.input.0", torch.ones(1, 3)), {"type": "int", "value": 3}],
+                    "input_kwargs": {"mask": tensor(f"{call}.forward.0.input.mask", torch.ones(1, 3))},
+                    "output": [tensor(f"{call}.forward.0.output.0", torch.full((1, 2), rank + 3.0))],
+                    "parameters": {"weight": tensor(f"{call}.forward.0.parameters.weight", weight)},
+                },
+                f"{call}.backward.0": {
+                    "input": [tensor(f"{call}.backward.0.input.0", torch.ones(1, 2))],
+                    "output": [None],
+                },
+                f"{call}.parameters_grad.0": {"weight": [tensor(f"{call}.parameters_grad.0.weight", weight)]},
+            }
+            whole = {"task": "tensor", "level": "mix", "framework": "pytorch", "data": data}
+            (folder / "dump.json").write_text(json.dumps(whole))
+            (folder / "stack.json").write_text("{}")
+            (folder / "construct.json").write_text("{}")
+
+
 def verl_batch(root: Path, step: int, *, mask: list[list[int]] | None = None, method: str = "tensor") -> Path:
     """<step>/gen_batch.dp: a pickled DataProto whose batch is left-padded prompts and right-padded responses."""
     tensors = {

@@ -49,6 +49,7 @@ _MAKERS = {
     "nexrl-jsonl": lambda root: peer_dumps.nexrl(root, ranks=1, micros=1, form="jsonl"),
     "slime": _slime,
     "sglang": lambda root: peer_dumps.sglang(root, ranks=1, layers=1),
+    "msprobe": peer_dumps.msprobe,
     "verl": lambda root: peer_dumps.verl_batch(root, 1),
     "areal": _areal,
     "prime_rl": lambda root: peer_dumps.lines(root / "step_1" / "rank_0.jsonl", [peer_dumps.prime_row(1, 0, 0, 0)]),

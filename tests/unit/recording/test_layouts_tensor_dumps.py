@@ -321,6 +321,31 @@ def test_sglang_tells_layers_and_ranks_apart(tmp_path):
     assert record.extra["layer_id"] == 1
 
 
+def test_msprobe_gives_calls_parameters_and_gradients(tmp_path):
+    peer_dumps.msprobe(tmp_path, steps=2, ranks=2)
+    recording = open_recording(tmp_path)
+    assert (recording.steps(), recording.ranks()) == ((0, 1), (0, 1))
+    call = recording.read(RecordKey("forward_call", 1, 1, 0))
+    assert call.fields["name"] == "Module.layers.0.fc.Linear.forward.0"
+    assert set(call.fields) == {"name", "input.0", "input.mask", "output.0"}
+    assert call.array("output.0").tolist() == [[4.0, 4.0]]
+    for kind in ("param", "gradient"):
+        record = recording.read(RecordKey(kind, 1, 0, 0))
+        assert record.fields["param_name"] == "layers.0.fc.weight"
+        assert record.array(kind).tolist() == [[2.0] * 3] * 2
+    assert recording.read(RecordKey("backward_call", 0, 0, 0)).array("input.0").tolist() == [[1.0, 1.0]]
+
+
+def test_msprobe_without_tensors_has_statistics(tmp_path):
+    peer_dumps.msprobe(tmp_path, tensors=False)
+    recording = open_recording(tmp_path)
+    call = next(recording.records(kind="forward_call"))
+    assert call.fields["output.0"]["mean"] == 3.0
+    gradient = next(recording.records(kind="gradient"))
+    assert "gradient" not in gradient.fields
+    assert gradient.fields["norm"] == pytest.approx(6**0.5)
+
+
 def test_sglang_forward_hook_and_old_names(tmp_path):
     hook = tmp_path / "hook" / "TP1_PP0_Rank1_pid77"
     hook.mkdir(parents=True)
