@@ -37,14 +37,16 @@ class Reader:
     reading: Reading = _ANYTHING
     skip_special: bool = True
     keep_stop: bool = False
+    # Text alone is wanted: recorded parts of an answer are not.
+    raw: bool = False
 
     def whole(self, job: GenerationJob, outcome: Outcome) -> Answer:
         """The parts of a finished answer: as they were recorded, or else as they are read from the text."""
-        if outcome.answer is not None:
+        if outcome.answer is not None and not self.raw:
             return outcome.answer
         written = outcome.text
-        if written is None:
-            written = _AnswerText(self).add(Delta(outcome.tokens, ()), whole=True)
+        if written is None or outcome.answer is not None:
+            written = _AnswerText(self).add(Delta(outcome.tokens, ()), whole=True) or written or ""
         return parse_answer(self._cut(written, outcome.finish), self.reading, self._names(job))
 
     async def pieces(self, answer: PendingGeneration) -> AsyncIterator[Piece]:
@@ -53,7 +55,8 @@ class Reader:
         held, sent = "", 0
         async for delta in answer.deltas():
             sent += len(delta.tokens)
-            held += source.add(delta)
+            if delta.text is None or not await self._is_recorded(answer):
+                held += source.add(delta)
             ready, held = _without_stop_beginning(held, answer.job.settings.stop_texts)
             yield Piece(parser.feed(ready), delta.tokens, delta.logprobs, delta.top)
         outcome = await answer.outcome()
@@ -61,8 +64,12 @@ class Reader:
         held += source.add(Delta(left, ()), whole=True)
         parts = [*parser.feed(self._cut(held, outcome.finish)), *parser.finish()]
         if outcome.answer is not None:
-            parts = outcome.answer.parts()
+            parts = self.whole(answer.job, outcome).parts()
         yield Piece(parts, left, outcome.logprobs[sent:], outcome.top[sent:], outcome)
+
+    async def _is_recorded(self, answer: PendingGeneration) -> bool:
+        """Whether the parts of the answer are known; then it is there as a whole."""
+        return answer.done and (await answer.outcome()).answer is not None
 
     def _cut(self, text: str, finish: Finish) -> str:
         if isinstance(finish.matched, str) and not self.keep_stop and finish.matched in text:

@@ -30,7 +30,7 @@ class Form:
         self._ids_as_tokens = fields.flag("return_tokens_as_token_ids")
         self._skip_special = fields.flag("skip_special_tokens", True)
         keep_stop = fields.flag("include_stop_str_in_output") or fields.flag("no_stop_trim")
-        self._reader = Reader(self._text, reading or Reading(), self._skip_special, keep_stop)
+        self._reader = Reader(self._text, reading or Reading(), self._skip_special, keep_stop, raw=reading is None)
         self._echo = fields.flag("echo")
         self._model = fields.optional_text("model") or backend.card.name
         self._prompt_top = fields.integer("prompt_logprobs", 0, most=100) if fields.has("prompt_logprobs") else None

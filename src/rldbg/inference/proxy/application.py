@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -19,8 +20,10 @@ from starlette.routing import Route
 
 from rldbg.core import async_http_client
 from rldbg.inference.deployment import PROXY_HEALTH
+from rldbg.inference.proxy.captured import Reader
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
-from rldbg.inference.proxy.protocol_readers import READERS, UPDATES, Reader
+from rldbg.inference.proxy.protocol_readers import UPDATES, readers
+from rldbg.inference.request_error import RequestError
 
 if TYPE_CHECKING:
     import httpx
@@ -81,17 +84,20 @@ class Proxy:
         self._client = client
         self._upstream = upstream
         self._recorder = recorder
+        self._readers = readers()
 
     async def pass_on(self, request: Request) -> Response:
         import httpx
 
-        reader = READERS.get(request.url.path) if request.method in ("POST", "PUT") else None
+        reader = self._readers.get(request.url.path) if request.method in ("POST", "PUT") else None
         try:
             if reader is not None:
                 return await self._generation(request, reader)
             if request.url.path in UPDATES:
                 return await self._update(request)
             answer = await self._send(request, request.stream())
+            if request.method == "POST" and answer.is_success:
+                self._recorder.passed(request.url.path)
         except httpx.HTTPError as error:
             message = f"the engine at {self._upstream} does not answer: {type(error).__name__}: {error}"
             _log.warning("%s", message)
@@ -121,14 +127,15 @@ class Proxy:
         if body is None:
             answer = await self._send(request, content)
             return _streamed(answer, answer.aiter_raw())
-        missing = {name: value for name, value in reader.wanted.items() if body.get(name) in (None, False)}
-        answer = await self._send(request, json.dumps(body | missing).encode() if missing else content)
-        if missing and answer.status_code in _REFUSED:
+        number = self._recorder.arrived()
+        whole = reader.completed(body)
+        answer = await self._send(request, content if whole is body else json.dumps(whole).encode())
+        if whole is not body and answer.status_code in _REFUSED:
             await answer.aclose()
             answer = await self._send(request, content)
         if not answer.is_success:
             return _streamed(answer, answer.aiter_raw())
-        return _streamed(answer, self._listening(answer, body, reader))
+        return _streamed(answer, self._listening(answer, body, reader, _Place(request.url.path, number)))
 
     async def _send(self, request: Request, content: bytes | AsyncIterator[bytes]) -> "httpx.Response":
         headers = [(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS]
@@ -141,7 +148,7 @@ class Proxy:
         return await self._client.send(sent, stream=True)
 
     async def _listening(
-        self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader
+        self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader, place: "_Place"
     ) -> AsyncIterator[bytes]:
         """Passes the answer on and keeps a copy; it is recorded when it is complete."""
         copy = bytearray()
@@ -149,15 +156,21 @@ class Proxy:
             if len(copy) <= _MOST_BYTES:
                 copy += chunk
             yield chunk
-        self._record(bytes(copy), request, reader, streamed="event-stream" in answer.headers.get("content-type", ""))
-
-    def _record(self, content: bytes, request: Mapping[str, Any], reader: Reader, *, streamed: bool) -> None:
+        streamed = "event-stream" in answer.headers.get("content-type", "")
         try:
-            whole = reader.join(_events(content)) if streamed else json.loads(content)
-            self._recorder.add(list(reader.read(request, whole)))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            self._recorder.unreadable += 1
-            _log.warning("an answer cannot be recorded: %s: %s", type(error).__name__, error)
+            whole = reader.join(_events(bytes(copy))) if streamed else json.loads(copy)
+            self._recorder.add(list(reader.read(request, whole)), place.route, place.number)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RequestError) as error:
+            self._recorder.cannot_record(place.route)
+            _log.warning("an answer of %s cannot be recorded: %s: %s", place.route, type(error).__name__, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a request came in, and as which."""
+
+    route: str
+    number: int
 
 
 def _streamed(answer: "httpx.Response", content: AsyncIterator[bytes]) -> Response:

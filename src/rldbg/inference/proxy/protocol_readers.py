@@ -4,35 +4,19 @@ Each protocol has one reader. It gets the request's body and the answer (events 
 gives generations; what has no token ids cannot be recorded and is counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.conversation.messages import conversation_text
-
-Body = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """One generation as it passed by. A prompt is known by its tokens, by its text, or by both."""
-
-    prompt: Sequence[int]
-    tokens: Sequence[int]
-    logprobs: Sequence[float | None]
-    prompt_text: str | None
-    text: str | None
-    finish: str | None
-    version: str | None
+from rldbg.inference.protocols.generation_jobs import sample_seed
+from rldbg.inference.proxy.captured import Body, Captured, Reader
+from rldbg.inference.proxy.chat_readers import MessagesReader, ResponsesReader
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """`wanted` are the fields to add to a request so that the answer has token ids and log probs."""
-
-    wanted: Body
-    read: Callable[[Body, Any], Iterator[Captured]]
-    join: Callable[[Sequence[Body]], Any]
+def _seed(seed: Any, number: int) -> int | None:
+    """The seed of one of several samples, as our server would draw it."""
+    return sample_seed(seed, number) if isinstance(seed, int) else None
 
 
 def _sglang(request: Body, answer: Any) -> Iterator[Captured]:
@@ -53,7 +37,15 @@ def _sglang(request: Body, answer: Any) -> Iterator[Captured]:
             text=item.get("text"),
             finish=finish.get("type") if isinstance(finish, Mapping) else finish,
             version=meta.get("weight_version"),
+            stop=finish.get("matched") if isinstance(finish, Mapping) else None,
+            seed=_seed(_sampling(request, number // count).get("sampling_seed"), number % count),
         )
+
+
+def _sampling(request: Body, number: int) -> Body:
+    """The sampling parameters of one prompt of a batch."""
+    given = request.get("sampling_params") or {}
+    return given[number] if isinstance(given, list) else given
 
 
 def _completions(request: Body, answer: Any) -> Iterator[Captured]:
@@ -73,6 +65,8 @@ def _completions(request: Body, answer: Any) -> Iterator[Captured]:
             text=choice.get("text"),
             finish=choice.get("finish_reason"),
             version=answer.get("weight_version"),
+            stop=choice.get("stop_reason"),
+            seed=_seed(request.get("seed"), int(choice.get("index", 0)) % count),
         )
 
 
@@ -89,6 +83,23 @@ def _chat(request: Body, answer: Any) -> Iterator[Captured]:
             text=(choice.get("message") or {}).get("content"),
             finish=choice.get("finish_reason"),
             version=answer.get("weight_version"),
+            answer=Answer.of_message(choice.get("message") or {}),
+            stop=choice.get("stop_reason"),
+            seed=_seed(request.get("seed"), int(choice.get("index", 0))),
+        )
+
+
+def _tokens(request: Body, answer: Any) -> Iterator[Captured]:
+    """vLLM's tokens in, tokens out."""
+    for choice in answer.get("choices", []):
+        content = (choice.get("logprobs") or {}).get("content") or []
+        yield Captured(
+            prompt=request.get("token_ids") or [],
+            tokens=choice.get("token_ids") or [],
+            logprobs=[entry.get("logprob") for entry in content],
+            finish=choice.get("finish_reason"),
+            version=answer.get("weight_version"),
+            seed=_seed(_sampling(request, 0).get("seed"), int(choice.get("index", 0))),
         )
 
 
@@ -99,7 +110,7 @@ def _trl(request: Body, answer: Any) -> Iterator[Captured]:
     logprobs = answer.get("logprobs") or [[]] * len(completions)
     for number, (tokens, places) in enumerate(zip(completions, logprobs, strict=True)):
         values = [place[0] if isinstance(place, list) else place for place in places]
-        yield Captured(prompts[number // count], tokens, values, None, None, None, None)
+        yield Captured(prompts[number // count], tokens, values, seed=_seed(request.get("seed"), number % count))
 
 
 def _joined_choices(events: Sequence[Body]) -> Any:
@@ -110,15 +121,30 @@ def _joined_choices(events: Sequence[Body]) -> Any:
         choice = choices.setdefault(int(part.get("index", 0)), {"index": part.get("index", 0), "text": ""})
         delta = part.get("delta") or {}
         choice["text"] += part.get("text") or delta.get("content") or ""
-        choice["message"] = {"content": choice["text"]}
+        message = choice.setdefault("message", {"reasoning": "", "tool_calls": []})
+        message["content"] = choice["text"]
+        message["reasoning"] += delta.get("reasoning_content") or delta.get("reasoning") or ""
+        _join_calls(message["tool_calls"], delta.get("tool_calls") or ())
         choice.setdefault("token_ids", []).extend(part.get("token_ids") or [])
         if part.get("prompt_token_ids"):
             choice["prompt_token_ids"] = part["prompt_token_ids"]
-        choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
+        for name in ("finish_reason", "stop_reason"):
+            choice[name] = part.get(name) or choice.get(name)
         for name, values in (part.get("logprobs") or {}).items():
             if isinstance(values, list):
                 choice.setdefault("logprobs", {}).setdefault(name, []).extend(values)
     return whole | {"choices": [choices[index] for index in sorted(choices)]}
+
+
+def _join_calls(calls: list[dict[str, Any]], deltas: Sequence[Body]) -> None:
+    """Calls come whole, or their arguments in pieces."""
+    for delta in deltas:
+        while len(calls) <= int(delta.get("index", 0)):
+            calls.append({"id": None, "function": {"name": "", "arguments": ""}})
+        call, function = calls[int(delta.get("index", 0))], delta.get("function") or {}
+        call["id"] = delta.get("id") or call["id"]
+        call["function"]["name"] = function.get("name") or call["function"]["name"]
+        call["function"]["arguments"] += function.get("arguments") or ""
 
 
 def _last(events: Sequence[Body]) -> Any:
@@ -133,13 +159,23 @@ def _ids(names: Sequence[str]) -> list[int]:
 
 
 _OPENAI = {"return_token_ids": True}
-READERS: Mapping[str, Reader] = {
-    "/generate": Reader({"return_logprob": True}, _sglang, _last),
-    "/v1/completions": Reader(_OPENAI | {"logprobs": 0}, _completions, _joined_choices),
-    "/v1/chat/completions": Reader(_OPENAI | {"logprobs": True}, _chat, _joined_choices),
-    "/generate/": Reader({}, _trl, _last),
-    "/chat/": Reader({}, _trl, _last),
-}
+
+
+def readers() -> Mapping[str, Reader]:
+    """A proxy's readers, by the routes they are for."""
+    responses, messages = ResponsesReader(), MessagesReader()
+    return {
+        "/generate": Reader({"return_logprob": True}, _sglang, _last),
+        "/v1/completions": Reader(_OPENAI | {"logprobs": 0}, _completions, _joined_choices),
+        "/v1/chat/completions": Reader(_OPENAI | {"logprobs": True}, _chat, _joined_choices),
+        "/v1/responses": Reader(_OPENAI, responses.read, responses.join),
+        "/v1/messages": Reader(_OPENAI, messages.read, messages.join),
+        "/inference/v1/generate": Reader({"sampling_params": {"logprobs": 0}}, _tokens, _last),
+        "/generate/": Reader({}, _trl, _last),
+        "/chat/": Reader({}, _trl, _last),
+    }
+
+
 # Routes that give the engine new weights; generations after one of them belong to the next policy version.
 UPDATES = frozenset(
     {
@@ -150,5 +186,6 @@ UPDATES = frozenset(
         "/areal_update_weights",
         "/areal_update_weights_xccl",
         "/update_weights",
+        "/finish_weight_update",
     }
 )

@@ -1,7 +1,7 @@
 """The backend that answers from a recording. Nothing is made up: what was not recorded is a 404 that names the nearest.
 
 Which generation a request gets, in this order:
-1. the one whose random numbers it asks for (the embedded trainer's requests name their sample by the seed);
+1. the one whose random numbers it asks for: that of its seed, where requests have one;
 2. the next one of its prompt that was not given out yet, in recorded order, and of the policy version that is loaded
    when the client has told one by updating weights.
 """
@@ -37,6 +37,7 @@ class RecordedBackend:
         self._first_unknown: list[str] = []
         self._made_do = 0
         self._cut = 0
+        self._without_top = 0
 
     @property
     def card(self) -> ModelCard:
@@ -59,7 +60,7 @@ class RecordedBackend:
         item = self._find(job)
         item.given += 1
         outcome = self._outcome(job, item)
-        answer.push(Delta(outcome.tokens, outcome.logprobs))
+        answer.push(Delta(outcome.tokens, outcome.logprobs, text=outcome.text))
         answer.finish(outcome)
 
     def _find(self, job: GenerationJob) -> Generation:
@@ -68,7 +69,7 @@ class RecordedBackend:
             known = self._generations.by_text.get(job.prompt_text)
         if known is None:
             return self._unknown_prompt(job)
-        own = next((item for item in known if item.key == job.seed and not item.given), None)
+        own = next((item for item in known if job.seed in (item.key, item.seed) and not item.given), None)
         if own is not None:
             return own
         of_version = [item for item in known if not self._told or item.version == self._version.number]
@@ -116,21 +117,27 @@ class RecordedBackend:
         self._cut += cut
         tokens = [int(token) for token in item.tokens[:limit]]
         logprobs = [float("nan")] * len(tokens) if item.logprobs is None else item.logprobs[:limit].tolist()
-        stops = job.settings.stop_token_ids | self._card.end_ids
-        if tokens and not cut and (tokens[-1] in stops or len(tokens) < limit):
-            finish = Finish("stop", tokens[-1])
-        else:
-            finish = Finish("length")
+        self._without_top += bool(job.top_logprobs)
         return Outcome(
             tokens=tokens,
             logprobs=logprobs,
             versions=[item.version] * len(tokens),
-            finish=finish,
+            finish=self._finish(job, item, cut=cut),
             weight_version=str(item.version),
             logprob_mode=job.settings.logprob_mode,
             text=item.text,
+            answer=None if cut else item.answer,
             prompt=job.prompt or tuple(item.prompt.tolist()),
         )
+
+    def _finish(self, job: GenerationJob, item: Generation, *, cut: bool) -> Finish:
+        """As it was recorded; where that is not known, as the tokens say."""
+        stops, tokens = job.settings.stop_token_ids | self._card.end_ids, item.tokens
+        if cut or item.finish == "length" or not len(tokens):
+            return Finish("length")
+        if item.finish is None and tokens[-1] not in stops and len(tokens) >= job.settings.max_new_tokens:
+            return Finish("length")
+        return Finish("stop", int(tokens[-1]) if item.stop is None and item.finish is None else item.stop)
 
     def _shown(self, prompt: np.ndarray) -> str:
         text = self._card.text.decode(prompt.tolist(), skip_special=False)
@@ -192,6 +199,7 @@ class RecordedBackend:
             "unknown_prompts": self._unknown,
             "answered_by_nearest": self._made_do,
             "cut_by_max_new_tokens": self._cut,
+            "without_top_logprobs": self._without_top,
         }
 
     def report(self) -> Mapping[str, Any]:
@@ -227,6 +235,9 @@ class RecordedBackend:
                     fix=("serve with --strict to see each of them as an error",),
                 )
             )
+        if self._without_top:
+            cause = f"{self._without_top} requests asked for top log probs, which are not recorded: they got none"
+            findings.append(Finding("serve.no_top_logprobs", Severity.WARNING, where, cause=cause))
         left = [item for item in self._generations.all if not item.given]
         if left and self._asked:
             shown = tuple(item.place for item in left[:_SHOWN_FINDINGS])

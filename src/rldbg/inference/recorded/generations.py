@@ -4,6 +4,7 @@ A generation is a run of tokens that the policy chose; everything before it is i
 turns is several generations. Equal prompts are told apart by their order in the recording.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import IncompleteDataError, SampleId
+from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.keyed_random import sample_key
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
@@ -32,6 +34,11 @@ class Generation:
     key: int | None
     text: str | None = None
     prompt_text: str | None = None
+    answer: Answer | None = None
+    finish: str | None = None
+    stop: int | str | None = None
+    seed: int | None = None
+    arrival: tuple[int, int] | None = None
     given: int = 0
 
     @property
@@ -60,6 +67,9 @@ class Generations:
             )
         seed = recording.run_facts().get("seed")
         made = cls(str(path), list(_generations(recording, kind, seed if isinstance(seed, int) else None)))
+        # A proxy files answers as they end; requests for one prompt are answered in the order in which they came.
+        if all(item.arrival is not None for item in made.all):
+            made.all.sort(key=lambda item: item.arrival or (0, 0))
         for item in made.all:
             if len(item.prompt):
                 made.by_prompt.setdefault(prompt_key(item.prompt), []).append(item)
@@ -113,6 +123,11 @@ def _of_row(record: Record, row: int, seed: int | None) -> Iterator[Generation]:
             key=None if seed is None else sample_key(seed, record.key.step, sample),
             text=extra.get("response_text"),
             prompt_text=extra.get("prompt_text"),
+            answer=Answer.of_message(json.loads(extra["answer"])) if extra.get("answer") else None,
+            finish=extra.get("finish_reason"),
+            stop=extra.get("stop_reason"),
+            seed=int(extra["seed"]) if extra.get("seed") else None,
+            arrival=(int(extra["arrival"]), int(extra.get("choice", 0))) if extra.get("arrival") else None,
         )
 
 

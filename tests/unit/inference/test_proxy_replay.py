@@ -1,0 +1,169 @@
+"""What passes a proxy comes back from its recording as it was, without the model: calls, reasoning, streams, order."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import torch
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from byte_model import byte_model, byte_tokenizer
+from rldbg.inference.application import build_application
+from rldbg.inference.backend import ModelCard
+from rldbg.inference.conversation.answer import Answer, ToolCall
+from rldbg.inference.embedded.loading import embed
+from rldbg.inference.embedded.text import PretrainedText, UnreadText
+from rldbg.inference.proxy.application import Proxy
+from rldbg.inference.proxy.captured import Captured
+from rldbg.inference.proxy.generation_recorder import GenerationRecorder
+from rldbg.inference.proxy.protocol_readers import readers
+from rldbg.inference.recorded.backend import RecordedBackend
+from rldbg.inference.recorded.generations import Generations
+
+CARD = ModelCard("m", "", 1 << 30, 1 << 30, frozenset({1}), "float32", UnreadText(), scores_prompts=False)
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"],
+          "additionalProperties": False}  # fmt: skip
+ASK = [{"role": "user", "content": "Weather?"}]
+CHAT = {"messages": ASK, "tools": [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]}
+FORCED = {
+    "/v1/chat/completions": CHAT | {"tool_choice": "required"},
+    "/v1/responses": {"input": "Weather?", "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}],
+                      "tool_choice": "required"},
+    "/v1/messages": {"messages": ASK, "max_tokens": 90, "tools": [{"name": "weather", "input_schema": SCHEMA}],
+                     "tool_choice": {"type": "any"}},
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def client_of(application):
+    transport = httpx.ASGITransport(app=application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+        yield client
+
+
+def proxy_of(client, recorder):
+    proxy = Proxy(client, "http://server", recorder)
+    return Starlette(routes=[Route("/{path:path}", proxy.pass_on, methods=["GET", "POST"])])
+
+
+def told(body):
+    """What a client sees of an answer, without what is new each time."""
+    volatile = ("id", "item_id", "created", "created_at", "e2e_latency", "request_id")
+    if isinstance(body, dict):
+        call = body.get("type") in ("function", "tool_use")
+        return {name: told(value) for name, value in body.items() if name not in volatile or (name == "id" and call)}
+    return [told(item) for item in body] if isinstance(body, list) else body
+
+
+async def converse(client):
+    """Every protocol, whole and streamed; parts of streams are joined by the proxy's own readers."""
+    seen = {}
+    for path, body in FORCED.items():
+        whole = await client.post(path, json=body | {"seed": 5})
+        assert whole.status_code == 200, whole.text
+        streamed = await client.post(path, json=body | {"seed": 6, "stream": True})
+        events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+        seen[path] = told(whole.json()), told(readers()[path].join(events))
+    plain = await client.post(
+        "/v1/chat/completions", json={"messages": ASK, "max_tokens": 9, "stream": True, "seed": 1}
+    )
+    events = [json.loads(line[6:]) for line in plain.text.splitlines() if line.startswith("data: {")]
+    seen["text"] = "".join(event["choices"][0]["delta"].get("content", "") for event in events if event["choices"])
+    tokens = {"token_ids": [5, 6], "sampling_params": {"max_tokens": 4, "n": 2, "ignore_eos": True}}
+    seen["tokens"] = [choice["token_ids"] for choice in
+                      (await client.post("/inference/v1/generate", json=tokens)).json()["choices"]]  # fmt: skip
+    return seen
+
+
+def comparable(seen):
+    """Log probs come back from float32, and a recording tells them whether they were asked for or not."""
+    return json.loads(json.dumps(seen), parse_float=lambda text: round(float(text), 4))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_calls_and_streams_of_three_protocols_come_back_without_a_model(tmp_path):
+    pytest.importorskip("llguidance", reason="the extra rldbg[constraints] is not installed")
+    torch.set_num_threads(1)
+    recorder = GenerationRecorder(tmp_path / "recording")
+
+    async def through_the_proxy():
+        tokenizer = byte_tokenizer()
+        backend = embed(byte_model(tokenizer), text=PretrainedText(tokenizer), tokenizer=tokenizer, device="cpu")
+        engine = build_application(backend)
+        engine.router.routes.append(Route("/v1/embeddings", lambda _: JSONResponse({}), methods=["POST"]))
+        try:
+            async with client_of(engine) as upstream, client_of(proxy_of(upstream, recorder)) as client:
+                assert (await client.post("/v1/embeddings", json={})).status_code == 200
+                return await converse(client)
+        finally:
+            await backend.close()
+            recorder.close()
+
+    async def from_the_recording():
+        backend = RecordedBackend(Generations.read(tmp_path / "recording"), CARD)
+        async with client_of(build_application(backend)) as client:
+            return await converse(client), backend.report()
+
+    first = asyncio.run(through_the_proxy())
+    again, report = asyncio.run(from_the_recording())
+    for path in FORCED:
+        for one, other in zip(first[path], again[path], strict=True):
+            said = {name: value for name, value in one.items() if name in ("choices", "output", "content")}
+            assert comparable({name: parts_of(other[name]) for name in said}) == comparable(
+                {name: parts_of(value) for name, value in said.items()}
+            ), path
+    assert again["text"] == first["text"] != "" and again["tokens"] == first["tokens"]
+    assert report["facts"]["consumed"] == report["facts"]["generations"] == 9 and not report["findings"]
+    (passed,) = recorder.report()["findings"]
+    assert passed["id"] == "serve.passed_by" and passed["evidence"] == ["1 of /v1/embeddings"]
+
+
+def parts_of(items):
+    """Choices without their token ids and log probs; items of an output and blocks of a message as they are."""
+    kept = ("message", "finish_reason", "type", "name", "input", "arguments", "call_id", "content")
+    return [{name: value for name, value in item.items() if name in kept} for item in items]
+
+
+def test_requests_for_one_prompt_are_answered_in_the_order_they_came(tmp_path):
+    recorder = GenerationRecorder(tmp_path / "recording")
+    first, second = recorder.arrived(), recorder.arrived()
+    recorder.add([Captured([5], [8], [-0.5], seed=3)], "/generate", second)
+    recorder.add([Captured([5], [7], [-0.5], seed=4), Captured([5], [9], [-0.5])], "/generate", first)
+    recorder.close()
+    found = Generations.read(tmp_path / "recording")
+    assert [item.tokens.tolist() for item in found.all] == [[7], [9], [8]]
+
+    async def scene():
+        backend = RecordedBackend(found, CARD)
+        async with client_of(build_application(backend)) as client:
+            return [
+                (await client.post("/generate", json={"input_ids": [5], "sampling_params": sampling})).json()[
+                    "output_ids"
+                ]
+                for sampling in ({"sampling_seed": 3}, {}, {})
+            ]
+
+    assert asyncio.run(scene()) == [[8], [7], [9]], "a seed finds its own answer, whatever the order"
+
+
+def test_what_cannot_be_replayed_is_counted_and_named(tmp_path):
+    recorder = GenerationRecorder(tmp_path / "recording")
+    recorder.add([Captured([], [], [])], "/v1/messages", recorder.arrived())
+    recorder.cannot_record("/v1/responses")
+    recorder.add([Captured([5], [8], [-0.5], "x", "y", answer=Answer("hm", "y", (ToolCall("i", "f", "{}"),)))], "/x", 3)
+    recorder.close()
+    (finding,) = recorder.report()["findings"]
+    assert finding["evidence"] == ["1 of /v1/messages", "1 of /v1/responses"] and "2 answers" in finding["cause"]
+
+    async def scene():
+        backend = RecordedBackend(Generations.read(tmp_path / "recording"), CARD)
+        async with client_of(build_application(backend)) as client:
+            answer = await client.post("/v1/completions", json={"prompt": [5], "logprobs": 3})
+            return answer.json()["choices"][0], backend.report()
+
+    choice, report = asyncio.run(scene())
+    assert choice["text"] == "y" and report["findings"][0]["id"] == "serve.no_top_logprobs"
