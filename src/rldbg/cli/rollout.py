@@ -72,6 +72,13 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: RUN/generated/batch_data.pt]")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--trace", is_flag=True, help="Write a timeline of every episode (Chrome trace).")
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="RUN",
+    help="Answer from this rollout's recorded exchanges; no server is needed.",
+)
+@click.option("--fuzz", is_flag=True, help="Inject one fault per episode, and report what the workflow does.")
 @click.option("--pdb", is_flag=True, help="Run one episode at a time, and open pdb at errors.")
 @click.pass_context
 def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
@@ -83,7 +90,7 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
     from rldbg.inference.workflows import RolloutRequest, find_servers, rollout
 
     generation = _merged(context, overrides, options)
-    addresses = find_servers(options["addrs"], options["server"])
+    addresses = [] if options["replay"] else find_servers(options["addrs"], options["server"])
     request = RolloutRequest(
         workflow=workflow,
         data=options["data"],
@@ -97,7 +104,7 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
             name: options[name]
             for name in (
                 *("n", "limit", "sample", "shape", "reward", "tokenizer", "seed", "concurrency"),
-                *("api_key", "protocol", "out", "trace", "pdb"),
+                *("api_key", "protocol", "out", "trace", "pdb", "replay", "fuzz"),
             )
         },
     )
@@ -194,7 +201,7 @@ def _single_command(
         else:
             for item in value if option.multiple else [value]:
                 words += [option.opts[0], str(item)]
-    words += ["--addrs", ",".join(addresses)]
+    words += ["--addrs", ",".join(addresses)] if addresses else []
     return lambda sample: shlex.join([*words, "--sample", sample])
 
 
@@ -244,6 +251,8 @@ def _show(report: "RolloutReport") -> None:
 def _exit_code(report: "RolloutReport") -> int:
     if report.interrupted:
         return ExitCode.INTERRUPTED
+    if any(fault.verdict.startswith("gave a reward") for fault in report.faults):
+        return ExitCode.FINDING
     if report.failures:
         unreachable = all(failure.error == "UnreachableError" for failure in report.failures)
         return ExitCode.UNREACHABLE if unreachable and not report.rows else ExitCode.FINDING

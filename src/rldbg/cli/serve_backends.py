@@ -58,7 +58,7 @@ def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | 
         "--model",
         str(folder),
         "--name",
-        Path(name).name,
+        model_name(name),
         "--dtype",
         up.dtype or "float32",
         "--device",
@@ -82,10 +82,14 @@ def model_folder(model: str) -> Path:
         from rldbg.trainer import tiny_folder
 
         return tiny_folder(home().absolute() / "models" / "tiny")
-    folder = Path(model).absolute()
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"no model at {model!r}: there is no config.json", "--model tiny, or a Hugging Face folder")
-    return folder
+    from rldbg.inference import model_path
+
+    return model_path(model)
+
+
+def model_name(model: str) -> str:
+    """What clients call it: a hub id as it is, a folder by its own name."""
+    return Path(model).name if model == "tiny" or Path(model).exists() else model
 
 
 def _threads(replicas: int, model: str) -> int:
@@ -114,15 +118,15 @@ def _start_training_service(up: Up, registry: "Registry", allocation: "Allocatio
     _refuse_run(up)
     _refuse_replicas(up, allocation, "a training service is one process", "remove --replicas and --allocation-mode")
     model = up.model or "tiny"
-    if model != "tiny":
-        model_folder(model)
+    folder = model if model == "tiny" else str(model_folder(model))
+    aliases = [*up.alias, *([] if model == "tiny" or Path(model).exists() else [model])]
     options = ["--port", str(up.listening.port), "--dtype", up.dtype or "float32", "--device", up.device]
     options += ["--threads", str(up.threads)]
-    options += [item for other in up.alias for item in ("--alias", other)]
+    options += [item for other in aliases for item in ("--alias", other)]
     options += ["--deterministic"] if up.deterministic else []
 
     def command(_number: int, ready: Path) -> Sequence[str]:
-        own = ["--model", model, "--folder", str(ready.parent), "--announce", str(ready)]
+        own = ["--model", folder, "--folder", str(ready.parent), "--announce", str(ready)]
         return [sys.executable, "-m", "rldbg.training_service", *own, *options]
 
     name = up.name or registry.free_name("train")

@@ -52,6 +52,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RAY_USE_TLS", "cluster", "1 when the Ray cluster is reached through TLS"),
     Variable("RLDBG_ARM_ARGUMENTS", "agent", "set by `rldbg run`: what is added to the training's arguments"),
     Variable("RLDBG_HAND_DOWN", "agent", "set by `rldbg run`: further variables for Ray workers, comma separated"),
+    Variable("HF_HOME", "inference", "folder of Hugging Face's cache, in which models are found by their hub ids"),
+    Variable("HF_HUB_CACHE", "inference", "folder of the cached models, instead of HF_HOME/hub"),
     Variable("AREAL_LLM_SERVER_ADDRS", "inference", "servers of a rollout, host:port separated by commas"),
     Variable("PYTHONBREAKPOINT", "debugger", "the debugger that breakpoint() opens; if set, it is left alone"),
     Variable("RLDBG_ROLE", "identity", "role of this process in records and in `rldbg ps`"),

@@ -1,5 +1,6 @@
 """A rollout: its episodes in a line, and its failures, equal ones together."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -27,8 +28,18 @@ def notes(report: RolloutReport) -> Iterator[str]:
     if len(groups) > _MOST_SHOWN:
         yield f"{len(groups) - _MOST_SHOWN} further kinds of failure: see {report.run}/reports/rollout.json"
     yield from (f"note: {note}" for note in report.notes)
+    yield from _faults(report)
     if report.rejected:
         yield f"rejected by the workflow (it returned None): {', '.join(report.rejected[:_MOST_REJECTED_NAMED])}"
+
+
+def _faults(report: RolloutReport) -> Iterator[str]:
+    """Per kind of injected fault: how many episodes met it, and what became of them."""
+    for kind in dict.fromkeys(item.kind for item in report.faults):
+        met = [item for item in report.faults if item.kind == kind and item.verdict != "not reached"]
+        verdicts = Counter(item.verdict for item in met)
+        told = "; ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        yield f"fault {kind}: {len(met)} episodes: {told or 'none came as far'}"
 
 
 def results(report: RolloutReport) -> Iterator[str]:

@@ -10,6 +10,7 @@ from rldbg.inference import (
     EngineCommand,
     Listening,
     devices_of,
+    model_path,
     parse_allocation,
     read_areal_configuration,
     replica_count,
@@ -111,3 +112,22 @@ def test_only_the_servers_part_of_a_configuration_is_read(tmp_path):
     with pytest.raises(UsageError, match="no inference part"):
         read_areal_configuration(file, ["allocation_mode=d4p1t1"])
     assert read_areal_configuration(file, ["actor.path=tiny"]).model == "tiny"
+
+
+def test_a_hub_id_is_a_model_when_the_cache_has_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    entry = tmp_path / "hub" / "models--Qwen--Qwen3-0.6B"
+    for commit in ("a1", "b2"):
+        (entry / "snapshots" / commit).mkdir(parents=True)
+        (entry / "snapshots" / commit / "config.json").write_text("{}")
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text("a1")
+    assert model_path("Qwen/Qwen3-0.6B") == entry / "snapshots" / "a1"
+    assert model_path(str(entry / "snapshots" / "b2")).name == "b2"
+    with pytest.raises(UsageError, match="nor in the cache") as caught:
+        model_path("Qwen/Qwen3-4B")
+    assert caught.value.hint.endswith("hf download Qwen/Qwen3-4B")
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        model_path(str(tmp_path))

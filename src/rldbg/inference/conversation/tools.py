@@ -49,7 +49,9 @@ def forced_call(family: Family, schemas: Mapping[str, Any], added: Mapping[str, 
 
 
 def _object(schema: Any) -> dict[str, Any]:
-    return {"type": "object"} | (dict(schema) if isinstance(schema, Mapping) else {})
+    """Arguments are those that are declared, unless the schema says otherwise: a weak model would invent more."""
+    given = dict(schema) if isinstance(schema, Mapping) else {}
+    return {"type": "object"} | ({"additionalProperties": False} if given.get("properties") else {}) | given
 
 
 def _pieces(text: str, marks: Sequence[str], added: Mapping[str, int]) -> str:

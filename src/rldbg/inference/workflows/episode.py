@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
 from typing import Any
 
 from rldbg.core import SampleId, UsageError
 from rldbg.inference.workflows.completions import Completion, Trained, rows_of_answers
 from rldbg.inference.workflows.data import EpisodeSpec, Row
+from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, completion_data, completion_of
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.settings import GenerationSettings, request_seed
@@ -29,8 +31,11 @@ class Episode:
         settings: GenerationSettings,
         seed: int | None,
         tokenizer: Any = None,
+        exchanges: Exchanges | None = None,
     ) -> None:
         self.spec = spec
+        self._exchanges = exchanges or Exchanges(ExchangeLog())
+        self.fault = self._exchanges.fault(str(spec.sample))
         self.settings = settings
         self.timeline = Timeline(str(spec.sample))
         self.servers = servers
@@ -74,13 +79,30 @@ class Episode:
         """One request: a text, token ids, or chat messages."""
         number, seed = self.next_request()
         chosen = settings or self.settings
-        with self.timeline.span("request", f"request {number}") as span:
+        asked = list(prompt) if is_chat(prompt) else self._encoded(prompt)
+
+        async def ask() -> dict[str, Any]:
             if is_chat(prompt):
-                answer = await self._chat(prompt, chosen, seed)
-            else:
-                answer = await self.servers.generate(self._encoded(prompt), chosen, seed=seed, rid=rid)
+                return completion_data(await self._chat(prompt, chosen, seed))
+            return completion_data(await self.servers.generate(asked, chosen, seed=seed, rid=rid))
+
+        with self.timeline.span("request", f"request {number}") as span:
+            data = await self.exchange(number, {"prompt": asked, "settings": asdict(chosen)}, ask)
+            answer = completion_of(data)
+            if self.fault is not None:
+                answer = self.fault.completion(number, answer)
             self.keep(number, [answer], span)
         return answer
+
+    async def exchange(self, number: int, request: Any, ask: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """The answer to a request, from wherever this rollout takes its answers."""
+        if self.fault is not None:
+            self.fault.before(number)
+        return await self._exchanges.answer(str(self.sample), number, request, ask)
+
+    @property
+    def requests(self) -> int:
+        return self._requests
 
     def next_request(self) -> tuple[int, int | None]:
         """The number and the seed of the next request."""

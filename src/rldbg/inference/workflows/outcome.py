@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rldbg.inference.workflows.completions import Trained
 from rldbg.inference.workflows.data import EpisodeSpec
+from rldbg.inference.workflows.faults import FaultOutcome
 from rldbg.inference.workflows.timeline import Timeline
 from rldbg.lazy import shown_by
 
@@ -66,6 +67,7 @@ class RolloutReport:
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     traces: str | None = None
+    faults: tuple[FaultOutcome, ...] = ()
     interrupted: bool = False
     hung: bool = field(default=False)
 
@@ -82,4 +84,5 @@ class RolloutReport:
 
     def to_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"ok": self.ok, "failures": [failure.to_dict() for failure in self.failures]}
+        lists = {name: [item.to_dict() for item in getattr(self, name)] for name in ("failures", "faults")}
+        return plain | {"ok": self.ok} | lists

@@ -167,7 +167,9 @@ class RecordingProxy:
         asked = {**defaults, **body, "model": self._servers.model, "logprobs": True if chat else 0, **TOKEN_IDS}
         asked.pop("stream_options", None)
         with episode.timeline.span("request", f"request {number}") as span:
-            answered = await self._servers.post(path, asked)
+            answered = await episode.exchange(number, {"path": path, **asked}, lambda: self._servers.post(path, asked))
+            if episode.fault is not None:
+                answered = episode.fault.body(number, answered)
             episode.keep(number, openai_answers(answered), span)
         proxied.answer(answered)
         return answered

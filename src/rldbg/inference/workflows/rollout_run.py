@@ -19,6 +19,8 @@ import numpy as np
 from rldbg.core import PrerequisiteError, Run, load_user_object
 from rldbg.inference.workflows.data import EpisodeSpec, load_rows, specs_of
 from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, RecordedExchanges
+from rldbg.inference.workflows.faults import FaultOutcome, judged
 from rldbg.inference.workflows.network_thread import NetworkThread
 from rldbg.inference.workflows.outcome import Outcome, RolloutReport
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
@@ -59,6 +61,8 @@ class RolloutRequest:
     out: Path | None = None
     trace: bool = False
     pdb: bool = False
+    replay: Path | None = None
+    fuzz: bool = False
     # The command that runs one sample alone, for the failures; the command line knows how it was called.
     command_of: Callable[[str], str] = field(default=lambda sample: f"rollout(..., sample={sample!r})")
 
@@ -86,6 +90,7 @@ def rollout(
             _check_place(request.out)
         run = make_run()
         outcomes = runner.run(opened.specs, finish=opened.finish)
+    opened.exchanges.log.write(run.path)
     batch, notes = _save(request, run, outcomes)
     report = RolloutReport(
         workflow=request.workflow,
@@ -102,6 +107,7 @@ def rollout(
         not_run=tuple(str(item.spec.sample) for item in outcomes if item.timeline is None),
         failures=tuple(outcome.failure for outcome in outcomes if outcome.failure is not None),
         notes=(*opened.notes, *notes),
+        faults=opened.faults(outcomes),
         traces=_write_traces(run, outcomes) if request.trace else None,
         interrupted=runner.interrupted,
         hung=runner.hung,
@@ -138,7 +144,10 @@ class _OpenRollout:
             protocol=request.protocol,
         )
         stack.callback(self.servers.close)
-        self.notes = self.servers.check()
+        recorded = RecordedExchanges(request.replay) if request.replay is not None else None
+        self.exchanges = Exchanges(ExchangeLog(), recorded, (request.seed or 0) if request.fuzz else None)
+        self._episodes: dict[str, Episode] = {}
+        self.notes = self.servers.check() if recorded is None else []
         # TRL's functions take all samples of a prompt in one call.
         self.specs: list[EpisodeSpec] = specs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
 
@@ -168,9 +177,26 @@ class _OpenRollout:
 
     def _episode(self, spec: EpisodeSpec) -> Episode:
         tokenizer = self.tokenizer() if self._request.tokenizer else None
-        return Episode(
-            spec, servers=self.servers, settings=self._request.settings, seed=self._request.seed, tokenizer=tokenizer
+        episode = Episode(
+            spec,
+            servers=self.servers,
+            settings=self._request.settings,
+            seed=self._request.seed,
+            tokenizer=tokenizer,
+            exchanges=self.exchanges,
         )
+        self._episodes[str(spec.sample)] = episode
+        return episode
+
+    def faults(self, outcomes: Sequence[Outcome]) -> tuple[FaultOutcome, ...]:
+        """What became of the episodes that had a fault."""
+        found = []
+        for outcome in outcomes:
+            episode = self._episodes.get(str(outcome.spec.sample))
+            if episode is not None and episode.fault is not None:
+                reward = _mean_reward([outcome])
+                found.append(judged(str(episode.sample), episode.fault, episode.requests, outcome.failure, reward))
+        return tuple(found)
 
     def _open_proxy(self) -> RecordingProxy:
         self._proxy = RecordingProxy(self.servers)

@@ -1,0 +1,123 @@
+"""Every request of every episode with its answer, kept in the run folder; and answers taken from there again.
+
+`RUN/generated/exchanges.jsonl` has one line per request: {"sample", "number", "request", "answer"}. A request of a
+replay gets the answer of the same number of the same sample, if it asks the same; nothing is made up.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rldbg.core import IncompleteDataError, RldbgError
+from rldbg.inference.workflows.completions import Completion
+from rldbg.inference.workflows.faults import Fault, fault_of
+
+_FILE = Path("generated") / "exchanges.jsonl"
+# What differs between two runs that ask the same.
+_NOT_COMPARED = frozenset({"rid", "model", "seed", "sampling_seed", "stream", "stream_options", "user"})
+
+
+class ReplayDiverged(RldbgError):
+    """A workflow asked something else than in the run that is replayed."""
+
+    kind = "replay"
+    # Clients repeat a request that is refused with 409 or 5xx; this one would be refused again.
+    status = 400
+
+
+class ExchangeLog:
+    """Exchanges of a rollout as they happen, from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, sample: str, number: int, request: Any, answer: Any) -> None:
+        line = json.dumps({"sample": sample, "number": number, "request": request, "answer": answer}, default=str)
+        with self._lock:
+            self._lines.append(line)
+
+    def write(self, run: Path) -> None:
+        file = run / _FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            file.write_text("".join(f"{line}\n" for line in self._lines), encoding="utf-8")
+
+
+class RecordedExchanges:
+    """The exchanges of a run, by sample and number."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
+        try:
+            lines = (run / _FILE).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise IncompleteDataError(
+                f"{run} has no recorded exchanges: {error.strerror}", "record them with `rldbg rollout --run RUN ...`"
+            ) from error
+        for line in lines:
+            entry = json.loads(line)
+            self._known[entry["sample"], entry["number"]] = entry
+
+    def answer(self, sample: str, number: int, request: Any) -> Any:
+        entry = self._known.get((sample, number))
+        if entry is None:
+            have = sum(1 for name, _ in self._known if name == sample)
+            raise ReplayDiverged(
+                f"request {number} of sample {sample} is not in {self._run}: it has {have} of that sample",
+                "the workflow makes more requests than it did; compare its code, or record again",
+            )
+        for place, then, now in _differences(entry["request"], json.loads(json.dumps(request, default=str))):
+            raise ReplayDiverged(
+                f"request {number} of sample {sample} differs from the recorded one at {place}: "
+                f"{then!r:.150} was asked, now {now!r:.150}",
+                "everything before this request is as it was; look at what the workflow did since the one before",
+            )
+        return entry["answer"]
+
+
+def _differences(then: Any, now: Any, place: str = "request") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in sorted({*then, *now} - _NOT_COMPARED):
+            yield from _differences(then.get(name), now.get(name), f"{place}.{name}")
+    elif isinstance(then, list) and isinstance(now, list):
+        for number, (one, other) in enumerate(zip(then, now, strict=False)):
+            yield from _differences(one, other, f"{place}[{number}]")
+        if len(then) != len(now):
+            yield f"{place}, which had {len(then)} items and has {len(now)}", None, None
+    elif then != now:
+        yield place, then, now
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """How requests of episodes are answered: by servers or from a recording; with faults, if these are asked for."""
+
+    log: ExchangeLog
+    recorded: RecordedExchanges | None = None
+    faults_seed: int | None = None
+
+    def fault(self, sample: str) -> Fault | None:
+        return None if self.faults_seed is None else fault_of(sample, self.faults_seed)
+
+    async def answer(
+        self, sample: str, number: int, request: Any, ask: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        answer = await ask() if self.recorded is None else self.recorded.answer(sample, number, request)
+        self.log.add(sample, number, request, answer)
+        return answer
+
+
+def completion_data(answer: Completion) -> dict[str, Any]:
+    return asdict(answer)
+
+
+def completion_of(data: Mapping[str, Any]) -> Completion:
+    plain: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
+    return Completion(**plain)

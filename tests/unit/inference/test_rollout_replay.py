@@ -1,0 +1,128 @@
+"""A rollout answered from its own recorded exchanges, and rollouts with injected faults."""
+
+import json
+import sys
+
+import pytest
+
+from rldbg.core import IncompleteDataError, Run
+from rldbg.inference.workflows import RolloutRequest, rollout
+from rldbg.inference.workflows.faults import KINDS, fault_of
+from rldbg.replay import ReplayRollout
+from rldbg.reports.rollout import to_terminal
+from small_server import rows, small_server
+
+AGENT = """
+import json
+
+class Agent:
+    async def run(self, data, base_url, http_client):
+        messages = [{"role": "user", "content": data["prompt"]}]
+        tools = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
+        for turn in range(2):
+            body = {"messages": messages, "tools": tools}
+            answer = await http_client.post(base_url + "/chat/completions", json=body)
+            CHECK
+            message = answer.json()["choices"][0]["message"]
+            messages.append(message)
+            for call in message.get("tool_calls", ()):
+                json.loads(call["function"]["arguments"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "RESULT"})
+        return 1.0
+
+def function(prompt, generate):
+    answer = generate(prompt)
+    return 1.0 if answer.text == str(len(prompt)) else 0.5
+"""
+ROWS = [{"prompt": f"question {number}"} for number in range(24)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def play(name, server, *, data=ROWS[:2], result="42", check="answer.raise_for_status()", folder="run", **options):
+        file = tmp_path / f"workflow_{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(AGENT.replace("RESULT", result).replace("CHECK", check))
+        addresses = [server.address] if server else []
+        request = RolloutRequest(
+            workflow=f"{file}:{name}",
+            data=rows(tmp_path / "data.jsonl", data),
+            timeout_s=20,
+            addresses=addresses,
+            **options,
+        )
+        return rollout(request, lambda: Run.create(name="t", path=tmp_path / folder), load_tokenizer=lambda name: None)
+
+    yield play
+    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
+
+
+@pytest.mark.parametrize("name", ["Agent", "function"])
+def test_a_rollout_is_repeated_from_its_recording_without_a_server(run, tmp_path, name):
+    with small_server() as server:
+        first = run(name, server, n=2)
+        asked = len(server.requests)
+    again = run(name, None, n=2, replay=tmp_path / "run", folder="again")
+    assert first.ok and again.ok and len(server.requests) == asked
+    batches = [ReplayRollout(report.batch).trajectories(0) for report in (first, again)]
+    for one, other in zip(*batches, strict=True):
+        assert (one.sample, one.tokens.tolist(), one.logprobs.tolist()) == (
+            other.sample, other.tokens.tolist(), other.logprobs.tolist()
+        )  # fmt: skip
+    kept = [
+        (tmp_path / folder / "generated" / "exchanges.jsonl").read_text().splitlines() for folder in ("run", "again")
+    ]
+    answers = [sorted(json.dumps(json.loads(line)["answer"]) for line in lines) for lines in kept]
+    assert answers[0] == answers[1] and len(answers[0]) == (8 if name == "Agent" else 4)
+
+
+def test_a_workflow_that_asks_something_else_is_told_where(run, tmp_path):
+    with small_server() as server:
+        assert run("Agent", server).ok
+    report = run("Agent", None, result="43", replay=tmp_path / "run", folder="again")
+    assert len(report.failures) == 2
+    report = run(
+        "Agent",
+        None,
+        result="43",
+        replay=tmp_path / "run",
+        folder="third",
+        check="assert answer.is_success, answer.text",
+    )
+    (message,) = {failure.message.partition("'code'")[0] for failure in report.failures if failure.sample == "0/0"}
+    assert "request 1 of sample 0/0 differs" in message and "messages[2].content" in message and "43" in message
+    report = run(
+        "Agent",
+        None,
+        data=ROWS[:3],
+        replay=tmp_path / "run",
+        folder="fourth",
+        check="assert answer.is_success, answer.text",
+    )
+    assert [failure.sample for failure in report.failures] == ["2/0"]
+    assert "is not in" in report.failures[0].message
+    with pytest.raises(IncompleteDataError, match="no recorded exchanges"):
+        run("Agent", None, replay=tmp_path, folder="fifth")
+
+
+def test_faults_are_injected_once_per_episode_and_judged(run):
+    with small_server() as server:
+        careless = run("Agent", server, data=ROWS, fuzz=True)
+        again = run("Agent", server, data=ROWS, fuzz=True, folder="again")
+        function = run("function", server, data=ROWS, fuzz=True, folder="third")
+    assert [item.to_dict() for item in careless.faults] == [item.to_dict() for item in again.faults]
+    verdicts = {kind: {item.verdict for item in careless.faults if item.kind == kind} for kind in KINDS}
+    assert any(verdict.startswith("crashed: JSONDecodeError") for verdict in verdicts["malformed-call"])
+    for kind in ("timeout", "server-death", "server-error"):
+        assert "gave up: HTTPStatusError" in verdicts[kind], verdicts[kind]
+    assert any(verdict == "survived" for verdict in verdicts["truncation"] | verdicts["empty-answer"])
+    assert any(
+        "crashed: JSONDecodeError" in line for line in to_terminal(careless).splitlines() if "fault malformed" in line
+    )
+    assert json.loads(json.dumps(careless.to_dict()))["faults"][0]["kind"] in KINDS
+    told = {item.verdict.partition(":")[0] for item in function.faults}
+    assert "gave a reward of 0.5 to an answer that was cut off" in told and "gave up" in told
+
+
+def test_every_kind_of_fault_is_drawn():
+    assert {fault_of(str(number), 0).kind for number in range(64)} == set(KINDS)
+    assert {fault_of(str(number), 0).request for number in range(64)} == {0, 1}
