@@ -73,7 +73,7 @@ def test_the_tinker_client_trains_and_samples(tinker_python, service):
     assert report["many"]["tokens:sum"] == 6000
     assert report["restored"]["loss:sum"] == pytest.approx(report["one"]["loss:sum"], rel=1e-5)
     assert report["named"] == [11, 1]
-    assert report["unknown_loss"].startswith("BadRequestError") and "no loss 'gspo'" in report["unknown_loss"]
+    assert report["unknown_loss"].startswith("BadRequestError") and "no loss 'no_such_loss'" in report["unknown_loss"]
     assert "outside the vocabulary" in report["outside"]
     assert report["no_snapshot"].startswith("NotFoundError")
     assert report["after_errors"] == 12, "refused requests do not stop the next"

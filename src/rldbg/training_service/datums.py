@@ -50,8 +50,14 @@ class Datum:
 
     @property
     def prompt_length(self) -> int:
-        """How many tokens stand before the first one that is trained on; 1 when nothing says which that is."""
-        return int(np.argmax(self.trained)) + 1
+        """How many tokens stand before the first one that is trained on; 1 when nothing says which that is.
+
+        A datum whose advantages are all 0 has its answer where log probs were sampled: clients send 0 for the prompt's.
+        """
+        answer = self.trained
+        if not answer.any() and "logprobs" in self.inputs:
+            answer = self.inputs["logprobs"] != 0
+        return int(np.argmax(answer)) + 1
 
     @property
     def leading(self) -> int:

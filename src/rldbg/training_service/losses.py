@@ -23,6 +23,8 @@ from rldbg.training_service.datums import Datum
 from rldbg.training_service.errors import RequestError, read_settings
 
 Inputs = Mapping[str, Array]
+# The input, beside the client's, that is 1 where a token is trained on.
+TRAINED = "trained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,15 @@ def _dro(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
     return TokenLoss(values, log_ratio.exp(), log_ratio != log_ratio)
 
 
+def _gspo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+    """PPO with one ratio per sequence, the geometric mean of its tokens'; each token passes its own gradient on."""
+    trained = inputs[TRAINED]
+    log_ratio = ((log_probs - inputs["logprobs"]) * trained).detach()
+    mean = log_ratio.sum(-1, keepdims=True) / trained.sum(-1, keepdims=True).clip(1)
+    # The ratio to these log probs is that mean, and its gradient that of the token.
+    return _ppo(log_probs, {**inputs, "logprobs": log_probs.detach() - mean}, settings)
+
+
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": Loss(("weights",), lambda log_probs, inputs, _: cross_entropy_loss(log_probs, inputs["weights"])),
     "importance_sampling": Loss(
@@ -107,6 +118,7 @@ LOSSES: Mapping[str, Loss] = {
         lambda log_probs, inputs, _: importance_sampling_loss(log_probs, inputs["logprobs"], inputs["advantages"]),
     ),
     "ppo": Loss(("logprobs", "advantages"), _ppo),
+    "gspo": Loss(("logprobs", "advantages"), _gspo),
     "cispo": Loss(("logprobs", "advantages"), _cispo),
     "dro": Loss(("logprobs", "advantages"), _dro),
     # Only the log probs are wanted.

@@ -24,7 +24,7 @@ from rldbg.algorithms import (
     token_log_probs,
 )
 from rldbg.training_service.batches import Batch
-from rldbg.training_service.losses import LOSSES, LossSettings
+from rldbg.training_service.losses import LOSSES, TRAINED, LossSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
     with torch.no_grad():
         prompt_log_probs_bpv = log_softmax(logits[:, :first].float() / settings.temperature)
         prompt_log_probs = token_log_probs(prompt_log_probs_bpv, batch.targets[:, :first])
-    tokens = LOSSES[settings.name].tokens(log_probs, batch.inputs, settings)
+    tokens = LOSSES[settings.name].tokens(log_probs, {**batch.inputs, TRAINED: batch.trained}, settings)
 
     def total(values: torch.Tensor) -> torch.Tensor:
         denominator = settings.denominator or (1.0 if settings.aggregation == "sum" else None)

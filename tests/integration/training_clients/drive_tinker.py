@@ -82,7 +82,7 @@ def main(url):
         .sequences[0]
         .tokens
     )
-    report["unknown_loss"] = error_of(lambda: client.forward_backward([supervised()], "gspo").result())
+    report["unknown_loss"] = error_of(lambda: client.forward_backward([supervised()], "no_such_loss").result())
     outside = types.Datum(
         model_input=types.ModelInput.from_ints([99999]), loss_fn_inputs={"target_tokens": [1], "weights": [1.0]}
     )

@@ -24,6 +24,7 @@ def test_the_prompt_ends_before_the_first_trained_token():
     assert datum(advantages=[0, 0.5, 0.5], logprobs=[0, -1, -1]).prompt_length == 2
     assert datum(advantages=[0, 0, 0], loss_mask=[0, 1, 1]).prompt_length == 2, "the mask knows better than zeros"
     assert datum(advantages=[0, 0, 0]).prompt_length == 1
+    assert datum(advantages=[0, 0, 0], logprobs=[0, -1, -1]).prompt_length == 2, "an answer that nothing is learnt from"
     assert datum().sequence.tolist() == [1, 2, 3, 4]
 
 

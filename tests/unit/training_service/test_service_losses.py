@@ -48,11 +48,13 @@ def by_hand(module, data, token_loss):
     table = module.table.detach().double().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for item in data:
+        chosen = torch.log_softmax(table.detach(), -1)[item.tokens, item.targets].numpy() - item.inputs["logprobs"]
+        mean = float(chosen[item.mask != 0].mean())
         for position, (token, target) in enumerate(zip(item.tokens, item.targets, strict=True)):
             if item.mask[position]:
                 log_prob = torch.log_softmax(table[int(token)], -1)[int(target)]
                 given = {name: float(values[position]) for name, values in item.inputs.items()}
-                total = total + token_loss(log_prob, given)
+                total = total + token_loss(log_prob, given | {"mean log ratio": mean})
     total.backward()
     return float(total.detach()), table.grad
 
@@ -68,6 +70,12 @@ FORMULAS = {
         -torch.minimum(
             torch.exp(lp - x["logprobs"]) * x["advantages"],
             clip(torch.exp(lp - x["logprobs"]), 0.8, 1.2) * x["advantages"],
+        )
+    ),
+    "gspo": lambda lp, x: (
+        -torch.minimum(
+            torch.exp(x["mean log ratio"] + lp - lp.detach()) * x["advantages"],
+            clip(torch.exp(x["mean log ratio"] + lp - lp.detach()), 0.8, 1.2) * x["advantages"],
         )
     ),
     "cispo": lambda lp, x: -clip(torch.exp(lp - x["logprobs"]).detach(), 0.8, 1.2) * lp * x["advantages"],
