@@ -21,6 +21,7 @@ def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndar
     if ids_a.shape == ids_b.shape and np.array_equal(rows_a, rows_b) and same_bytes(ids_a, ids_b):
         result.measured.compared = ids_a[rows_a].size
         return result
+    trained_a, trained_b = _trained(a, len(ids_a)), _trained(b, len(ids_b))
     ends_a, ends_b = _ends(a, rows_a, ids_a.shape[1]), _ends(b, rows_b, ids_b.shape[1])
     # All rows of a record show what it pads with, also those paired with another record.
     pads_a, pads_b = (
@@ -28,8 +29,24 @@ def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndar
     )
     for position, (row_a, row_b) in enumerate(zip(rows_a.tolist(), rows_b.tolist(), strict=True)):
         left, right = ids_a[row_a][: ends_a[position]], ids_b[row_b][: ends_b[position]]
+        if not trained_a[row_a] and not trained_b[row_b]:
+            left, right = _without_tail(left, right), _without_tail(right, left)
         _compare_row(result, position, left, right, _padding(left, pads_a), _padding(right, pads_b))
     return result
+
+
+def _without_tail(row: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A row that no mask says the end of: columns of one value after all that the other side has are its padding."""
+    tail = row[len(other) :]
+    is_padding = tail.size and (tail == tail[0]).all() and np.array_equal(row[: len(other)], other)
+    return other if is_padding else row
+
+
+def _trained(record: Record, count: int) -> np.ndarray:
+    mask = record.fields.get("response_mask")
+    has_rows = mask is not None and not isinstance(mask, Ragged)
+    trained: np.ndarray = (np.asarray(mask) != 0).any(axis=1) if has_rows else np.ones(count, bool)
+    return trained
 
 
 def _pad_ids(ids: np.ndarray, ends: list[int]) -> set[int]:

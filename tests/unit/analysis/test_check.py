@@ -127,3 +127,13 @@ def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
     data["advantages"] = made[:, None].repeat(data["old"].shape[1], 1)
     report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
     assert bool(report.findings) == wrong
+
+
+@pytest.mark.parametrize(("gap", "is_alarm"), [(0.02, False), (0.2, True)])
+def test_a_ratio_to_the_engines_log_probs_may_be_off_by_its_rounding(tmp_path, gap, is_alarm):
+    data = step_data(1)
+    data["old"] = data["rollout"]
+    data["new"] = (
+        data["rollout"] + gap * np.sign(np.sin(np.arange(data["old"].size))).reshape(data["old"].shape)
+    ).astype(np.float32)
+    assert bool(check(write(tmp_path, data), only=["first-ratio-is-one"]).findings) == is_alarm

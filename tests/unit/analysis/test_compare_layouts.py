@@ -125,3 +125,21 @@ def test_missing_shards_are_never_a_pass(tmp_path):
     sglang_dump(tmp_path / "many", whole, np.split(whole, 3, axis=2), "b s h[tp]", "tp")
     next(Path(tmp_path / "many").glob("*rank=1*")).unlink()
     assert compare(one, rldbg.open(tmp_path / "many")).verdict == "different"
+
+
+@pytest.mark.parametrize(("changed", "verdict"), [(False, "equal"), (True, "different")])
+def test_the_end_of_a_row_that_is_not_trained_on_is_found_without_a_mask(tmp_path, changed, verdict):
+    ids = np.asarray([[7, 8, 9, 0, 0], [7, 8, 9, 4, 5]])
+    narrow = np.asarray([[7, 8, 6 if changed else 9]])
+
+    def recorded(name, micros):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            for micro, (tokens, sample) in enumerate(micros):
+                mask = np.zeros((len(tokens), tokens.shape[1] - 2), np.int64)
+                fields = {"input_ids": tokens, "response_mask": mask, "log_probs": mask.astype(np.float32)}
+                recorder.record("forward_data", step=0, micro=micro, samples=sample, **fields)
+        return rldbg.open(tmp_path / name)
+
+    wide = recorded("a", [(ids, [("g", 0), ("g", 1)])])
+    other = recorded("b", [(narrow, [("g", 0)]), (ids[1:], [("g", 1)])])
+    assert compare(wide, other).verdict == verdict

@@ -6,7 +6,10 @@ import pytest
 from rldbg.analysis import compare
 from rldbg.analysis.noise.precision import is_coarse
 from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
+from rldbg.analysis.noise.tensors import GRADIENT, PARAMETER, TensorHistory, step_sizes_of
+from rldbg.analysis.whole import Block
 from rldbg.cli.application import run
+from rldbg.recording import Record, RecordKey
 from training_pairs import Training, record_training
 
 ADAM, SGD = Training(), Training(optimizer="sgd", rate=0.1)
@@ -84,6 +87,27 @@ def test_equal_gradients_allow_nothing():
     for _ in range(3):
         sensitivity.see(gradient, gradient)
     assert sensitivity.relative().tolist() == [0, 0, 0]
+
+
+def test_the_first_step_is_as_long_as_elements_went_that_turned():
+    def history(first, second):
+        made = TensorHistory()
+        for number, (gradients, parameters) in enumerate((first, second)):
+            for kind, of_kind, values in (
+                (GRADIENT, made.gradients, gradients),
+                (PARAMETER, made.parameters, parameters),
+            ):
+                of_kind[number, 0, 0] = block(kind, *values)
+        return made
+
+    def block(kind, *values):
+        key = RecordKey(kind, 0)
+        return Block(*(Record(key, {kind: np.asarray(value)}) for value in values), None, None)
+
+    turned = [([1e-6, 1.0], [-1e-6, 1.0]), ([0.003, -0.003], [-0.003, -0.003])]
+    later = [([1e-6, 1.0], [1e-6, 1.0]), ([0.003, -0.005], [-0.003, -0.005])]
+    sizes = step_sizes_of([history(turned, later)])
+    assert sizes[0, 0, 0] == pytest.approx(0.003, rel=0.02) and sizes[1, 0, 0] == pytest.approx(0.002)
 
 
 def test_only_elements_of_the_size_of_their_difference_may_turn_around():

@@ -104,12 +104,12 @@ class TensorHistory:
             before = now
 
 
-def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
+def step_sizes_of(histories: Sequence[TensorHistory]) -> dict[Update, float]:
     """What a whole step of the optimizer is in each update: the largest movement of any element of any tensor.
 
     The side that moves less decides, so that a side whose steps are too large gains no allowance. Tensors whose
     gradients are all rounding move by chance, so no tensor is judged by its own movement. Parameters are recorded after
-    an update only: the first one is taken to move as far as the furthest of the others.
+    an update only: the first one is taken to move as far as the furthest of the others, or as elements do that turned.
     """
     moves: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     updates: set[Update] = set()
@@ -118,8 +118,25 @@ def step_sizes_of(histories: Iterable[TensorHistory]) -> dict[Update, float]:
         for update, (a, b) in history.movements():
             moves[update] = (max(moves[update][0], a), max(moves[update][1], b))
     sizes = {update: min(sides) for update, sides in moves.items()}
-    furthest = max(sizes.values(), default=0.0)
+    furthest = max([*sizes.values(), _first_step(histories)])
     return {update: sizes.get(update, furthest) for update in updates}
+
+
+def _first_step(histories: Iterable[TensorHistory]) -> float:
+    """Half of what elements are apart whose first gradients have opposite signs: both went a whole step, or less where
+    a gradient is as small as Adam's eps. So nearly the largest, which a fault in one of them does not move, and a
+    hundredth; 0 where there is none."""
+    found = []
+    for history in histories:
+        first = min(history.parameters, default=None)
+        if first is not None and first in history.gradients and first == min(history.gradients):
+            one, other = tensor_pair(history.gradients[first], GRADIENT)
+            a, b = tensor_pair(history.parameters[first], PARAMETER)
+            if one.shape == a.shape:
+                found.append((np.abs(a - b) / 2)[one * other < 0])
+    apart = np.concatenate(found) if found else np.empty(0)
+    apart = apart[np.isfinite(apart)]
+    return 1.01 * float(np.quantile(apart, 0.99)) if apart.size else 0.0
 
 
 def norms_of(histories: Iterable[TensorHistory]) -> dict[Update, np.ndarray]:
