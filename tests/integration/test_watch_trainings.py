@@ -59,7 +59,7 @@ def test_nothing_fires_on_a_clean_training(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("name", COLLAPSES)
 def test_a_collapse_fires_before_the_reward_has_halved(tmp_path: Path, name: str) -> None:
     begin = BEGIN.get(name, 40)
-    watcher, rewards = watched(tmp_path / "run", steps=begin + 24, collapse=name, begin=begin)
+    watcher, rewards = watched(tmp_path / "run", steps=begin + 32, collapse=name, begin=begin)
     before = min(rewards[step] for step in range(begin - 5, begin + 1))
     halved = next((step for step, reward in rewards.items() if step > begin and reward < 0.5 * before), math.inf)
     assert watcher.events, "nothing fired"

@@ -38,6 +38,7 @@ class Detector:
         self._history: deque[float] = deque(maxlen=_WINDOW)
         self._in_a_row = 0
         self._quiet = 0
+        self._best = -math.inf
 
     @property
     def usual(self) -> float:
@@ -49,7 +50,7 @@ class Detector:
             caught = self.rule.moves == "not-finite" and self._quiet == 0
             self._quiet = self.rule.history if caught else max(self._quiet - 1, 0)
             return Unusual(value, self.usual, math.inf) if caught else None
-        unusual = self._judged(value)
+        unusual = self._declined(value) if self.rule.moves == "declines" else self._judged(value)
         self._history.append(value)
         self._in_a_row = self._in_a_row + 1 if unusual is not None else 0
         if self._quiet:
@@ -60,14 +61,28 @@ class Detector:
         self._quiet = self.rule.history
         return unusual
 
+    def _declined(self, value: float) -> Unusual | None:
+        """Whether the last few values together are far below the best few of the run: a slow fall, of which no single
+        step is unusual."""
+        level = median([*list(self._history)[1 - _LEVEL_OF :], value])
+        enough = len(self._history) >= self.rule.history
+        best = self._best = max(self._best, level) if enough else self._best
+        noise = max(self._noise(), _ROUNDING * abs(best))
+        far = best - level
+        if not enough or far < self.rule.least or far < self.rule.sigmas * noise or level >= best / self.rule.factor:
+            return None
+        return Unusual(level, best, far / noise)
+
+    def _noise(self) -> float:
+        changes = [abs(after - before) for before, after in pairwise(self._history)]
+        return median(changes) / _NORMAL if changes else 0.0
+
     def _judged(self, value: float) -> Unusual | None:
         rule = self.rule
         if rule.moves == "not-finite" or len(self._history) < rule.history:
             return None
         usual = self.usual
-        values = list(self._history)
-        changes = [abs(after - before) for before, after in pairwise(values)]
-        noise = max(median(changes) / _NORMAL, _ROUNDING * abs(usual))
+        noise = max(self._noise(), _ROUNDING * abs(usual))
         far = value - usual if rule.moves == "up" else usual - value if rule.moves == "down" else abs(value - usual)
         sigmas = far / noise if noise else math.inf
         if far < rule.least or far <= 0 or sigmas < rule.sigmas or not _is_beyond(rule, value, usual):

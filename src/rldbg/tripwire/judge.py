@@ -65,5 +65,6 @@ class Judge:
 
 
 def _said(rule: Rule, unusual: Unusual) -> str:
-    text = f"{rule.measure} is {number(unusual.value)}, usually {number(unusual.usual)}"
+    before = "at best" if rule.moves == "declines" else "usually"
+    text = f"{rule.measure} is {number(unusual.value)}, {before} {number(unusual.usual)}"
     return text if rule.moves == "not-finite" else f"{text} ({unusual.sigmas:.3g} times the usual noise away)"

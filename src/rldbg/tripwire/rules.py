@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rldbg.core import UsageError, setting, validated
 
-Moves = Literal["up", "down", "either", "not-finite"]
+Moves = Literal["up", "down", "either", "declines", "not-finite"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,16 @@ def test_a_number_that_is_not_finite_needs_no_history() -> None:
     assert caught(rule(), [*NOISY, math.nan]) == []
 
 
-def clean_runs(count: int, steps: int = 200) -> list[list[float]]:
+def test_a_slow_fall_is_caught_against_the_best_of_the_run() -> None:
+    slow = rule(moves="declines", sigmas=3, factor=1.4, in_a_row=2)
+    falling = [1.0] * 12 + [1.0 - 0.02 * step for step in range(40)]
+    assert caught(rule(), falling) == []
+    (step, *_) = caught(slow, falling)
+    assert 0.5 < falling[step] < 0.75
+    assert caught(slow, [0.1 + 0.01 * step for step in range(90)]) == []
+
+
+def clean_runs(count: int, steps: int = 200, *, may_fall: bool = True) -> list[list[float]]:
     """A measure of runs without a fault: a tenth of noise around 1, normal and with heavy tails, with and without a
     trend."""
     random = np.random.default_rng(0)
@@ -67,13 +76,14 @@ def clean_runs(count: int, steps: int = 200) -> list[list[float]]:
     runs = []
     for number in range(count):
         noise = random.standard_normal(steps) if number % 2 else random.standard_t(4, steps) / math.sqrt(2)
-        runs.append(((1 + 0.1 * noise) * trends[number % 3]).tolist())
+        trend = trends[number % 3] if may_fall or number % 3 != 1 else trends[0]
+        runs.append(((1 + 0.1 * noise) * trend).tolist())
     return runs
 
 
 @pytest.mark.parametrize("item", [item for item in RULES if item.moves != "not-finite"], ids=lambda item: item.id)
 def test_false_alarms_stay_within_the_stated_rate(item: Rule) -> None:
-    runs = clean_runs(24)
+    runs = clean_runs(24, may_fall=item.moves != "declines")
     alarms = sum(len(caught(item, values)) for values in runs)
     expected = item.per_1000_steps * len(runs) * len(runs[0]) / 1000
     assert alarms <= expected + 3 * math.sqrt(expected), f"{alarms} alarms where {expected:g} are stated"
