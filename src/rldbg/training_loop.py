@@ -129,7 +129,7 @@ class RecordedLoop:
         import torch
 
         handles = (
-            optimizer.register_step_pre_hook(lambda *_: self._before_update()),
+            optimizer.register_step_pre_hook(lambda _optimizer, args, kwargs: self._before_step(args, kwargs)),
             optimizer.register_step_post_hook(lambda *_: self._after_update(optimizer)),
             self._model.register_forward_pre_hook(
                 lambda _module, _args, kwargs: self._forward(torch.is_grad_enabled(), kwargs), with_kwargs=True
@@ -185,6 +185,11 @@ class RecordedLoop:
         if id(first) in self._parameters:
             self._before_update()
 
+    def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """With a closure, which Lightning gives, forward and backward passes are part of the optimizer's step."""
+        if kwargs.get("closure") is None and (len(args) < 2 or args[1] is None):
+            self._before_update()
+
     @_quietly
     def _before_update(self) -> None:
         """Gradients as the backward pass left them, unless they were recorded before they were clipped."""
@@ -195,6 +200,7 @@ class RecordedLoop:
     @_quietly
     def _after_update(self, optimizer: Any) -> None:
         assert self.recorder is not None
+        self._before_update()
         self.recorder.record_parameters(model=self._model, **self._place())
         metrics = {"learning_rate": float(optimizer.param_groups[0]["lr"])}
         if self._norm is not None:

@@ -56,6 +56,29 @@ def test_losses_raw_gradients_parameters_and_metrics(tmp_path):
     assert metrics == {"learning_rate": 0.01, "grad_norm": pytest.approx(norms[0])}
 
 
+@pytest.mark.parametrize("clip", [0.1, None])
+def test_gradients_of_a_closure_are_those_of_its_own_backward_pass(tmp_path, clip):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    raw = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 4)).pow(2).mean()
+        loss.backward()
+        raw.append(model.weight.grad.clone())
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        return loss
+
+    with rldbg.record_loop(model, optimizer, tmp_path):
+        for _ in range(2):
+            optimizer.step(closure)
+
+    found = [record for record in records(tmp_path, "gradient") if record.fields["param_name"] == "weight"]
+    assert [record.array("gradient").tolist() for record in found] == [value.tolist() for value in raw]
+
+
 def test_training_is_the_same_and_torch_is_given_back(tmp_path):
     before = torch.Tensor.backward, torch.nn.utils.clip_grad_norm_
     results = []
