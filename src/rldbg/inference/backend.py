@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from rldbg.inference.generation import GenerationJob, PendingGeneration, Text
 from rldbg.inference.request_error import RequestError
+from rldbg.weights import Fingerprint
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
@@ -96,6 +97,9 @@ class Backend(Protocol):
 
     async def name_version(self, label: str) -> WeightVersion:
         """Another name for the weights that are loaded."""
+
+    async def fingerprints(self) -> list[Fingerprint]:
+        """Of every tensor that is loaded."""
 
     def status(self) -> BackendStatus: ...
 

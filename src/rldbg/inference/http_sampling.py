@@ -1,14 +1,17 @@
 """A rollout worker's sampler that is a server somewhere else, asked by SGLang's native protocol. It pickles."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import IncompleteDataError, NoAnswerError, UnreachableError, http_request
 from rldbg.inference.batch_sampler import Generation, GenerationRequest
+from rldbg.weights import Fingerprint
 
 _CHECK_S = 30.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,15 @@ class HttpSampling:
         content = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
         path = f"/update_weights_from_tensor?weight_version={policy_version}"
         self._post(path, content, "application/octet-stream")
+
+    def held_weights(self) -> list[Fingerprint]:
+        """What the server holds; nothing where it has no such route, as other engines do not."""
+        try:
+            answer = self._ask("GET", "/weight_fingerprints", timeout_s=self.timeout_s)
+        except IncompleteDataError as refused:
+            _log.warning("weights are not recorded: %s", refused)
+            return []
+        return [Fingerprint.from_dict(item) for item in json.loads(answer)["tensors"]]
 
     def _post(self, path: str, content: bytes, kind: str) -> bytes:
         return self._ask("POST", path, content=content, headers={"Content-Type": kind}, timeout_s=self.timeout_s)

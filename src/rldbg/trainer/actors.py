@@ -280,6 +280,10 @@ class ServedRolloutPool(RolloutPool):
             server.load_weights(held, policy_version)
         self._samplers = list(servers)
 
+    def held_weights(self) -> list[list[Fingerprint]]:
+        held = [server.held_weights() for server in samplers(self._recipe)]
+        return held if all(held) else []
+
 
 def samplers(recipe: Recipe) -> list[HttpSampling]:
     """The user's inference servers."""

@@ -83,7 +83,8 @@ class InProcessRollouts:
             sampler.load_weights(weights, policy_version)
 
     def held_weights(self) -> list[list[Fingerprint]]:
-        return [sampler.held_weights() for sampler in self._samplers if hasattr(sampler, "held_weights")]
+        held = [sampler.held_weights() for sampler in self._samplers if hasattr(sampler, "held_weights")]
+        return held if all(held) else []
 
     def close(self) -> None:
         """Nothing outlives the process, and servers are not ours."""

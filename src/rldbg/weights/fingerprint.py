@@ -60,6 +60,19 @@ class Fingerprint:
     norm: float
     sum: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: what a server answers."""
+        numbers = {"by_row": self.by_row, "by_column": self.by_column, "norm": self.norm, "sum": self.sum}
+        box = {name: list(extent) for name, extent in self.box._asdict().items()}
+        return {"name": self.name, "dtype": self.dtype, **box, "grid": self.grid.tolist(), **numbers}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Fingerprint:
+        box = Box(*(tuple(data[name]) for name in Box._fields))
+        grid = np.asarray(data["grid"], dtype=np.int64)
+        numbers = (int(data["by_row"]), int(data["by_column"]), float(data["norm"]), float(data["sum"]))
+        return cls(str(data["name"]), str(data["dtype"]), box, grid, *numbers)
+
     @property
     def total(self) -> int:
         return int(self.grid.sum(dtype=np.int64))

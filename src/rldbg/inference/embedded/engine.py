@@ -20,6 +20,7 @@ from rldbg.inference.embedded.sequence import Sequence
 from rldbg.inference.embedded.weights import WeightFiles, load_weights
 from rldbg.inference.generation import Delta, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.request_error import RequestError
+from rldbg.weights import Fingerprint, fingerprints
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -81,6 +82,9 @@ class EmbeddedBackend:
 
     async def name_version(self, label: str) -> WeightVersion:
         return await self._call(lambda: self._name(label))
+
+    async def fingerprints(self) -> list[Fingerprint]:
+        return await self._call(lambda: fingerprints(self._model.state_dict()))
 
     def status(self) -> BackendStatus:
         scheduler = self._scheduler

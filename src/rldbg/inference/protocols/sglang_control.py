@@ -34,6 +34,7 @@ class SglangControl:
             ("GET", "/get_model_info", self.model_info),
             ("GET POST", "/get_weight_version", self.weight_version),
             ("POST", "/update_weight_version", self._control.name_version),
+            ("GET", "/weight_fingerprints", self.weight_fingerprints),
             ("POST", "/pause_generation", self.pause),
             ("POST", "/continue_generation", self.resume),
             ("POST", "/abort_request", self.abort),
@@ -58,6 +59,11 @@ class SglangControl:
         job = GenerationJob(new_id("health-"), (0,), SamplingSettings(max_new_tokens=1, temperature=0), seed=0)
         await outcomes(request, self._backend, [self._backend.submit(job)])
         return Response()
+
+    async def weight_fingerprints(self, _request: Request) -> Response:
+        """Ours: what the server holds, so that a trainer can record it beside what it sent."""
+        held = await self._backend.fingerprints()
+        return Json({"version": self._backend.status().version.label, "tensors": [item.to_dict() for item in held]})
 
     async def server_info(self, _request: Request) -> Response:
         card = self._backend.card

@@ -17,6 +17,7 @@ from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightV
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.recorded.generations import Generation, Generations, first_difference, prompt_key
 from rldbg.inference.request_error import RequestError
+from rldbg.weights import Fingerprint
 
 _SHOWN_TOKENS = 16
 _SHOWN_FINDINGS = 5
@@ -187,6 +188,9 @@ class RecordedBackend:
         given = sum(len(item.tokens) * item.given for item in self._generations.all)
         paused = self._paused is not None
         return BackendStatus(0, len(self._paused or ()), paused, self._version, 0, given, self._asked)
+
+    async def fingerprints(self) -> list[Fingerprint]:
+        raise RequestError("a recording has no weights", 404)
 
     def summary(self) -> Mapping[str, Any]:
         used = sum(1 for item in self._generations.all if item.given)

@@ -29,6 +29,13 @@ _REMOTE_SHAPE = (
     "policy.epochs=1",
     "model.tiny.hidden_size=64",
 )
+_REPLICAS = ("++inference.servers=2", "++debug.dump_options.weights=true")
+_EXPERTS = (
+    "++model.tiny.experts=4",
+    "++debug.dump_options.weights=true",
+    "++debug.dump_options.routing=true",
+    "++debug.dump_options.rollout_routing=true",
+)
 _REMOTE = (
     "mode=remote_api",
     "++debug.remote_api_dump_options.prepared_trajectories=true",
@@ -58,6 +65,8 @@ PAIRS: tuple[CleanPair, ...] = (
     CleanPair("remote-mode", "equal", overrides=_REMOTE, base=_REMOTE_SHAPE, remote=True),
     CleanPair("other-seed", "different", ("seed",), ("seed=1",), replayed=False),
     CleanPair("bfloat16", "different", ("precision",), ("model.dtype=bfloat16",), replayed=False),
+    CleanPair("two-replicas", "equal", base=_REPLICAS, replayed=False),
+    CleanPair("experts", "equal", base=_EXPERTS, replayed=False),
 )
 
 
