@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rldbg
+from rldbg.analysis import check
 from rldbg.core import PrerequisiteError, Run
 from rldbg.trainer import Reporting, parse_recipe, train
 from rldbg.trainer.cluster import Cluster, WorkerLostError
@@ -16,7 +17,7 @@ from rldbg.trainer.rerun import Verdict, rerun
 from rldbg.trainer.settings import ClusterSettings
 
 pytestmark = pytest.mark.timeout(900)
-KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "param", "gradient")
+KINDS = ("trajectory", "old_log_probs", "forward_data", "loss", "param", "gradient", "weights")
 RECORDING = {
     "enable_data_dump": True,
     "dump_format": "safetensors",
@@ -105,6 +106,7 @@ def replaying(run):
 
 def test_two_ranks_replay_and_rerun_bit_for_bit(undisturbed, trained):
     assert rldbg.open(undisturbed).verify() == []
+    assert check(rldbg.open(undisturbed), only=["engine-holds-what-was-sent"]).verdict == "pass"
     values = parameters(undisturbed, 2)
     for (rank, name), value in values.items():
         assert np.array_equal(value, values[1 - rank, name])

@@ -241,8 +241,16 @@ class RayRollouts(RolloutPool):
         self._samplers = [ActorSampling(name, actor) for name, actor in self._servers.items()]
 
     def held_weights(self) -> list[list[Fingerprint]]:
-        calls = {name: server.held_weights.remote() for name, server in self._servers.items()}
-        return list(self._cluster.results(calls).values())
+        return [self._held_by(name) for name in list(self._servers)]
+
+    def _held_by(self, name: str) -> list[Fingerprint]:
+        """What a server holds; one that is lost is replaced, and its successor asked."""
+        try:
+            found: list[Fingerprint] = self._cluster.results({name: self._servers[name].held_weights.remote()})[name]
+        except WorkerLostError as lost:
+            self._replace(lost)
+            return self._held_by(name)
+        return found
 
     def close(self) -> None:
         super().close()
