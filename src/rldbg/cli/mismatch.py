@@ -1,5 +1,7 @@
 """`rldbg mismatch`: why rollout and trainer give different log probs to the same tokens."""
 
+from pathlib import Path
+
 import click
 
 from rldbg.cli.application import verb
@@ -14,6 +16,9 @@ from rldbg.core import ExitCode, UsageError
 @click.option("--probe", "with_probe", is_flag=True, help="Make experiments: re-score samples, one factor at a time.")
 @click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Samples that --probe scores.")
 @click.option("--engine", help="Engine that --probe asks too: host:port, or `embedded` for one on the same weights.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="Model folder for --probe (default: the capsule of the step)."
+)
 @click.option("--layout", help="Layout of the recordings (default: detected).")
 def command(
     run: str,
@@ -22,6 +27,7 @@ def command(
     with_probe: bool,
     samples: int,
     engine: str | None,
+    model: Path | None,
     layout: str | None,
     as_json: bool,
 ) -> int:
@@ -30,8 +36,8 @@ def command(
     With a second recording, RUN's trainer is compared with the rollout of that one. Exit code 1 when they differ by
     more than rounding.
     """
-    if engine and not with_probe:
-        raise UsageError("--engine is for experiments", "add --probe")
+    if (engine or model) and not with_probe:
+        raise UsageError("--engine and --model are for experiments", "add --probe")
     if with_probe and rollout:
         raise UsageError("--probe takes one recording", "rldbg mismatch RUN --probe")
     if with_probe and len(steps) > 1:
@@ -43,7 +49,10 @@ def command(
     recording = open_recording(run, layout=layout)
     other = open_recording(rollout, layout=layout) if rollout else None
     report = explain_mismatch(recording, other, steps=steps or None)
-    probed = probe(recording, step=steps[0] if steps else None, samples=samples, engine=engine) if with_probe else None
+    probed = None
+    if with_probe:
+        chosen = steps[0] if steps else None
+        probed = probe(recording, step=chosen, samples=samples, engine=engine, checkpoint=model)
     document = {**report.to_dict(), **({"probe": probed.to_dict()} if probed else {})}
     show(document, as_json, lambda: to_terminal(report, probed))
     return ExitCode.OK if report.agrees else ExitCode.FINDING

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rldbg.analysis import NOISE
-from rldbg.core import IncompleteDataError
+from rldbg.core import IncompleteDataError, UsageError
 from rldbg.inference import score_embedded, score_over_http
 from rldbg.mismatch.scoring_model import (
     Row,
@@ -23,7 +24,7 @@ from rldbg.mismatch.scoring_model import (
 )
 from rldbg.mismatch.token_table import TokenTable, table_of_run
 from rldbg.recording import Recording
-from rldbg.trainer import Capsule, Recipe, capsule_model, recipe_from_data
+from rldbg.trainer import Capsule, capsule_model, recipe_from_data
 
 _OLDER_VERSIONS = 3
 _TOP_P = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -63,56 +64,66 @@ class ProbeReport:
         return asdict(self)
 
 
-def probe(recording: Recording, *, step: int | None = None, samples: int = 8, engine: str | None = None) -> ProbeReport:
-    """Experiments on the samples of a step with the largest gap, in the model of the step's capsule.
+def probe(
+    recording: Recording,
+    *,
+    step: int | None = None,
+    samples: int = 8,
+    engine: str | None = None,
+    checkpoint: Path | None = None,
+) -> ProbeReport:
+    """Experiments on the samples of a step with the largest gap, in the model of the step's capsule or a checkpoint.
 
     `engine` is the address of an engine to score the samples as well; `embedded` is rldbg's own on the same weights.
     """
-    steps = sorted(set(recording.steps("capsule")))
-    if not steps:
+    capsules = sorted(set(recording.steps("capsule")))
+    if not capsules and checkpoint is None:
         raise IncompleteDataError(
             f"{recording.title} has no capsule, so there is no model to make experiments with",
-            "record with debug.capsule: true",
+            "record with debug.capsule: true, or give the trainer's model with --model",
         )
-    table = table_of_run(recording, steps if step is None else [step])
+    table = table_of_run(recording, [step] if step is not None else None if checkpoint else capsules)
     chosen = step if step is not None else _step_with_largest_gap(table)
     places = _chosen_places(table, chosen, samples)
     rows = [Row(table.places[n].tokens.tokens, table.position[table.rows(n)]) for n in places]
-    capsule = Capsule(recording, chosen)
-    recipe = recipe_from_data(capsule.recipe, source=f"capsule of step {chosen}")
-    model = ScoringModel(capsule_model(capsule, recipe), rows, pad_id=capsule.pad_id)
+    if checkpoint is None:
+        model, temperature = _of_capsule(recording, chosen, rows)
+    else:
+        model, temperature = _of_checkpoint(checkpoint, rows), table.places[places[0]].temperature or 1.0
     picked = np.concatenate([np.arange(len(table))[table.rows(n)] for n in places])
-    return _probed(
-        recording, model, recipe, chosen, table, picked, [str(table.places[n].tokens.sample) for n in places], engine
-    )
-
-
-def _probed(
-    recording: Recording,
-    model: ScoringModel,
-    recipe: Recipe,
-    step: int,
-    table: TokenTable,
-    rows: np.ndarray,
-    names: list[str],
-    engine: str | None,
-) -> ProbeReport:
-    temperature = recipe.inference.temperature
+    names = tuple(str(table.places[n].tokens.sample) for n in places)
     logits = model.logits()
     plain = model.log_probs(logits, temperature)
-    gaps = {"rollout": _mean(table.rollout[rows] - plain), "trainer": _mean(table.trainer[rows] - plain)}
+    gaps = {"rollout": _mean(table.rollout[picked] - plain), "trainer": _mean(table.trainer[picked] - plain)}
     side = "rollout" if gaps["rollout"] >= gaps["trainer"] else "trainer"
-    target = (table.rollout if side == "rollout" else table.trainer)[rows]
+    target = (table.rollout if side == "rollout" else table.trainer)[picked]
     tried = [
         *_of_sampling(model, logits, target, temperature),
         *_of_inputs(model, target, temperature),
-        *_of_weights(recording, model, step, target, temperature),
+        *_of_weights(recording, model, chosen, target, temperature),
         *_of_precision(model, target, temperature),
         *(_of_engine(model, engine, target, temperature) if engine else ()),
     ]
     factors = tuple(sorted(tried, key=lambda item: item.left))
     cause = _cause(factors, gaps[side]) if gaps[side] > NOISE else None
-    return ProbeReport(step, tuple(names), len(rows), side, gaps["rollout"], gaps["trainer"], factors, cause)
+    return ProbeReport(chosen, names, len(picked), side, gaps["rollout"], gaps["trainer"], factors, cause)
+
+
+def _of_capsule(recording: Recording, step: int, rows: list[Row]) -> tuple[ScoringModel, float]:
+    """The model that the step started from, and the temperature of its rollouts."""
+    capsule = Capsule(recording, step)
+    recipe = recipe_from_data(capsule.recipe, source=f"capsule of step {step}")
+    return ScoringModel(capsule_model(capsule, recipe), rows, pad_id=capsule.pad_id), recipe.inference.temperature
+
+
+def _of_checkpoint(folder: Path, rows: list[Row]) -> ScoringModel:
+    """A Hugging Face folder, whose weights must be those of the step."""
+    from transformers import AutoModelForCausalLM
+
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"no model at {folder}: there is no config.json", "--model takes a Hugging Face folder")
+    model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, use_safetensors=True).eval()
+    return ScoringModel(model, rows, pad_id=int(model.config.get_text_config().pad_token_id or 0))
 
 
 def _cause(factors: tuple[Factor, ...], gap: float) -> Factor | None:

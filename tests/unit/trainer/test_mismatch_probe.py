@@ -3,6 +3,7 @@
 import pytest
 
 import rldbg
+from rldbg.cli.application import run
 from rldbg.core import IncompleteDataError
 from rldbg.inference import score_embedded
 from rldbg.mismatch import probe
@@ -46,6 +47,17 @@ def test_scores_of_the_embedded_engine_leave_out_the_first_token(base_run):
     model = capsule_model(capsule, recipe_from_data(capsule.recipe, source="test")).to_transformers()
     (row,) = score_embedded(model, [[5, 6, 7]])
     assert row.shape == (3,) and row[0] != row[0] and (row[1:] < 0).all()
+
+
+def test_a_checkpoint_stands_in_for_the_capsule(base_run, tmp_path, capsys):
+    capsule = Capsule(rldbg.open(base_run), 1)
+    model = capsule_model(capsule, recipe_from_data(capsule.recipe, source="test")).to_transformers()
+    model.save_pretrained(tmp_path / "model")
+    report = probe(rldbg.open(base_run), step=1, samples=2, checkpoint=tmp_path / "model")
+    assert max(report.rollout_gap, report.trainer_gap) < 1e-4
+    assert run(["mismatch", str(base_run), "--model", str(tmp_path)]) == 2
+    assert run(["mismatch", str(base_run), "--probe", "--model", str(tmp_path)]) == 2
+    assert "no config.json" in capsys.readouterr().err
 
 
 def test_without_a_capsule_there_is_no_experiment(tmp_path):
