@@ -172,6 +172,11 @@ def test_a_click_on_a_curve_opens_the_step(site):
     page.wait_for_selector("h1:has-text('Step 3')")
 
 
+def test_causes_of_the_mismatch_have_their_shares(site):
+    page = site.open("run/first/mismatch", "h1:has-text('Rollout and trainer')")
+    assert "different" in page.inner_text("h1") and page.locator("main .share").count() >= 1
+
+
 def test_two_runs_are_compared(site):
     page = site.open("compare?run=first&run=second", ".stage.first")
     assert "old_log_probs" in page.inner_text(".firstcard")

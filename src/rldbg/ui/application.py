@@ -40,6 +40,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         "/runs/{run}": lambda request: run_pages.overview_page(_run(request)),
         "/runs/{run}/check": lambda request: run_pages.check_page(_run(request), jobs),
         "/runs/{run}/metrics": lambda request: run_pages.metrics_page(_run(request), jobs),
+        "/runs/{run}/mismatch": lambda request: run_pages.mismatch_page(_run(request), jobs),
         "/runs/{run}/step/{step:int}": lambda r: run_pages.step_page(_run(r), jobs, r.path_params["step"]),
         "/runs/{run}/samples": lambda request: run_pages.samples_page(
             _run(request),

@@ -120,6 +120,7 @@ def _about(run: OpenedRun, is_readable: bool) -> Iterator[tuple[str, Any]]:
 
     yield f"{base}/check", _or_error(checked)
     yield f"{base}/metrics", _or_error(lambda: {"state": "done", "result": run_pages.metrics_of(run)})
+    yield f"{base}/mismatch", _or_error(lambda: {"state": "done", "result": run_pages.mismatch_of(run)})
     table, _, _ = run_pages.read_samples(run, None)
     columns = {name: table.columns[name].tolist() for name in table.names()}
     yield f"{base}/table", {"columns": columns, "count": table.count, "unreadable": table.unreadable[:20]}

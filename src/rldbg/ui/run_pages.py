@@ -16,7 +16,7 @@ from rldbg.ui.opened_run import OpenedRun
 from rldbg.ui.sample_table import SampleTable
 
 _MAX_ROWS = 500
-_FIRST_LOOK_S = 1.2
+_FIRST_LOOK_S = 0.6
 _RECORDS_AT_ONCE = 8
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -120,6 +120,17 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
     return {
         name: value for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def mismatch_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """What `rldbg mismatch` says: which share of the gap between rollout and trainer each cause accounts for."""
+    return jobs.ask(("mismatch", run.name), _stamp(run), lambda: mismatch_of(run))
+
+
+def mismatch_of(run: OpenedRun) -> dict[str, Any]:
+    from rldbg.mismatch import explain_mismatch
+
+    return explain_mismatch(run.reopened()).to_dict()
 
 
 def step_page(run: OpenedRun, jobs: Jobs, step: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 import rldbg
 from rldbg.analysis import check
+from rldbg.reports.json_text import to_json
 from rldbg.ui import Access, Catalogue, build_application
 from ui_recordings import HOSTILE_GROUP, HOSTILE_TEXT, hostile, long_sample, run_folder, two_turns
 
@@ -100,6 +101,13 @@ def test_a_report_holds_what_the_server_answers(recording, tmp_path):
     expected = {"runs", "runs/small", *(f"runs/small/{view}" for view in ("check", "metrics", "table", "step/1"))}
     assert expected <= places.keys()
     assert main(["ui", str(recording), "--export", str(tmp_path / "out")]) == 2  # never overwritten
+
+
+def test_the_mismatch_is_that_of_the_verb(recording):
+    from rldbg.mismatch import explain_mismatch
+
+    shown = done(client_of(recording), "/api/runs/small/mismatch")
+    assert shown["causes"] == json.loads(to_json(explain_mismatch(rldbg.open(recording)).to_dict()["causes"]))
 
 
 def test_two_runs_are_compared_as_the_verb_does(recording, tmp_path):

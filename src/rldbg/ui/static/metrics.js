@@ -43,3 +43,20 @@ R.views.step = async (view) => {
         R.h("span.share", null, R.h("i", { style: { width: `${(100 * (row.share || 0)).toFixed(1)}%` } }), `${(100 * (row.share || 0)).toFixed(1)} %`),
         row.loss, row.reward === null ? "–" : row.reward, row.tokens, row.worst_value, row.worst_token, row.difference === null ? "–" : row.difference]))));
 };
+
+// Which share of the gap between the rollout's and the trainer's log probs each cause accounts for.
+R.views.mismatch = async (view) => {
+  const { name } = view;
+  view.command = () => `rldbg mismatch ${R.quote(view.path || name)}`;
+  R.fill(view.main, R.h("p.muted", null, "reading log probs …"));
+  const found = await R.job(view, `runs/${encodeURIComponent(name)}/mismatch`, null, (seconds) => R.fill(view.main, R.h("p.muted", null, `reading log probs … ${seconds.toFixed(0)} s`)));
+  if (!view.alive) return;
+  const flat = (value) => Object.fromEntries(Object.entries(value || {}).filter(([, each]) => typeof each === "number"));
+  const causes = [...found.causes, ...(found.unexplained ? [found.unexplained] : [])];
+  R.fill(view.main, R.h("h1", null, "Rollout and trainer ", R.verdict(found.verdict === "agree" ? "equal within noise" : "different")), R.facts(flat(found.metrics)),
+    causes.length === 0 && R.h("p.empty", null, "They give the same log probs to the same tokens, up to rounding."),
+    causes.map((cause) => R.h("section.card", null, R.h("h2", null, R.h("span.share", null, R.h("i", { style: { width: `${(100 * cause.share).toFixed(1)}%` } }), `${(100 * cause.share).toFixed(1)} %`), " ", cause.text),
+      R.facts({ cause: R.h("code", null, cause.id), tokens: cause.tokens, ...cause.parameters }),
+      cause.proof.length > 0 && R.table(["token that shows it", "rollout", "trainer", "difference"], cause.proof.map((proof) => [R.cut(proof.where, 160), proof.rollout, proof.trainer, proof.trainer - proof.rollout])))),
+    Object.entries(found.parts || {}).map(([title, parts]) => R.h("section.card", null, R.h("h2", null, `By ${title}`), R.table([title, ...Object.keys(flat(Object.values(parts)[0]))], Object.entries(parts).map(([part, metrics]) => [part, ...Object.values(flat(metrics))])))));
+};
