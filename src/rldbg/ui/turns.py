@@ -88,7 +88,7 @@ def _by_text(part: Part, texts: Sequence[str]) -> Iterator[Part]:
 def _header_at(texts: Sequence[str], place: int, end: int) -> str | None:
     if "<|" not in texts[place]:
         return None
-    found = _HEADER.match("".join(texts[place : min(place + _HEADER_SPAN, end)]))
+    found = _HEADER.match("".join(texts[place : min(place + _HEADER_SPAN, end)]).lstrip())
     if found is None:
         return None
     role = found.group(1).lower()
