@@ -11,5 +11,6 @@ if TYPE_CHECKING:
     from rldbg.profiling.report import Report, make_report
     from rldbg.profiling.request import ProfileRequest, make_plan
     from rldbg.profiling.timeline import Merged, write_timeline
+    from rldbg.profiling.tracks import Track, read_tracks
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from rldbg.core import RldbgError, SampleId, UsageError
 from rldbg.reports.json_text import to_json
-from rldbg.ui import compare_pages, rank_pages, run_pages, sample_view
+from rldbg.ui import compare_pages, rank_pages, run_pages, sample_view, timeline_page
 from rldbg.ui.catalogue import Catalogue
 from rldbg.ui.guard import Access, Guard, shown_tokens
 from rldbg.ui.jobs import Jobs
@@ -56,6 +56,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         ),
         "/runs/{run}/ranks": lambda request: rank_pages.ranks_page(_run(request)),
         "/runs/{run}/stacks": lambda request: rank_pages.stacks_page(_run(request), jobs, _number(request, "look", 0)),
+        "/runs/{run}/timeline": lambda r: timeline_page.timeline_page(_run(r), jobs, _number(r, "step")),
         "/runs/{run}/doctor": lambda request: rank_pages.doctor_page(_run(request), jobs),
         "/compare": lambda request: compare_pages.compare_page(
             [catalogue.run(name) for name in request.query_params.getlist("run")], jobs

@@ -69,6 +69,12 @@ class OpenedRun:
                 self._clip = (clip_limits(self.recording.run_facts().get("config")),)
             return self._clip[0]
 
+    def state_stamp(self) -> object:
+        """Changes when the run begins, ends, or has written phases since."""
+        assert self.folder is not None
+        files = sorted((self.folder / "profiling" / "phases").glob("*.jsonl"))
+        return tuple(file.stat().st_size for file in files), self.facts().get("ended_at")
+
     def table(self) -> "SampleTable":
         """The samples as columns, with those that came since."""
         from rldbg.ui.sample_table import SampleTable

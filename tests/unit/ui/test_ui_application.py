@@ -110,6 +110,22 @@ def test_the_mismatch_is_that_of_the_verb(recording):
     assert shown["causes"] == json.loads(to_json(explain_mismatch(rldbg.open(recording)).to_dict()["causes"]))
 
 
+def test_the_timeline_has_a_lane_per_process(recording, tmp_path):
+    run = run_folder(tmp_path / "run", recording)
+    folder = run / "profiling" / "phases"
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        who = {"worker": f"policy/{rank}", "role": "policy", "rank": rank, "host": "h", "pid": 10 + rank}
+        spans = [["step", 1_000_000_000 * step, 900_000_000, step, 1] for step in range(3)]
+        (folder / f"{rank}.jsonl").write_text("\n".join(map(json.dumps, [who, *spans])))
+    client = client_of(run)
+    shown = done(client, "/api/runs/run/timeline")
+    assert [lane["worker"] for lane in shown["lanes"]] == ["policy/0", "policy/1"]
+    assert sorted(shown["lanes"][1]["spans"])[2] == [2.0, 0.9, "step", 2] and shown["steps"] == [0, 1, 2]
+    assert [len(lane["spans"]) for lane in done(client, "/api/runs/run/timeline", step=1)["lanes"]] == [1, 1]
+    assert "not a run" in client_of(recording).get("/api/runs/small/timeline").json()["error"]["message"]
+
+
 def test_two_runs_are_compared_as_the_verb_does(recording, tmp_path):
     other = two_turns(tmp_path / "other", shift=0.5)
     client = client_of(recording, other)

@@ -79,3 +79,29 @@ R.views.doctor = async (view) => {
     found.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(found.findings)),
     found.next.length > 0 && R.h("section.card", null, R.h("h2", null, "What to do next"), R.h("ol", null, found.next.map((line) => R.h("li", null, line)))));
 };
+
+// Phases, requests and pauses per process on one clock.
+R.views.timeline = async (view) => {
+  const { name } = view, step = view.query.get("step");
+  view.command = () => `rldbg profile timeline ${R.quote(view.path || name)}`;
+  R.fill(view.main, R.h("p.muted", null, "reading phases …"));
+  const found = await R.job(view, `runs/${encodeURIComponent(name)}/timeline`, { step });
+  if (!view.alive) return;
+  const phases = [...new Set(found.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
+  const color = (phase) => R.colors[phases.indexOf(phase) % R.colors.length];
+  const end = Math.max(1e-9, ...found.lanes.flatMap((lane) => lane.spans.map((span) => span[0] + span[1])));
+  const left = 150, width = 1200, tall = 20;
+  const svg = R.h("svg.chart", { viewBox: `0 0 ${width} ${found.lanes.length * tall + 20}`, role: "img", "aria-label": "timeline" });
+  const x = (seconds) => left + (seconds / end) * (width - left - 10);
+  found.lanes.forEach((lane, row) => {
+    svg.append(R.h("text.axis", { x: left - 6, y: row * tall + 13, "text-anchor": "end" }, R.cut(lane.rank === null || lane.worker.includes("/") ? lane.worker : `${lane.worker} rank ${lane.rank}`, 26)), R.h("line.gridline", { x1: left, x2: width - 10, y1: (row + 1) * tall, y2: (row + 1) * tall }));
+    for (const [start, length, phase, at] of lane.spans) svg.append(R.h("rect", { x: x(start), y: row * tall + 3, width: Math.max(0.5, x(start + length) - x(start)), height: tall - 6, fill: color(phase), "fill-opacity": 0.85, stroke: "none" }, R.h("title", null, `${phase}\nstep ${at}\n${R.number(length * 1000, 4)} ms from ${R.number(start, 5)} s`)));
+  });
+  svg.append(R.h("text.axis", { x: left, y: found.lanes.length * tall + 14 }, "0 s"), R.h("text.axis", { x: width - 10, y: found.lanes.length * tall + 14, "text-anchor": "end" }, `${R.number(end, 4)} s`));
+  const select = R.h("select", { id: "timeline-step", "aria-label": "Step", onchange: () => R.go(`run/${encodeURIComponent(name)}/timeline`, { step: select.value }) }, R.h("option", { value: "" }, "whole run"), found.steps.map((each) => R.h("option", { value: each }, `step ${each}`)));
+  select.value = step || "";
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Timeline"), select, R.h("span.muted", null, "opens in Perfetto too: copy the command")),
+    found.left_out > 0 && R.h("p.muted", null, `${R.plural(found.left_out, "short span")} left out; choose one step to see all of it`),
+    R.figure("phases of each process", svg, phases.slice(0, 24).map((phase) => ({ name: phase, color: color(phase) }))),
+    found.report && found.report.phases && found.report.phases.length > 0 && R.h("section.card", null, R.h("h2", null, "Where the time goes"), R.anyTable(found.report.phases)));
+};
