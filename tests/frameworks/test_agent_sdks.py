@@ -1,0 +1,107 @@
+"""The published SDKs of agents, unchanged, against the embedded server through the proxy, and then its recording."""
+
+import asyncio
+import json
+import subprocess
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from client_environments import environment_with
+
+from byte_model import byte_folder
+from rldbg.inference.application import build_application
+from rldbg.inference.embedded.loading import load_backend
+from rldbg.inference.proxy.application import build_proxy
+from rldbg.inference.proxy.generation_recorder import GenerationRecorder
+from rldbg.inference.server import listen
+
+SDKS = ("openai>=3.4", "anthropic", "openai-agents", "litellm", "inspect_ai", "verifiers", "langchain-openai",
+        "langchain-anthropic")  # fmt: skip
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@contextmanager
+def served(build):
+    """An application on a port of its own; it is built inside of its event loop."""
+    listener = listen("127.0.0.1", 0)
+    servers = []
+
+    async def serve():
+        config = uvicorn.Config(build(), log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
+        servers.append(uvicorn.Server(config))
+        await servers[0].serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        servers[0].should_exit = True
+        thread.join(60)
+        listener.close()
+
+
+def recorded(folder, model):
+    from rldbg.inference.backend import ModelCard
+    from rldbg.inference.embedded.text import load_text
+    from rldbg.inference.recorded.backend import RecordedBackend
+    from rldbg.inference.recorded.generations import Generations
+
+    text, tokenizer = load_text(model)
+    ends = frozenset({tokenizer.eos_token_id, tokenizer.pad_token_id})
+    card = ModelCard("bytes", "", 1 << 20, 1 << 20, ends, "float32", text, scores_prompts=False)
+    return RecordedBackend(Generations.read(folder), card)
+
+
+def test_every_sdk_calls_tools_and_its_recording_answers_the_same(tmp_path):
+    model = byte_folder(tmp_path / "bytes")
+    recorder = GenerationRecorder(tmp_path / "recording")
+    with open(tmp_path / "errors", "w") as errors:
+        job = subprocess.Popen(
+            [str(environment_with("agents", SDKS)), str(Path(__file__).with_name("agent_sdks_job.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tmp_path,
+        )  # fmt: skip
+
+    def drive(address):
+        print(address, file=job.stdin, flush=True)
+        report = next((line for line in job.stdout if line.startswith('{"openai_chat"')), None)
+        assert report, (tmp_path / "errors").read_text()[-4000:]
+        return json.loads(report)
+
+    try:
+        with (
+            served(lambda: build_application(load_backend(model, name="bytes", device="cpu"))) as engine,
+            served(lambda: build_proxy(engine, recorder, guard=[], at_end=lambda: None)) as proxy,
+        ):
+            first = drive(proxy)
+        backends = []
+
+        def replay():
+            backends.append(recorded(tmp_path / "recording", model))
+            return build_application(backends[0])
+
+        with served(replay) as address:
+            again = drive(address)
+    finally:
+        job.stdin.close()
+        job.wait(60)
+        job.stdout.close()
+    city = ("Rome", "Oslo")
+    chat, responses, messages = (first[name] for name in ("openai_chat", "openai_responses", "anthropic_messages"))
+    assert chat[:2] == ["tool_calls", "weather"] and {chat[2]["city"], chat[3]} <= set(city) and chat[5] == "bytes"
+    assert responses[0] == "weather" and responses[1]["city"] in city and responses[6] in city
+    assert responses[3:5] == ["response.created", "response.completed"]
+    assert messages[0] == "tool_use" and messages[1]["city"] in city and messages[4] is True
+    calls, place, kind, calls_by_chat, place_by_chat, kind_by_chat = first["openai_agents"]
+    assert (calls, kind, calls_by_chat, kind_by_chat) == (1, "str", 1, "str") and {place, place_by_chat} <= set(city)
+    assert [name for name, _ in first["with_litellm"]] == ["weather"] * 2
+    assert first["with_inspect"] == [["weather", "tool_calls"]] * 3
+    assert first["with_langchain"][:3] == [["look", True]] * 3 and first["with_verifiers"] == [1, 1.0]
+    assert again == first
+    facts = backends[0].summary()
+    assert facts["unknown_prompts"] == 0 and facts["consumed"] == facts["generations"]
+    assert not [finding for finding in recorder.report()["findings"] if finding["severity"] != "info"]
