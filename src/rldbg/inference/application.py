@@ -53,7 +53,7 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
     return Starlette(
         routes=[
             *routes(SglangGeneration(backend, mode).table(), sglang_error),
-            *routes(SglangControl(backend).table(), sglang_error),
+            *routes(SglangControl(backend, mode).table(), sglang_error),
             *routes(OpenAi(backend, mode).table(), openai_error),
             *routes(Responses(backend, mode).table(), openai_error),
             *routes(Messages(backend, mode).table(), messages_error),

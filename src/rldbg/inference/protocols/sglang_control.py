@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import GenerationJob, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
@@ -16,12 +17,14 @@ from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes
 from rldbg.inference.request_error import RequestError
 from rldbg.version import __version__
 
+_VLLM_MODES = {"raw": "raw_logprobs", "sampled": "processed_logprobs"}
 _NO_GROUP = {"success": True, "message": "there is no process group"}
 
 
 class SglangControl:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, mode: LogprobMode) -> None:
         self._backend = backend
+        self._mode = mode
         self._control = Control(backend)
 
     def table(self) -> Table:
@@ -80,8 +83,12 @@ class SglangControl:
                 "disaggregation_mode": "null",
                 "enable_memory_saver": False,
                 "version": f"rldbg {__version__}",
-                # vLLM's answer by the same path: TRL's client reads here whether weights can go through NCCL.
-                "vllm_config": {"weight_transfer_config": None},
+                # vLLM's answer by the same path: TRL reads here whether weights can go through NCCL, and what log probs
+                # are.
+                "vllm_config": {
+                    "weight_transfer_config": None,
+                    "model_config": {"logprobs_mode": _VLLM_MODES.get(self._mode, self._mode)},
+                },
                 # How weights come instead: /start_weight_update, /update_weights with a safetensors body,
                 # /finish_weight_update.
                 "weights_over_http": True,
