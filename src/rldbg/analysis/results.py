@@ -47,6 +47,10 @@ COMPARISON_FINDINGS = (
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
+_MASKS = frozenset(("response_mask", "effective_valid"))
+_OF_PASSES = frozenset(("forward_data", "is_loss_debug"))
+
+
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
     """Where two recordings first diverge, in causal order."""
@@ -83,6 +87,11 @@ class FirstDifference:
     def update(self) -> tuple[int, int, int]:
         """Which optimizer step of the run."""
         return (self.step, self.epoch, self.mini_batch)
+
+    @property
+    def is_lack_of_a_token(self) -> bool:
+        """Whether one side's pass has fewer tokens of a sample, and all before agree."""
+        return self.kind in _OF_PASSES and self.field not in _MASKS and (self.place.a is None or self.place.b is None)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -273,6 +282,9 @@ def worst_verdict(verdicts: Iterable[str]) -> FieldVerdict:
 
 def first_of(fields: Iterable[FieldResult]) -> FirstDifference | None:
     found = [result.first for result in fields if result.first is not None]
+    masked = {item.update for item in found if item.field in _MASKS}
+    # Where masks differ, tokens that only one side has follow from them.
+    found = [item for item in found if item.update not in masked or not item.is_lack_of_a_token]
     return min(found, key=lambda item: (item.update, item.stage.order, item.order), default=None)
 
 

@@ -143,3 +143,23 @@ def test_the_end_of_a_row_that_is_not_trained_on_is_found_without_a_mask(tmp_pat
     wide = recorded("a", [(ids, [("g", 0), ("g", 1)])])
     other = recorded("b", [(narrow, [("g", 0)]), (ids[1:], [("g", 1)])])
     assert compare(wide, other).verdict == verdict
+
+
+def test_a_mask_that_ends_early_is_placed_at_the_mask_in_any_split(tmp_path):
+    samples = [("g", 0), ("g", 1)]
+    mask = np.asarray([[1, 1, 0, 1], [1, 1, 1, 1]])
+    early = np.asarray([[1, 1, 0, 0], [1, 1, 1, 1]])
+
+    def recorded(name, micros):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            for micro, (rows, valid) in enumerate(micros):
+                width = int(valid.any(0).nonzero()[0].max()) + 1
+                values = np.arange(8, dtype=np.float32).reshape(2, 4)[rows, :width]
+                fields = {"log_probs": -values, "old_log_probs": -values, "advantages": values}
+                fields |= {"effective_valid": valid[:, :width]}
+                recorder.record("is_loss_debug", step=0, micro=micro, samples=samples[rows], **fields)
+        return rldbg.open(tmp_path / name)
+
+    both, first, second = slice(0, 2), slice(0, 1), slice(1, 2)
+    result = compare(recorded("a", [(both, mask)]), recorded("b", [(first, early[:1]), (second, early[1:])]))
+    assert (result.first_difference.stage, result.first_difference.field) == ("forward", "effective_valid")
