@@ -169,6 +169,20 @@ def sglang(root: Path, *, steps=1, ranks=2, layers=2, dtype=torch.float32) -> No
                 torch.save({"value": value, "meta": tags | {"sglang_parallel_info": info}}, root / f"{name}.pt")
 
 
+def prime_episode(group: str, score: float, *, trainable=True, advantages=True) -> dict:
+    """Two turns, and a second answer to the first prompt: two paths, as prime-rl 559b447 writes them."""
+    credit = {"advantages": [0.5, 0.5]} if advantages else {}
+    nodes = [
+        {"message": {"role": "user"}, "token_ids": [3, 4], "mask": [False, False]},
+        {"parent": 0, "token_ids": [5, 6, 7], "mask": [False, True, True], "logprobs": [-0.1, -0.2]} | credit,
+        {"parent": 1, "message": {"role": "tool"}, "token_ids": [8], "mask": [False]},
+        {"parent": 0, "token_ids": [5, 9], "mask": [False, True], "logprobs": [-0.3]},
+    ]
+    trace = {"id": "t", "agent": {"trainable": trainable}, "nodes": nodes, "ok": True}
+    trace["rewards"] = {"right": {"score": score, "weight": 2.0}, "style": None}
+    return {"id": "e", "env": {"id": "sums"}, "group": {"id": group}, "traces": [trace]}
+
+
 def msprobe(root: Path, *, steps=1, ranks=1, tensors=True) -> None:
     """As level `mix` of msprobe 26.2.0 writes one linear layer."""
     for step in range(steps):

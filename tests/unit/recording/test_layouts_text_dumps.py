@@ -98,6 +98,25 @@ def test_prime_rl_batches_that_the_trainers_got(tmp_path):
     assert not [finding for finding in recording.verify() if finding.severity is Severity.ERROR]
 
 
+def test_prime_rl_traces_are_paths_of_messages(tmp_path):
+    episodes = [peer_dumps.prime_episode("g", 1.0), peer_dumps.prime_episode("h", 0.0, trainable=False)]
+    for subset in ("all", "effective"):
+        peer_dumps.lines(tmp_path / "rollouts" / "step_2" / "train" / subset / "traces.jsonl", episodes)
+    evaluated = [peer_dumps.prime_episode("v", 0.5, advantages=False)]
+    peer_dumps.lines(tmp_path / "rollouts" / "step_2" / "eval" / "all" / "traces.jsonl", evaluated)
+
+    recording = open_recording(tmp_path)
+
+    assert [(entry.kind, entry.step) for entry in recording.entries()] == [("trajectory", 2), ("validation", 2)]
+    record = recording.read(RecordKey("trajectory", 2, 0, 0))
+    assert [row.tolist() for row in record.rows("tokens")] == [[3, 4, 5, 6, 7, 8], [3, 4, 5, 9]]
+    assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 1]]
+    assert [row.tolist() for row in record.rows("advantages")] == [[0, 0, 0, 0.5, 0.5, 0], [0, 0, 0, 0]]
+    assert record.array("reward").tolist() == [2.0, 2.0]
+    assert record.samples == (SampleId("g", 0), SampleId("g", 1))
+    assert "advantages" not in recording.read(RecordKey("validation", 2, 0, 0)).fields
+
+
 def test_prime_rl_batches_are_left_alone_beside_a_token_export(tmp_path):
     prime_batches(tmp_path, 3, 0, [peer_dumps.prime_batch([3])])
     peer_dumps.lines(tmp_path / "token_exports" / "step_3" / "rank_0.jsonl", [peer_dumps.prime_row(3, 0, 0, 0)])

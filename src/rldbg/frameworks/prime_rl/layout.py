@@ -1,4 +1,5 @@
-"""prime-rl: token_exports/step_<N>/rank_<R>.jsonl (one sequence per line, STABLE marker), rollouts/.../rank_<R>.bin.
+"""prime-rl: token_exports/step_<N>/rank_<R>.jsonl (one sequence per line, STABLE marker), rollouts/.../rank_<R>.bin,
+and the orchestrator's trace stream, rollouts/step_<N>/<train|eval>/<all|effective>/traces.jsonl.
 
 A rank's batch (.bin) is what its trainer got, its token export that and what the trainer made of it: where there are
 both, the export is read.
@@ -12,15 +13,17 @@ import numpy as np
 
 from rldbg.core import Finding, IncompleteDataError, SampleId, Severity
 from rldbg.frameworks.prime_rl.batches import micro_batches, sequences
+from rldbg.frameworks.prime_rl.traces import trace_record
 from rldbg.recording import Record, Tree, head
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.msgpack_reader import read_msgpack
-from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, Entry, Layout, Listing, listing_of, matches
+from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing, listing_of, matches
 from rldbg.recording.layouts.columns import prompt_hashes, ragged
 from rldbg.recording.layouts.lines import json_lines
 
 _FILE = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.jsonl$")
 _BATCH = re.compile(r"(?:^|/)step_(?P<step>\d+)/rank_(?P<rank>\d+)\.bin$")
+_TRACES = re.compile(r"(?:^|/)step_(?P<step>\d+)/(?P<kind>train|eval)/(?P<subset>all|effective)/traces\.jsonl$")
 _MICRO = re.compile(rb'"micro_step": ?(\d+)')
 _HEAD_BYTES = 400
 _RANK_STRIDE = 1_000_000
@@ -51,12 +54,15 @@ _INDICES = ("micro_sequence_idx", "export_sequence_idx")
 
 class PrimeRlLayout(Layout):
     name = "prime_rl"
-    looks_for = "token_exports/step_<N>/rank_<R>.jsonl with trainer_logprobs, or rollouts/step_<N>/rank_<R>.bin"
+    looks_for = (
+        "token_exports/step_<N>/rank_<R>.jsonl with trainer_logprobs, rollouts/step_<N>/rank_<R>.bin, or traces.jsonl"
+    )
     grows = True
 
     def recognises(self, tree: Tree) -> bool:
         exported = any(b'"micro_step"' in head(tree, fact.name, _HEAD_BYTES) for fact, _ in matches(tree, _FILE))
-        return exported or any(micro_batches(head(tree, fact.name, 16)) for fact, _ in matches(tree, _BATCH))
+        batches = any(micro_batches(head(tree, fact.name, 16)) for fact, _ in matches(tree, _BATCH))
+        return exported or batches or any(True for _ in matches(tree, _TRACES))
 
     def survey(self, tree: Tree) -> Listing:
         entries = []
@@ -74,7 +80,8 @@ class PrimeRlLayout(Layout):
             count = micro_batches(head(tree, fact.name, 16))
             places = ((step, rank, micro, 0, 0, fact.name, fact.size, micro) for micro in range(count))
             entries += [Entry("prepared_trajectories", *place) for place in places]
-        return listing_of(tree, entries, _unstable(tree), ignored="|".join(known))
+        traced, superseded = _traces(tree)
+        return listing_of(tree, [*entries, *traced], _unstable(tree), ignored="|".join(known + superseded))
 
     def load(self, tree: Tree, file: str) -> list[Any]:
         if not file.endswith(".bin"):
@@ -85,6 +92,8 @@ class PrimeRlLayout(Layout):
         return content
 
     def record(self, content: Any, entry: Entry) -> Record:
+        if entry.file.endswith("traces.jsonl"):
+            return trace_record(content, entry)
         is_batch = entry.file.endswith(".bin")
         rows = (
             sequences(content, entry.part)
@@ -107,6 +116,20 @@ class PrimeRlLayout(Layout):
             extra |= _rest(rows)
         hashes = _hashes(rows)
         return Record(entry.key, fields, _ids(rows, hashes, entry), hashes, extra=extra, source=entry.file)
+
+
+def _traces(tree: Tree) -> tuple[list[Entry], list[str]]:
+    """Trace streams, and patterns of those that others supersede: `effective` has what was trained on of `all`."""
+    found = list(matches(tree, _TRACES))
+    effective = {(each["step"], each["kind"]) for _, each in found if each["subset"] == "effective"}
+    entries, superseded = [], []
+    for fact, each in found:
+        if each["subset"] == "all" and (each["step"], each["kind"]) in effective:
+            superseded.append(f"^{re.escape(fact.name)}$")
+            continue
+        kind = VALIDATION if each["kind"] == "eval" else "trajectory"
+        entries.append(Entry(kind, int(each["step"]), 0, 0, 0, 0, fact.name, fact.size))
+    return entries, superseded
 
 
 def _micros(tree: Tree, name: str) -> dict[int, int]:
