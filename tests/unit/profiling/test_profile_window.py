@@ -29,6 +29,7 @@ def test_a_process_without_torch_is_profiled_by_pyspy(
     made: list[str] = []
     fake = Tool()
     monkeypatch.setattr(window_module, "torch_is_imported", lambda: has_torch)
+    monkeypatch.setattr(window_module, "torch_can_come", lambda: has_torch)
     monkeypatch.setattr(window_module, "make_tool", lambda plan, _stem, _under: made.append(plan.tool) or fake)
     plan = Plan("torch", ("*",), str(tmp_path / "out"), str(tmp_path / "books"), steps=(2, 3))
     nothing = lambda: None  # noqa: E731

@@ -5,6 +5,7 @@ files are written; what goes wrong is noted on the ticket and never reaches the 
 """
 
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -64,7 +65,7 @@ class Window:
         """At the start of the process, or when torch has been imported: opens what is not bound to steps."""
         plan = self._plan
         needs_torch = plan.tool == "torch" or (self._under is not None and self._under.mode == "cuda")
-        follows_without = plan.tool == "torch" and plan.steps is not None
+        follows_without = plan.tool == "torch" and plan.steps is not None and not torch_can_come()
         if self._state != "armed" or self._is_following or (needs_torch and not torch_is_here and not follows_without):
             return
         if plan.steps is None and not plan.ranks and not plan.delay_s:
@@ -150,8 +151,8 @@ class Window:
         self._outlive_sigterm()
 
     def _fitting_plan(self) -> Plan:
-        """A process that never imports torch (a generator, an environment) is looked at by py-spy."""
-        if self._plan.tool != "torch" or torch_is_imported():
+        """A process that has no torch to import (a generator, an environment) is looked at by py-spy."""
+        if self._plan.tool != "torch" or torch_is_imported() or torch_can_come():
             return self._plan
         self._note(tool="pyspy")
         return replace(self._plan, tool="pyspy", options={})
@@ -216,6 +217,14 @@ def leave_step_marks(plan: Plan, number: int) -> None:
             with contextlib.suppress(OSError):
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
+
+
+def torch_can_come() -> bool:
+    """Whether this process could still import torch."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def torch_is_imported() -> bool:
