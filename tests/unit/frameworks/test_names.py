@@ -30,6 +30,8 @@ ALLOWED = {
     "recording/kinds.py": "kinds of the NexRL document",
     "recording/formats": "reads and writes these formats",
     "recording/verification.py": "a step number that only these formats have",
+    "bisection/dumps.py": "reads dumps of tools that are called by their names",
+    "cli/bisect.py": "names the tools whose dumps can be one side",
     "agent/collectives.py": "the agent stands alone in processes that have no registry",
     "core/run.py": "the core stands below the registry; versions of engines are written into each run",
 }
