@@ -21,7 +21,7 @@ _LOCATES, _DESCRIBES, _NAMES, _SHOWS = range(4)
 # Read from tokens, masks and ids, which are exact: no fit of real numbers stands against them.
 _SHOWN_BY_IDS = frozenset(
     (
-        "environment-changed", "environment-in-mask", "history-rewritten", "last-answer-only", "mask-lost",
+        "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost",
         "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
         "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
@@ -46,6 +46,7 @@ _FOLLOWS = {
     "history-rewritten": {
         "environment-changed",
         "prompt-changed",
+        "retokenised",
         "samples-of-another-step",
         "samples-repeated",
         "tokens-added",

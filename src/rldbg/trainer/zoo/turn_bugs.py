@@ -213,10 +213,10 @@ def tool_text_not_attended(original: Any, *arguments: Any, **options: Any) -> It
 
 
 @bug("rldbg.trainer.in_process.make_rollout_worker", stage="trajectory", cause="turns-cut", overrides=TURNS, late=True)
-def one_turn_fewer(original: Any, recipe: Any, generate: Any) -> Any:
+def one_turn_fewer(original: Any, recipe: Any, generate: Any, **options: Any) -> Any:
     """The limit on turns counts the first question as one."""
     data = replace(recipe.data, max_turns=recipe.data.max_turns - 1)
-    return original(replace(recipe, data=data), generate)
+    return original(replace(recipe, data=data), generate, **options)
 
 
 @bug(targets.OLD, stage="old_log_probs", cause="shift-by-one", overrides=TURNS, late=True)
