@@ -100,7 +100,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
             *(Route(f"/api{path}", _json(answer)) for path, answer in api.items()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
+        middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)],
         exception_handlers={RldbgError: _explained, HTTPException: _no_page, Exception: _bug},
         lifespan=lifespan,
     )

@@ -44,7 +44,7 @@ def token_view(
     """The document of the token view; pure, for any sample."""
     document = sample_to_json(sample, columns, texts)
     every = columns.columns | derived(columns.columns, clip)
-    document["columns"] = {name: values.tolist() for name, values in every.items()}
+    document["columns"] = {name: _known(values) for name, values in every.items()}
     document["odd"] = {name: odd_tokens(values, columns.trained) for name, values in every.items()}
     document["parts"] = [part.to_dict() for part in parts_of(columns.trained, len(columns.tokens), texts)]
     document["values"] = {name: _clipped(value, _LONG_TEXT) for name, value in document["values"].items()}
@@ -53,6 +53,10 @@ def token_view(
     if texts is not None:
         document["text"] = [_clipped(text, _LONG_TOKEN) for text in texts]
     return document
+
+
+def _known(values: np.ndarray) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]
 
 
 def derived(columns: Mapping[str, np.ndarray], clip: tuple[float, float] | None) -> dict[str, np.ndarray]:
@@ -123,7 +127,9 @@ def group_member(view: dict[str, Any]) -> dict[str, Any]:
     shown = view["text"] if view["text"] is not None else [f"{token} " for token in view["tokens"]]
     advantages = view["columns"].get("advantages") or []
     known = [
-        value for value, is_trained in zip(advantages, trained, strict=False) if is_trained and math.isfinite(value)
+        value
+        for value, is_trained in zip(advantages, trained, strict=False)
+        if is_trained and value is not None and math.isfinite(value)
     ]
     return {
         "sample": view["sample"],

@@ -33,7 +33,7 @@ R.route = async () => {
   R.fill(main, R.h("p.muted.loading", null, "loading …"));
   try {
     if (!R.views[kind]) throw new R.ApiError({ kind: "usage", message: "There is no such view.", hint: "go back to the list of runs" });
-    if (view.name) view.path = await R.pathOf(view.name);
+    if (view.name) R.pathOf(view.name).then((path) => { view.path = view.path || path; });
     if (view.alive) await R.views[kind](view);
   } catch (error) {
     if (error instanceof R.Gone || !view.alive) return;

@@ -1,6 +1,6 @@
 "use strict";
 // One sample token by token. Tokens are laid out in blocks that exist only near the part of the page in sight.
-R.BLOCK = 240;
+R.BLOCK = 160;
 R.preferred = ["trainer - rollout", "clipped", "ratio", "prob_ratio", "advantages", "logprobs", "log_probs", "old_log_probs", "entropy"];
 R.diverging = new Set(["trainer - rollout", "advantages", "elementwise_loss"]);
 
@@ -83,8 +83,10 @@ R.TokenView = class {
     this.flow.replaceChildren();
     this.places = [];
     const observer = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) if (isIntersecting) this.fillBlock(target); else this.emptyBlock(target);
-    }, { rootMargin: "1200px 0px" });
+      // Heights are known from the layout that was just made; reading them later would make it again for every block.
+      for (const { target, isIntersecting, boundingClientRect } of entries) if (!isIntersecting) this.emptyBlock(target, boundingClientRect.height);
+      for (const { target, isIntersecting } of entries) if (isIntersecting) this.fillBlock(target);
+    }, { rootMargin: "500px 0px" });
     this.view.onleave(() => observer.disconnect());
     const wide = Math.max(20, this.flow.clientWidth / (this.mode === "text" ? 7.6 : 42));
     for (const part of this.sample.parts) {
@@ -107,18 +109,21 @@ R.TokenView = class {
     const fragment = document.createDocumentFragment();
     const { sample } = this, { trained } = sample;
     for (let place = Number(block.dataset.start); place < Number(block.dataset.end); place += 1) {
-      const token = R.h(trained && trained[place] ? "span.t" : "span.t.off", { "data-t": place }, this.textOf(place));
-      this.paint(token, place);
-      if (place === this.current) token.classList.add("current");
+      const token = document.createElement("span");
+      token.className = `t${trained && trained[place] ? "" : " off"}${this.oddSet.has(place) ? " odd" : ""}${place === this.current ? " current" : ""}`;
+      token.dataset.t = place;
+      token.textContent = R.visible(this.textOf(place));
+      const strength = this.strength(place);
+      if (strength) token.style.backgroundColor = R.tint(strength);
       fragment.append(token);
     }
     block.append(fragment);
     block.style.minHeight = "";
   }
 
-  emptyBlock(block) {
+  emptyBlock(block, height) {
     if (!block.firstChild || this.sample.tokens.length < 4000) return;
-    block.style.minHeight = `${block.offsetHeight}px`;
+    block.style.minHeight = `${height}px`;
     block.replaceChildren();
   }
 
@@ -135,7 +140,7 @@ R.TokenView = class {
     const known = values.filter((value, place) => Number.isFinite(value) && (!trained || trained[place]));
     const [low, high] = R.extent(known.length ? known : values);
     const both = R.diverging.has(this.quantity) || (low < 0 && high > 0);
-    if (this.quantity.includes("ratio")) return { low: 0, high: Math.max(1e-9, ...known.map((value) => Math.abs(value - 1))), middle: 1, both: true };
+    if (this.quantity.includes("ratio")) return { low: 0, high: known.reduce((most, value) => Math.max(most, Math.abs(value - 1)), 1e-9), middle: 1, both: true };
     return both ? { low: 0, high: Math.max(Math.abs(low), Math.abs(high)) || 1, middle: 0, both } : { low, high, middle: low, both };
   }
 
