@@ -21,6 +21,8 @@ VERSION, TEMPERATURE, CLIP = 3, 0.8, (0.8, 1.28)
 class MemorySide:
     """What hypotheses ask of a side, answered from a list of records."""
 
+    weight_faults = None  # weights are not recorded
+
     def __init__(self, records):
         self._records = defaultdict(list)
         for record in records:
@@ -28,6 +30,8 @@ class MemorySide:
 
     def records(self, kind, step):
         return iter(self._records[kind, step])
+
+    not_compared = records
 
     def steps(self, kind=None):
         return {step for name, step in self._records if kind in (None, name) and self._records[name, step]}

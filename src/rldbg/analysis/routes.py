@@ -68,7 +68,7 @@ def expert_load(side: Side, step: int) -> np.ndarray | None:
 def _rows(side: Side, kind: str, step: int) -> Rows:
     """Of passes before any update of the step: later ones route by other weights."""
     found: Rows = {}
-    for record in side.recording.records(kind, step - side.shift):
+    for record in side.not_compared(kind, step):
         if (record.key.epoch, record.key.mini_batch) == (0, 0):
             experts, weights = record.array("experts"), record.array("expert_weights")
             found |= {sample: (experts[row], weights[row]) for row, sample in enumerate(record.samples)}

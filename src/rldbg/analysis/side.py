@@ -76,6 +76,10 @@ class Side:
             found[fault.version + self.shift].append(fault)
         return found
 
+    def not_compared(self, kind: str, step: int) -> Iterator[Record]:
+        """Records of a kind that is not compared field by field, as they are."""
+        return iter(self.recording.records(kind, step - self.shift))
+
     @property
     def title(self) -> str:
         return self.recording.title

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rldbg.core import ExitCode, RldbgError
+from rldbg.core import Environment, ExitCode, RldbgError
 
 _READY_S = 120.0
 _END_S = 60.0
@@ -103,8 +103,8 @@ def _command(arguments: tuple[str, ...]) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Runs of the tour lie in its own folder, and find the programs that came with this interpreter."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLDBG_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    kept = {name: value for name, value in Environment().everything().items() if not name.startswith("RLDBG_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     # What torchrun would set anyway, with a warning.
     return kept | {"PATH": path, "OMP_NUM_THREADS": "1"}
 

@@ -53,6 +53,7 @@ def _write(folder: Path, seed: int) -> None:
 
 def write_tiny_tokenizer(folder: Path) -> None:
     """The built-in tokenizer as a folder that transformers' AutoTokenizer loads."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(CharacterTokenizer().to_json(), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -6,7 +6,6 @@ It runs beside the training, never in it: everything it knows it reads from the 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rldbg.analysis import check
-from rldbg.core import IncompleteDataError, RldbgError, Severity
+from rldbg.core import Environment, IncompleteDataError, RldbgError, Severity
 from rldbg.recording import Recording, give_orders
 from rldbg.recording import open as open_recording
 from rldbg.tripwire.events import Event, EventLog
@@ -151,7 +150,11 @@ class Watcher:
         variables = {"RLDBG_EVENT": json.dumps(event.to_dict()), "RLDBG_MESSAGE": event.message}
         try:
             done = subprocess.run(
-                self.settings.notify, shell=True, env={**os.environ, **variables}, timeout=_NOTIFY_S, check=False
+                self.settings.notify,
+                shell=True,
+                env=Environment().everything() | variables,
+                timeout=_NOTIFY_S,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             self._say(f"the notification command failed: {error}")

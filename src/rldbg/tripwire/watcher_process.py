@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rldbg.agent import disarmed
+from rldbg.core import Environment
 from rldbg.recording import WATCH_FOLDER
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.settings import WatchSettings
@@ -37,7 +38,7 @@ class WatcherProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=disarmed(dict(os.environ)),
+                env=disarmed(Environment().everything()),
                 start_new_session=True,
             )
 
