@@ -76,7 +76,7 @@ R.plural = (count, word) => `${R.number(count)} ${word}${count === 1 ? "" : "s"}
 
 // A verdict in words, with a mark that does not depend on colour.
 R.verdict = (word) => {
-  const kind = { pass: "good", equal: "good", "equal within noise": "good", healthy: "good", ended: "good", running: "good",
+  const kind = { pass: "good", equal: "good", "equal within noise": "good", healthy: "good", complete: "good", ended: "good", running: "good",
     fail: "bad", different: "bad", failed: "bad", crashed: "bad", error: "bad", drift: "warn", incomplete: "warn",
     warning: "warn", stopped: "warn", problems: "warn" }[word] || "plain";
   const mark = { good: "✓", bad: "✗", warn: "!", plain: "·" }[kind];

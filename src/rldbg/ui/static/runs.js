@@ -13,7 +13,7 @@ R.views.runs = async (view) => {
     view.answer = answer;
     if (answer.runs.length === 1 && view.first) { view.first = false; R.replace(`run/${answer.runs[0].name}`); return; }
     R.fill(list, answer.runs.length === 0 ? R.h("p.empty", null, "No runs are here yet; this page looks again every few seconds.") :
-      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "health"], answer.runs.map((run) => {
+      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "files"], answer.runs.map((run) => {
         const mark = R.h("input", { type: "checkbox", "aria-label": `mark ${run.name}`, onchange: (event) => {
           if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name);
           compare.disabled = chosen.size < 2;
@@ -22,7 +22,7 @@ R.views.runs = async (view) => {
         const name = R.h("a.name", { href: `#/run/${encodeURIComponent(run.name)}`, title: run.path }, run.name);
         if (run.error) return [mark, name, run.state, R.h("span.problem", null, R.verdict("error"), " ", R.cut(run.error.message, 300)), "", "", "", "", "", ""];
         return [mark, name, run.state, run.steps ? R.span(run.steps) : "–", run.ranks, run.samples, R.bytes(run.bytes), run.layout,
-          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("healthy") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`)];
+          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`)];
       }), { id: "runs" }));
   };
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Runs"), compare), list);
@@ -49,7 +49,7 @@ R.views.overview = async (view) => {
       R.h("section.card", null, R.h("h2", null, "Kinds, in causal order"),
         R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
           [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" })),
-    kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Recording ", answer.health.length ? R.verdict("problems") : R.verdict("healthy")), R.findings(answer.health)),
+    kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Recording ", answer.health.length ? R.verdict("problems") : R.verdict("complete")), R.findings(answer.health)),
     kinds.length > 0 && check);
   if (!kinds.length) return;
   try {
