@@ -21,13 +21,17 @@ LONG = (
     "test_waits_ray",
     "test_zoo",
     "test_training_service_clients",
+    "test_serve_replay",
     "test_profile_nsys",
+    "test_train_command",
     "test_train_remote_api",
     "test_profile_ray",
     "test_serve_clients",
     "test_run_end_to_end",
     "test_compare_on_ray",
+    "test_waits_ranks",
     "test_profile_remote_collection",
+    "test_rollout_command",
     "test_tunnel_slurm",
     "test_rerun_loss_ranks",
     "test_run_ray",
@@ -36,15 +40,11 @@ LONG = (
 FIRST = (
     "test_train_cluster",
     "test_demo",
-    "test_serve_replay",
     "test_waits",
     "test_serve_processes",
     "test_live_foreign_ray",
     "test_live_ray",
-    "test_train_command",
     "test_live_processes",
-    "test_waits_ranks",
-    "test_rollout_command",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
 TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
