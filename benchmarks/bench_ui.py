@@ -107,9 +107,11 @@ def main():
             url = server.stdout.readline().strip()
             arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-            found = measured(url, browser, server.pid)
-            browser.close()
-            server.terminate()
+            try:
+                found = measured(url, browser, server.pid)
+                browser.close()
+            finally:
+                server.terminate()
     for name, (title, goal, unit) in GOALS.items():
         print(f"{title:32} {found[name]:8.2f} {unit:3} goal {goal:g}  {'ok' if found[name] < goal else 'FALLS SHORT'}")
     return 0 if options.quick or all(found[name] < goal for name, (_, goal, _) in GOALS.items()) else 1

@@ -88,8 +88,10 @@ def print_note(text: str) -> None:
 
 
 def _write_line(text: str, stream: TextIO) -> None:
-    """In one piece: ranks that share a stream must not end up within each other's lines."""
+    """In one piece: ranks that share a stream must not end up within each other's lines. And at once: a verb may go on
+    for hours after it, with a pipe or a file as its output."""
     stream.write(text + "\n")
+    stream.flush()
 
 
 def visible(text: str) -> str:

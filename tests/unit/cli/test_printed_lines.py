@@ -1,4 +1,8 @@
 import io
+import os
+import select
+import subprocess
+import sys
 
 from rldbg.cli.output import print_error, print_json, print_line, print_note
 
@@ -20,3 +24,15 @@ def test_a_line_is_written_in_one_piece(monkeypatch):
     print_line("x")
     print_note("y")
     assert len(pieces) == 5 and all(piece.endswith("\n") for piece in pieces)
+
+
+def test_a_line_is_there_while_the_verb_goes_on():
+    program = "from rldbg.cli.output import print_line; print_line('here'); input()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        ready, _, _ = select.select([process.stdout], [], [], 60)
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert ready and process.stdout.read() == b"here\n"
