@@ -19,6 +19,8 @@ LONG = (
     "test_benchmarks",
     "test_doctor_real_failures",
     "test_waits_ray",
+    "test_live_foreign_ray",
+    "test_live_ray",
     "test_zoo",
     "test_training_service_clients",
     "test_serve_replay",
@@ -42,8 +44,6 @@ FIRST = (
     "test_demo",
     "test_waits",
     "test_serve_processes",
-    "test_live_foreign_ray",
-    "test_live_ray",
     "test_live_processes",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
