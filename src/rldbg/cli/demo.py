@@ -9,18 +9,16 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line
 from rldbg.core import ExitCode
-
-_NAMES = ("record", "bug", "rerun", "break", "hang", "crash")
+from rldbg.demo import STOPS, Stage, hide_bug
 
 
 @verb("demo")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Folder for the runs.  [default: a new one]")
-@click.option("--only", type=click.Choice(_NAMES), help="Play one stop.")
+@click.option("--only", type=click.Choice([stop.name for stop in STOPS]), help="Play one stop.")
 @click.option("--bug", metavar="NAME", help="Hide a bug of `rldbg zoo list`, or a `random` one, for me to find.")
 def command(run_folder: Path | None, only: str | None, bug: str | None, as_json: bool) -> int:
     """Take the tour: record, find a bug, rerun a step, stop ranks, explain a hang and a crash. Prints each command."""
     from rldbg.core import Run
-    from rldbg.demo import STOPS, Stage, hide_bug
     from rldbg.trainer.zoo import BUGS, find_bug
 
     choice = secrets.choice([each.name for each in BUGS if not each.overrides]) if bug == "random" else bug

@@ -48,7 +48,7 @@ def _rerun(stage: Stage) -> None:
 
 
 def _break(stage: Stage) -> None:
-    line = _line_of(stage, "dist.all_reduce(loss)")
+    line = _place_program(stage).read_text().partition("dist.all_reduce(loss)")[0].count("\n") + 1
     with stage.background("run", "--break", f"loop.py:{line}", "--", *_LOOP):
         stage.wait_for("ps", until=lambda answer: stopped_ranks(answer) == 2)
         stage.rldbg("ps")
@@ -58,7 +58,7 @@ def _break(stage: Stage) -> None:
 
 
 def _hang(stage: Stage) -> None:
-    _line_of(stage, "")
+    _place_program(stage)
     with stage.background("run", "--", *_LOOP, "hang"):
         stage.wait_for(
             "stacks", "--diagnose", until=lambda answer: "wait_for_judge" in answer and "all_reduce" in answer
@@ -68,16 +68,14 @@ def _hang(stage: Stage) -> None:
 
 
 def _crash(stage: Stage) -> None:
-    _line_of(stage, "")
+    _place_program(stage)
     stage.rldbg("run", "--wait", "0", "--", *_LOOP, "crash", expect=_FOUND)
 
 
-def _line_of(stage: Stage, text: str) -> int:
-    """Puts the program into the folder; the number of the line that has this text."""
-    program = stage.folder / "loop.py"
-    shutil.copy(Path(__file__).with_name("loop.py"), program)
+def _place_program(stage: Stage) -> Path:
+    """Puts the training loop into the folder, without what an earlier stop left there for it."""
     (stage.folder / "judge.json").unlink(missing_ok=True)
-    return next(number for number, line in enumerate(program.read_text().splitlines(), 1) if text in line)
+    return Path(shutil.copy(Path(__file__).with_name("loop.py"), stage.folder))
 
 
 def hide_bug(stage: Stage, name: str) -> None:
