@@ -51,6 +51,8 @@ def command(
         return _list(rules, as_json)
     if path is None:
         raise UsageError("watch needs a recording", "rldbg watch RUN, or rldbg watch --list")
+    if not follow and not path.exists():
+        raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it is there")
     from rldbg.reports.watch import to_terminal
     from rldbg.tripwire import Watcher, WatchSettings
 
