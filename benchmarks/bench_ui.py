@@ -7,6 +7,7 @@ either scrolls; the server below 500 MB with 5 clients. Times are of the page, f
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -106,8 +107,11 @@ def main():
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             url = server.stdout.readline().strip()
             arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
             try:
+                # Chromium makes a socket under TMPDIR, whose path the system limits to 107 characters.
+                browser = playwright.chromium.launch(
+                    executable_path=CHROMIUM, args=arguments, env=os.environ | {"TMPDIR": "/tmp"}
+                )
                 found = measured(url, browser, server.pid)
                 browser.close()
             finally:
