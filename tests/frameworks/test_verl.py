@@ -69,6 +69,18 @@ def test_samples_have_names_that_other_runs_have_too(run):
     assert len({sample.group_id for sample in driver}) == 8
 
 
+def test_a_recorded_step_runs_again_in_one_process_and_pdb_stops_in_its_loss(run):
+    variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = rldbg("rerun", run, "--step", 2, "--pdb", "--json", typed="p sorted(data.keys())[:1]\nc\nc\n", **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ppo_loss()" in done.stdout
+    assert "['advantages']" in done.stdout
+    found = json.loads(done.stdout[done.stdout.index('{"schema_version"') :])
+    verdicts = {stage["stage"]: stage["verdict"] for stage in found["stages"]}
+    again = {verdicts[stage] for stage in ("advantage", "old_log_probs", "forward", "loss", "gradient")}
+    assert again <= {"equal", "equal within noise"}, verdicts
+
+
 @pytest.mark.soak
 def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
     settings = {

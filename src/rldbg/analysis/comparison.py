@@ -37,6 +37,7 @@ def compare(
     jobs: int | None = 1,
     on_ray: str | None = None,
     repetitions: Sequence[Recording] = (),
+    first_update: bool = False,
 ) -> Comparison:
     """Compares what both recordings contain. Raises IncompleteDataError when there is nothing to compare.
 
@@ -44,10 +45,10 @@ def compare(
     `jobs` processes share the work, None for a number chosen by size: they import the caller's main module again, so
     more than one needs an `if __name__ == "__main__"` guard there. `on_ray` names a Ray cluster that runs the
     comparison instead ("auto" for this machine's). `repetitions` are clean runs that should equal A: their
-    differences from it are the noise.
+    differences from it are the noise. `first_update` leaves out what follows the first optimizer step of a step.
     """
-    left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros)
-    right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0)
+    left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros, first_update=first_update)
+    right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0, first_update=first_update)
     if shift is None:
         _refuse_other_numbering(left, right)
     chosen = _steps_to_compare(left, right, steps)

@@ -31,16 +31,25 @@ class Source(NamedTuple):
     num_ranks: int | None
     num_micros: int | None
     shift: int
+    first_update: bool
 
     def open(self) -> Side:
-        recording = open_recording(self.path, layout=self.layout)
-        return Side(recording, self.label, num_ranks=self.num_ranks, num_micros=self.num_micros, shift=self.shift)
+        path, layout, label, num_ranks, num_micros, shift, first_update = self
+        return Side(
+            open_recording(path, layout=layout),
+            label,
+            num_ranks=num_ranks,
+            num_micros=num_micros,
+            shift=shift,
+            first_update=first_update,
+        )
 
 
 class Side:
     """A recording, listed once; records are read lazily.
 
-    `shift` is added to its steps: frameworks do not agree whether the first step is 0 or 1.
+    `shift` is added to its steps: frameworks do not agree whether the first step is 0 or 1. `first_update` leaves out
+    what follows the first optimizer step of each step.
     """
 
     def __init__(
@@ -51,16 +60,17 @@ class Side:
         num_ranks: int | None = None,
         num_micros: int | None = None,
         shift: int = 0,
+        first_update: bool = False,
     ) -> None:
         self.recording = recording
         self.label = label
-        self._narrowed = (num_ranks, num_micros, shift)
+        self._narrowed = (num_ranks, num_micros, shift, first_update)
         self.shift = shift
         self._entries = defaultdict(list)
         self._kept: dict[str, tuple[int, list[Record]]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
-            if entry.kind in _NOT_COMPARED:
+            if entry.kind in _NOT_COMPARED or (first_update and (entry.epoch or entry.mini_batch)):
                 continue
             if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
                 self._entries[entry.kind, entry.step + shift].append(entry)

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.assembly import CannotAssemble, assemble, is_sharded
 from rldbg.analysis.losses import by_mini_batch, has_denominator
 from rldbg.core import SampleId
-from rldbg.recording import Record
+from rldbg.recording import CannotAssemble, Record, assemble, is_sharded
 
 
 @dataclass(frozen=True, slots=True)

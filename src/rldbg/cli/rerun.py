@@ -135,7 +135,9 @@ def _rerun_framework(run: Path, step: int, debugger: bool, as_json: bool) -> int
     from rldbg.reports.comparison import to_terminal
 
     again = rerun_step(run, step, debugger=debugger)
-    result = compare(open_recording(run), open_recording(again), steps=[step])
+    # The optimizer's moments are not recorded: what follows the first optimizer step has other parameters.
+    a, b = open_recording(run), open_recording(again.folder)
+    result = compare(a, b, steps=[step], kinds=again.kinds, first_update=True)
     show(result.to_dict(), as_json, lambda: to_terminal([result]))
     return ExitCode.FINDING if result.verdict == "different" else ExitCode.OK
 

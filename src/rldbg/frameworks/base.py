@@ -5,6 +5,7 @@
     layout.py       LAYOUT, how its dumps are read (an rldbg.recording.Layout)
     hooks.py        HOOKS, its functions that are phases, steps or recorded (a tuple of rldbg.agent.profiling.Hook)
     recording.py    RECORDING, the class whose methods record them (an rldbg.frameworks.recorded.FrameworkRecording)
+    rerun.py        a recorded step again (see `rerun` below)
     knowledge.yaml  failures peculiar to it (read by rldbg.doctor)
     README.md       exact commands, one page
 
@@ -14,7 +15,7 @@ A part is loaded when somebody asks for it: the object itself costs nothing.
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Framework:
     """The framework that this one is a fork of, whose parts hold for it where it has none of its own."""
     replay: str = ""
     """How it trains on recorded trajectories, if it can."""
+    rerun: Literal["", "command", "program"] = ""
+    """How a recorded step runs again: by the recorded command, or by a program of the folder (rerun.py)."""
     is_engine: bool = False
     """Whether it generates, and does not train."""
     tested: str = ""

@@ -8,6 +8,7 @@ import atexit
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ class HookProof:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._facts: dict[str, Any] = {"versions": {}}
+        self._facts: dict[str, Any] = {"versions": {}, "python": sys.executable}
         self._hooks: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()

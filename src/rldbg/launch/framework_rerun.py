@@ -1,18 +1,28 @@
-"""One recorded step of a framework's own trainer again: the recorded command, in one process, with what was recorded.
+"""One recorded step of a framework's own trainer again, in one process, with what was recorded.
 
-The step's hooks give the trainer the recorded responses and rewards, and the parameters that the step before left.
+The recorded command runs again and its hooks give the trainer the step's responses, rewards and parameters; or a
+program of the framework's folder makes the framework's own worker and gives it the step's batch.
 """
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rldbg.core import IncompleteDataError, Run, UsageError
-from rldbg.frameworks import find_framework, recorded_hooks
+from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks, read_hooks, recorded_hooks
 
 # Not param: the optimizer's moments are not recorded.
-_KINDS = ("trajectory", "old_log_probs", "forward_data", "is_loss_debug", "loss", "gradient")
+_OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient")
+_OF_ROLLOUT = ("trajectory", "old_log_probs")
+
+
+class Rerun(NamedTuple):
+    """The new run, and the kinds that were made again."""
+
+    folder: Path
+    kinds: tuple[str, ...]
 
 
 def framework_of(run: Path) -> str:
@@ -22,26 +32,39 @@ def framework_of(run: Path) -> str:
     return next((name for name in config or {} if name in names), "")
 
 
-def rerun_step(run: Path, step: int, *, debugger: bool) -> Path:
-    """Runs the step and returns the folder of the new run; the command's own output passes through."""
-    name = framework_of(run)
-    framework = find_framework(name)
-    able = {each.name: each.title for each, hook in recorded_hooks() if hook.handler == "created"}
-    if name not in able:
-        known = f"steps of {', '.join(able.values())} and of rldbg train can"
+def rerun_step(run: Path, step: int, *, debugger: bool) -> Rerun:
+    """Runs the step; what the framework prints passes through."""
+    framework = find_framework(framework_of(run))
+    if not framework.rerun:
+        able = ", ".join(each.title for each in frameworks() if each.rerun)
+        known = f"steps of {able} and of rldbg train can"
         raise UsageError(f"a step of {framework.title} cannot be run again yet", known)
     facts = Run(run).read()
-    if not facts.get("command"):
-        raise IncompleteDataError(f"{run / 'run.json'} does not say which command was run", "run it with rldbg run")
+    kinds = _OF_UPDATE if framework.rerun == "program" else (*_OF_ROLLOUT, *_OF_UPDATE)
     again = _fresh(run / "rerun" / f"step_{step}")
     asked = json.dumps({"recording": str(run.absolute()), "step": step, "pdb": debugger})
-    flags = ["--run", str(again), "--record", ",".join(_KINDS), "--full-length", "--name-suffix", "", "--no-doctor"]
-    flags += ["--wait", "0", "--env", f"RLDBG_RERUN={asked}"]
-    command = [sys.executable, "-m", "rldbg", "run", *flags, "--", *facts["command"]]
+    flags = ["--run", str(again.absolute()), "--record", ",".join(kinds), "--full-length", "--name-suffix", ""]
+    flags += ["--no-doctor", "--wait", "0", "--env", f"RLDBG_RERUN={asked}"]
+    if framework.rerun == "program":
+        flags += ["--framework", GENERIC]
+    command = [sys.executable, "-m", "rldbg", "run", *flags, "--", *_command(run, facts, framework)]
     done = subprocess.run(command, cwd=facts.get("cwd") or None)
     if done.returncode:
         raise IncompleteDataError(f"the command ended with exit code {done.returncode}", f"see {again}/logs")
-    return again
+    return Rerun(again, kinds)
+
+
+def _command(run: Path, facts: dict[str, Any], framework: Framework) -> list[str]:
+    if framework.rerun == "command":
+        if not facts.get("command"):
+            raise IncompleteDataError(f"{run / 'run.json'} does not name the command", "run it with rldbg run")
+        return [*facts["command"]]
+    pythons = (str(proof.get("python", "")) for proof in read_hooks(run) if framework.name in proof.get("config", {}))
+    python = next(pythons, "")
+    if not Path(python).is_file():
+        named = f"there is no {python} here" if python else f"{run / 'hooks'} does not name the interpreter"
+        raise IncompleteDataError(f"{framework.title} cannot be started: {named}", "rerun where it was recorded")
+    return [python, "-m", f"{framework.package}.rerun"]
 
 
 def _fresh(folder: Path) -> Path:

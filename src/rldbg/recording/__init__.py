@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.recording.assembly import CannotAssemble, assemble, is_sharded, part_held
     from rldbg.recording.conversion import convert
     from rldbg.recording.formats.batch_file import write_batch
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of

@@ -210,3 +210,13 @@ def test_a_users_kind_may_hold_tensors_beside_its_samples(tmp_path):
             )
     first = run(tmp_path / "a", tmp_path / "b").first_difference.to_dict()
     assert (first["kind"], first["field"], first["index"]) == ("mine", "weights", [0, 4])
+
+
+def test_what_follows_the_first_optimizer_step_can_be_left_out(tmp_path):
+    for name, updates in (("a", 2), ("b", 1)):
+        with rldbg.Recorder(tmp_path / name / "recording", kinds=("loss",)) as recorder:
+            for mini_batch in range(updates):
+                recorder.record("loss", step=1, mini_batch=mini_batch, loss=0.5)
+    a, b = rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")
+    assert compare(a, b).verdict == "different"
+    assert compare(a, b, first_update=True).verdict == "equal"

@@ -19,6 +19,8 @@ def jagged(*rows):
 def test_a_sample_is_named_by_index_step_and_session():
     data = {"index": np.array([7, 7]), "session_id": [0, 1], "global_steps": np.array([3, 3]), "uid": ["x", "y"]}
     assert ids_of(data) == [SampleId("7#3", 0), SampleId("7#3", 1)]
+    filled = data | {"uid": ["pad0f3a", "y"]}
+    assert ids_of(filled) == [SampleId("padding#3", 0), SampleId("7#3", 1)]
 
 
 def test_jagged_rows_are_padded_behind_and_read_one_by_one():

@@ -20,7 +20,9 @@ def test_the_configuration_names_the_framework(tmp_path):
 
 
 def test_what_cannot_be_run_again_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="a step of verl cannot be run again yet"):
+    with pytest.raises(UsageError, match="a step of AReaL cannot be run again yet"):
+        rerun_step(run_of(tmp_path, config={"areal": {}}, command=["true"]), 1, debugger=False)
+    with pytest.raises(IncompleteDataError, match=r"verl cannot be started: .*hooks does not name the interpreter"):
         rerun_step(run_of(tmp_path, config={"verl": {}}, command=["true"]), 1, debugger=False)
-    with pytest.raises(IncompleteDataError, match="does not say which command"):
+    with pytest.raises(IncompleteDataError, match="does not name the command"):
         rerun_step(run_of(tmp_path, config={"trl": {}}), 1, debugger=False)

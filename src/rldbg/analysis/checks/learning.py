@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.assembly import part_held
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.analysis.measure import same_bytes
 from rldbg.analysis.normalisation import normalisations
-from rldbg.recording import Record
+from rldbg.recording import Record, part_held
 
 _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4

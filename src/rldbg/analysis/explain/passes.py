@@ -10,11 +10,10 @@ from functools import cached_property
 
 import numpy as np
 
-from rldbg.analysis.assembly import part_held
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
-from rldbg.recording import Record, RecordKey
+from rldbg.recording import Record, RecordKey, part_held
 
 Update = tuple[int, int]
 

@@ -7,5 +7,6 @@ FRAMEWORK = Framework(
     title="TRL",
     package=__name__,
     modules=("trl",),
+    rerun="command",
     tested="runs of TRL 1.16.0",
 )

@@ -13,9 +13,10 @@ import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
+from rldbg.frameworks.rerun import Rerun, stop_in
 from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import Place, first_update, place_of
-from rldbg.frameworks.trl.rerun import Rerun, prepare, stop_in
+from rldbg.frameworks.trl.rerun import prepare
 from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers
 from rldbg.recording import Ragged
 

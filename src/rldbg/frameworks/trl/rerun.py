@@ -3,39 +3,23 @@
 A step that cannot be run as it was recorded ends the process: nothing is made up.
 """
 
-import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rldbg.core import Environment
+from rldbg.frameworks.rerun import Rerun, parameters_after, refuse
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
-
-
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """What `rldbg rerun` asks for."""
-
-    recording: str
-    step: int
-    pdb: bool
-
-    @classmethod
-    def from_environment(cls) -> "Rerun | None":
-        text = Environment().text("RLDBG_RERUN")
-        return cls(**json.loads(text)) if text else None
 
 
 def prepare(trainer: Any, rerun: Rerun) -> None:
     """After the trainer was made, before it trains: one optimizer step, on the recorded responses."""
     if trainer.accelerator.num_processes != 1:
-        raise SystemExit("rldbg: a step is run again in one process: give the command of one rank")
+        raise refuse("a step is run again in one process: give the command of one rank")
     recording = open_recording(rerun.recording)
     records = list(recording.records("trajectory", rerun.step))
     if len(records) != 1:
-        raise SystemExit(f"rldbg: step {rerun.step} has {len(records)} trajectory records; one can be run again")
+        raise refuse(f"step {rerun.step} has {len(records)} trajectory records; one can be run again")
     _load_parameters(trainer, recording, rerun.step)
     _replace_rollout(trainer, records[0])
     trainer.args.max_steps = 1
@@ -48,16 +32,10 @@ def _load_parameters(trainer: Any, recording: Recording, step: int) -> None:
 
     if step == 0:
         return
-    latest: dict[str, Record] = {
-        str(record.fields["param_name"]): record for record in recording.records("param", step - 1)
-    }
-    missing = [name for name, _ in trainer.model.named_parameters() if name not in latest]
-    if missing or any("param" not in record.fields for record in latest.values()):
-        named = f": {missing[0]}" if missing else ""
-        raise SystemExit(f"rldbg: not all parameters of step {step - 1} are recorded{named}; use --record param,...")
+    latest = parameters_after(recording, step - 1, (name for name, _ in trainer.model.named_parameters()))
     with torch.no_grad():
         for name, parameter in trainer.model.named_parameters():
-            parameter.copy_(torch.from_numpy(np.array(latest[name].array("param"))).to(parameter))
+            parameter.copy_(torch.from_numpy(np.array(latest[name])).to(parameter))
 
 
 def _replace_rollout(trainer: Any, record: Record) -> None:
@@ -82,24 +60,8 @@ def _replace_rollout(trainer: Any, record: Record) -> None:
 
     def generate(given: Any) -> tuple[Any, ...]:
         if len(given) != len(prompts):
-            raise SystemExit(f"rldbg: the step has {len(prompts)} samples, the command generates {len(given)}")
+            raise refuse(f"the step has {len(prompts)} samples, the command generates {len(given)}")
         return prompts, responses, drawn if has_tools else None, texts, log_probs, {}, None, None
 
     trainer._generate = generate
     trainer._calculate_rewards = lambda *_, **__: rewards.to(trainer.accelerator.device)
-
-
-def stop_in(function: Any) -> None:
-    """pdb at the first line of a function, whenever it is called: the framework's own loss."""
-    import inspect
-    import pdb
-    import sys
-
-    code = inspect.unwrap(function).__code__
-    first = next(line for *_, line in code.co_lines() if line and line > code.co_firstlineno)
-    debugger = pdb.Pdb(nosigint=True)
-    debugger.reset()
-    debugger.set_break(code.co_filename, first)
-    debugger.botframe = sys._getframe()
-    debugger.set_continue()
-    sys.settrace(debugger.trace_dispatch)

@@ -10,6 +10,7 @@ FRAMEWORK = Framework(
     title="verl",
     package=__name__,
     modules=("verl",),
+    rerun="program",
     tested="runs of verl 0.9.1 on CPU",
 )
 

@@ -13,10 +13,20 @@ _AGGREGATIONS = {
 }
 
 
+PADDING = "padding#"
+
+
 def ids_of(data: Any) -> list[SampleId]:
-    """(index in the data set and step, number of the rollout): verl's own uid is a new one in each run."""
+    """(index in the data set and step, number of the rollout): verl's own uid is a new one in each run.
+
+    Rows that verl adds to fill a batch have the index of a real sample, and a uid that says so.
+    """
     index, session, step = (_objects(data[name]) for name in ("index", "session_id", "global_steps"))
-    return [SampleId(f"{i}#{s}", int(n)) for i, n, s in zip(index, session, step, strict=True)]
+    uids = _objects(data["uid"]) if "uid" in data.keys() else [""] * len(index)  # noqa: SIM118 - a TensorDict is no mapping
+    return [
+        SampleId(f"{PADDING}{s}" if str(uid).startswith("pad") else f"{i}#{s}", int(n))
+        for i, n, s, uid in zip(index, session, step, uids, strict=True)
+    ]
 
 
 def rows_of(value: Any) -> list[np.ndarray]:

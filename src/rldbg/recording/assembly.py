@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.recording import EncodedArray, Ragged, Record
+from rldbg.recording.records import EncodedArray, Ragged, Record
 
 _DIMENSION = re.compile(r"\(?[\w*]+\)?(?:\[(?P<axes>[^\]]*)\])?")
 _SHARD = re.compile(r"_?(?:Strided)?Shard\((?:dim=)?(?P<dim>-?\d+)")
