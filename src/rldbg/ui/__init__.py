@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rldbg.ui.export import export_report
     from rldbg.ui.guard import Access
     from rldbg.ui.notebook import View
+    from rldbg.ui.opened_run import OpenedRun
     from rldbg.ui.server import serve
 
 __getattr__, __dir__ = lazy_names(__name__)
