@@ -19,6 +19,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
+from rldbg.inference.protocols.query_fields import QUERY_FIELDS
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, Rules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.recording.kinds import KINDS
@@ -100,6 +101,11 @@ def serve_fields_page() -> Iterator[str]:
     for path, rules in ROUTE_FIELDS.items():
         yield f"## `{path}`\n"
         yield from _field_lines(rules) if rules else ("No fields.\n",)
+    yield "# Query parameters\n"
+    yield "The same for what stands behind `?`; the other routes take none.\n"
+    for path, rules in QUERY_FIELDS.items():
+        yield f"## `{path}?`\n"
+        yield from _field_lines(rules)
 
 
 def _field_lines(rules: Rules, place: str = "") -> Iterator[str]:

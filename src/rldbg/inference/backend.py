@@ -95,6 +95,9 @@ class Backend(Protocol):
     async def load_file(self, file: Path, label: str | None) -> WeightVersion:
         """New weights, all or some, from one safetensors file."""
 
+    async def load_tensors(self, tensors: Mapping[str, Any], label: str | None) -> WeightVersion:
+        """New weights, all or some, by name."""
+
     async def name_version(self, label: str) -> WeightVersion:
         """Another name for the weights that are loaded."""
 

@@ -147,11 +147,11 @@ def test_control_of_weights_and_generation(talk, model):
         await post(client, "/update_weights_from_tensor", safetensors=encoded, weight_version=8)
         assert (await client.get("/get_weight_version")).json() == {"weight_version": "8"}
         refused = await post(client, "/update_weights_from_tensor", status=400, serialized_named_tensors=["gASVAA=="])
-        assert "pickled tensors are not read" in refused["error"]["message"]
+        assert "serialized_named_tensors cannot be read" in refused["error"]["message"]
         missing = await post(client, "/areal_update_weights", status=400, model_path="/nowhere")
         assert missing["success"] is False
         group = await post(client, "/init_weights_update_group", status=400, master_address="x")
-        assert "no process group" in group["error"]["message"]
+        assert "gloo groups only" in group["error"]["message"]
         await post(client, "/areal_pause_generation")
         assert (await client.get("/is_paused")).json() == {"is_paused": True}
         assert (await client.get("/health_generate")).status_code == 503

@@ -1,6 +1,7 @@
 """Every documented field of every route is read, has no effect by its meaning, or is refused by name."""
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from rldbg.inference.application import build_application
 from rldbg.inference.backend import BackendStatus, ModelCard, WeightVersion
 from rldbg.inference.generation import Delta, Finish, Outcome, PendingGeneration
 from rldbg.inference.protocols import http
+from rldbg.inference.protocols.query_fields import QUERY_FIELDS
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
 from rldbg.inference.request_error import RequestError
 from rldbg.trainer import CharacterTokenizer
@@ -50,6 +52,8 @@ VALUES = {
     "include": ["reasoning.encrypted_content"],
     "reasoning_effort": "low", "effort": "low", "format": {"type": "text"}, "output_format": {"type": "text"},
     "system": "1", "stop_sequences": ["x"], "init_info": {"backend": "http"}, "update_info": {"names": []},
+    "names": [], "dtypes": [], "shapes": [], "group_name": "g", "backend": "odd", "master_address": "x",
+    "master_port": 1, "rank_offset": 1, "world_size": 2,
 }  # fmt: skip
 MAKES_TOKENS = ("/v1/completions", "/v1/chat/completions", "/generate/", "/chat/", "/v1/responses", "/v1/messages")
 ASKS = {"asks": "for something"}
@@ -101,9 +105,9 @@ class OneToken:
         return WeightVersion(label)
 
     async def load_folder(self, folder, label):
-        raise RequestError("no weights")
+        raise RequestError(f"no weights {label}")
 
-    load_file = load_folder
+    load_file = load_tensors = load_folder
 
     async def close(self):
         pass
@@ -149,7 +153,9 @@ def body_with(path, name, value, inner=None):
     if path == "/tokenize" and name in ("messages", "tools", "chat_template_kwargs", "continue_final_message",
                                         "add_generation_prompt"):  # fmt: skip
         body = {"messages": MESSAGES}
-    if path.startswith("/update_weights") and name in ("model_path", "weight_version"):
+    if path == "/update_weights_from_distributed":
+        body = {"names": [], "dtypes": [], "shapes": []}
+    elif path.startswith("/update_weights") and name in ("model_path", "weight_version"):
         body |= {"safetensors": "AAAA"} if path.endswith("tensor") else {"model_path": "/nowhere"}
     if path == "/generate" and name == "top_logprobs_num":
         body["return_logprob"] = True
@@ -224,3 +230,48 @@ def test_every_route_that_takes_a_body_declares_its_fields_or_refuses_all(talk):
             assert answer.status_code == 400, (path, answer.text)
 
     talk(scene)
+
+
+@pytest.fixture
+def ask():
+    """One request with query parameters, of a server that has no model."""
+
+    async def play(method, path, parameters):
+        transport = httpx.ASGITransport(app=build_application(OneToken()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+            sent = (
+                {"content": b"x", "headers": {"Content-Type": "application/octet-stream"}} if "update" in path else {}
+            )
+            return await client.request(method, re.sub(r"{.*}", "x", path), params=parameters, **sent)
+
+    return lambda *request: asyncio.run(play(*request))
+
+
+def test_a_query_parameter_that_no_route_has_is_refused_by_name_on_every_route(ask):
+    application = asyncio.run(_application())
+    for route in application.routes:
+        for method in route.methods - {"HEAD"}:
+            answer = ask(method, route.path, {"surprise": "1"})
+            assert answer.status_code == 400, (method, route.path, answer.text)
+            assert "query parameter surprise is not a field" in answer.text
+
+
+async def _application():
+    return build_application(OneToken())
+
+
+@pytest.mark.parametrize("path", QUERY_FIELDS)
+def test_every_documented_query_parameter_is_read_or_without_effect_or_refused(ask, path):
+    methods = {method for route in asyncio.run(_application()).routes if route.path == path for method in route.methods}
+    for method in methods - {"HEAD"}:
+        for name, rule in QUERY_FIELDS[path].items():
+            answer = ask(method, path, {name: "odd"})
+            if rule.use == "refused":
+                assert answer.status_code == 400, (path, name)
+                assert f"query parameter {name}" in answer.text and "not supported" in answer.text
+                for value in rule.neutral:
+                    assert "not supported" not in ask(method, path, {name: value}).text
+            elif rule.use == "read":
+                assert "odd" in answer.text, f"{path} does not look at {name}: {answer.text}"
+            else:
+                assert "query parameter" not in answer.text

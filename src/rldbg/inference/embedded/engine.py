@@ -17,7 +17,7 @@ from rldbg.inference.embedded.constraints import Constraints
 from rldbg.inference.embedded.forward import ForwardPasses
 from rldbg.inference.embedded.scheduler import Limits, Scheduler
 from rldbg.inference.embedded.sequence import Sequence
-from rldbg.inference.embedded.weights import WeightFiles, load_weights
+from rldbg.inference.embedded.weights import WeightFiles, WeightTensors, load_weights
 from rldbg.inference.generation import Delta, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.request_error import RequestError
 from rldbg.weights import Fingerprint, fingerprints
@@ -79,6 +79,9 @@ class EmbeddedBackend:
 
     async def load_file(self, file: Path, label: str | None) -> WeightVersion:
         return await self._call(lambda: self._load(WeightFiles.of_file(file), label, partial=True))
+
+    async def load_tensors(self, tensors: Mapping[str, Any], label: str | None) -> WeightVersion:
+        return await self._call(lambda: self._load(WeightTensors(tensors), label, partial=True))
 
     async def name_version(self, label: str) -> WeightVersion:
         return await self._call(lambda: self._name(label))
@@ -179,7 +182,7 @@ class EmbeddedBackend:
     def _resume(self) -> None:
         self._paused = None
 
-    def _load(self, weights: WeightFiles, label: str | None, *, partial: bool) -> WeightVersion:
+    def _load(self, weights: WeightFiles | WeightTensors, label: str | None, *, partial: bool) -> WeightVersion:
         load_weights(self._model, weights, partial=partial)
         if self._paused != "in_place":
             self._scheduler.retract()

@@ -1,11 +1,11 @@
-"""New weights for a model that is loaded, from safetensors files only: nothing that could run code is read.
+"""New weights for a model that is loaded, from safetensors files or from tensors: nothing that could run code is read.
 
 Everything is checked before anything is changed: a model is never left with half of an update.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,38 +54,66 @@ class WeightFiles:
             raise RequestError(f"no weights at {folder}: there is no *.safetensors file (pickled weights are not read)")
         return cls({name: file for part in files_here for name, file in cls.of_file(part)._files.items()})
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def names(self) -> list[str]:
         return list(self._files)
 
-    def open(self, stack: ExitStack) -> Iterator[tuple[str, Any]]:
-        """Name and lazily read slice of each tensor."""
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
         from safetensors import safe_open
 
-        handles = {file: stack.enter_context(safe_open(file, framework="pt")) for file in set(self._files.values())}
-        return ((name, (handles[file], name)) for name, file in self._files.items())
+        with ExitStack() as stack:
+            handles = {file: stack.enter_context(safe_open(file, framework="pt")) for file in set(self._files.values())}
+            yield _OpenFiles({name: handles[file] for name, file in self._files.items()})
 
 
-def load_weights(model: Any, weights: WeightFiles, *, partial: bool) -> None:
+class _OpenFiles:
+    def __init__(self, handles: Mapping[str, Any]) -> None:
+        self._handles = handles
+
+    def shape(self, name: str) -> list[int]:
+        return list(self._handles[name].get_slice(name).get_shape())
+
+    def tensor(self, name: str) -> Any:
+        return self._handles[name].get_tensor(name)
+
+
+class WeightTensors:
+    """Tensors that are here already, by name."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = tensors
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def opened(self) -> AbstractContextManager[Any]:
+        return nullcontext(self)
+
+    def shape(self, name: str) -> list[int]:
+        return list(self._tensors[name].shape)
+
+    def tensor(self, name: str) -> Any:
+        return self._tensors[name]
+
+
+def load_weights(model: Any, weights: WeightFiles | WeightTensors, *, partial: bool) -> None:
     """Copies the tensors into the model's own, in place. Without `partial`, each of the model's must be among them."""
     import torch
 
     own = model.state_dict()
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
-    unknown = [name for name in weights.names() if name not in own]
-    if unknown or not len(weights):
+    names = weights.names()
+    unknown = [name for name in names if name not in own]
+    if unknown or not names:
         raise RequestError(f"the model has no {unknown[0]!r}" if unknown else "there are no tensors")
-    missing = [name for name in own if name not in set(weights.names()) and name not in tied]
+    missing = [name for name in own if name not in set(names) and name not in tied]
     if missing and not partial:
         raise RequestError(f"the weights lack {missing[0]!r}" + (f" and {len(missing) - 1} more" * (len(missing) > 1)))
-    with ExitStack() as stack:
-        tensors = list(weights.open(stack))
-        for name, (handle, _) in tensors:
-            shape = list(handle.get_slice(name).get_shape())
+    with weights.opened() as tensors:
+        for name in names:
+            shape = tensors.shape(name)
             if shape != list(own[name].shape):
                 raise RequestError(f"{name} is {shape}, the model's is {list(own[name].shape)}")
         with torch.no_grad():
-            for name, (handle, _) in tensors:
-                own[name].copy_(handle.get_tensor(name))
+            for name in names:
+                own[name].copy_(tensors.tensor(name))

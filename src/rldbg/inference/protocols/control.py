@@ -11,10 +11,6 @@ from rldbg.inference.backend import Backend, PauseMode, WeightVersion
 from rldbg.inference.protocols.http import Handler, Json, body_of, fields_of, file_of
 from rldbg.inference.request_error import RequestError
 
-_PICKLED = (
-    "pickled tensors are not read: POST the tensors as one safetensors file to /update_weights_from_tensor with "
-    "Content-Type application/octet-stream and ?weight_version=N, or use /update_weights_from_disk"
-)
 _NO_GROUP = (
     "this server joins no process group: update the weights from disk, or POST them as a safetensors body to "
     "/update_weights"
@@ -53,9 +49,6 @@ class Control:
         await self.backend.name_version(label)
         return Json({"success": True, "message": f"weight version is {label}", "new_version": label})
 
-    def refuse_pickle(self) -> None:
-        raise RequestError(_PICKLED)
-
     def refuse_group(self) -> None:
         raise RequestError(_NO_GROUP)
 
@@ -71,5 +64,15 @@ def constant(answer: Any) -> Handler:
     async def handler(request: Request) -> Response:
         await fields_of(request)
         return Json(answer)
+
+    return handler
+
+
+def refused(message: str) -> Handler:
+    """A route of an engine that is answered by saying what to do instead."""
+
+    async def handler(request: Request) -> Response:
+        await body_of(request)
+        raise RequestError(message)
 
     return handler

@@ -18,6 +18,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.json_body import BodyError, parse_object
 from rldbg.inference.protocols.fields import Fields
+from rldbg.inference.protocols.query_fields import QUERY_FIELDS
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, check_fields
 from rldbg.inference.request_error import RequestError
 
@@ -45,12 +46,13 @@ class Json(JSONResponse):
 
 
 def routes(table: Table, form: ErrorForm) -> list[Route]:
-    return [Route(path, _guarded(handler, form), methods=methods.split()) for methods, path, handler in table]
+    return [Route(path, _guarded(path, handler, form), methods=methods.split()) for methods, path, handler in table]
 
 
-def _guarded(handler: Handler, form: ErrorForm) -> Handler:
+def _guarded(path: str, handler: Handler, form: ErrorForm) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
+            check_fields(request.query_params, QUERY_FIELDS.get(path, {}), "query parameter ")
             return await handler(request)
         except RequestError as error:
             return form(error)

@@ -32,7 +32,7 @@ _READ, _NO_EFFECT, _REFUSED = Rule("read"), Rule("no effect"), Rule("refused")
 
 
 def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None:
-    """Refuse the first field, here or in an inner object, that asks for what this server does not do."""
+    """Refuse the first field or query parameter, here or in an inner object, that asks for what is not done here."""
     for name, value in body.items():
         rule = rules.get(name)
         if not (rule or _REFUSED).accepts(value):
@@ -166,7 +166,8 @@ _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
 _TOKENIZE = _rules(
     "prompt messages tools chat_template_kwargs add_special_tokens continue_final_message add_generation_prompt",
     no_effect="model",
-    refused="chat_template mm_processor_kwargs media_io_kwargs return_token_strs",
+    refused="chat_template mm_processor_kwargs media_io_kwargs return_token_strs reasoning_effort",
+    tool_choice=_only("auto", "none"),
 )
 # Tokens in, tokens out: what concerns text has no effect.
 _TOKEN_GENERATION = _rules(
@@ -221,6 +222,7 @@ _UPDATE = _rules(
     refused="is_async keep_pause token_step files manifest disable_draft_model",
     load_format=_only("auto", "safetensors"),
 )
+_BUCKETS = Rule("refused", ("auto", "safetensors", "direct", "flattened_bucket"))
 _NO_FIELDS: Rules = MappingProxyType({})
 _IDS = "rid http_worker_ipc"
 
@@ -242,7 +244,12 @@ ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
         ),
         "/update_weights_from_disk": _UPDATE | _rules("model_path abort_all_requests"),
         "/update_weights_from_tensor": _UPDATE
-        | _rules("safetensors serialized_named_tensors", refused="abort_all_requests"),
+        | _rules("safetensors serialized_named_tensors", refused="abort_all_requests", load_format=_BUCKETS),
+        "/init_weights_update_group": _rules(
+            "master_address master_port rank_offset world_size group_name backend", no_effect=_IDS
+        ),
+        "/update_weights_from_distributed": _UPDATE
+        | _rules("names dtypes shapes group_name abort_all_requests", load_format=_BUCKETS),
         "/update_weights": _rules("weight_dir model_path weight_version update_info"),
         "/init_weight_transfer_engine": _rules("init_info"),
         "/start_weight_update": _NO_FIELDS,
@@ -256,7 +263,7 @@ ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
         ),
         "/abort_requests": _rules("request_ids"),
         "/workers": _rules("url", refused="bootstrap_port", worker_type=_only("regular")),
-        "/destroy_weights_update_group": _rules(no_effect="group_name"),
+        "/destroy_weights_update_group": _rules("group_name", no_effect=_IDS),
         "/release_memory_occupation": _rules(no_effect=f"tags {_IDS}"),
         "/resume_memory_occupation": _rules(no_effect=f"tags {_IDS}"),
         **dict.fromkeys(

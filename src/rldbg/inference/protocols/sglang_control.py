@@ -1,7 +1,9 @@
 """SGLang's control routes: health, descriptions, pause and continue, abort, weights."""
 
+import asyncio
 import base64
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,19 @@ from starlette.responses import PlainTextResponse, Response
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import GenerationJob, SamplingSettings
-from rldbg.inference.protocols.control import Control, constant
+from rldbg.inference.protocols.control import Control, constant, refused
 from rldbg.inference.protocols.generation_jobs import new_id
 from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes
 from rldbg.inference.request_error import RequestError
+from rldbg.inference.serialized_tensors import named_tensors
+from rldbg.inference.weight_groups import WeightGroups
 from rldbg.version import __version__
 
+# SGLang's own name for a group that was not named.
+_GROUP = "weight_update_group"
 _VLLM_MODES = {"raw": "raw_logprobs", "sampled": "processed_logprobs"}
-_NO_GROUP = {"success": True, "message": "there is no process group"}
+_NO_IPC = "CUDA memory of other processes is not read: use /update_weights_from_disk or /update_weights_from_tensor"
+_NO_ADAPTERS = "adapters are not supported here: merge them, and update the whole weights"
 
 
 class SglangControl:
@@ -26,6 +33,7 @@ class SglangControl:
         self._backend = backend
         self._mode = mode
         self._control = Control(backend)
+        self._groups = WeightGroups()
 
     def table(self) -> Table:
         return (
@@ -44,9 +52,13 @@ class SglangControl:
             ("GET POST", "/flush_cache", self.flush_cache),
             ("POST", "/update_weights_from_disk", self.from_disk),
             ("POST", "/update_weights_from_tensor", self.from_tensor),
-            ("POST", "/init_weights_update_group", self._control.no_group),
-            ("POST", "/update_weights_from_distributed", self._control.no_group),
-            ("POST", "/destroy_weights_update_group", constant(_NO_GROUP)),
+            ("POST", "/init_weights_update_group", self.join_group),
+            ("POST", "/update_weights_from_distributed", self.from_distributed),
+            ("POST", "/destroy_weights_update_group", self.leave_group),
+            ("POST", "/update_weights_from_ipc", refused(_NO_IPC)),
+            ("POST", "/load_lora_adapter", refused(_NO_ADAPTERS)),
+            ("POST", "/load_lora_adapter_from_tensors", refused(_NO_ADAPTERS)),
+            ("POST", "/unload_lora_adapter", refused(_NO_ADAPTERS)),
             # Memory stays where it is: the server has no other use for it.
             ("POST", "/release_memory_occupation", constant(None)),
             ("POST", "/resume_memory_occupation", constant(None)),
@@ -151,13 +163,18 @@ class SglangControl:
         return Json(_updated(version) | {"num_paused_requests": 0})
 
     async def from_tensor(self, request: Request) -> Response:
-        """The tensors as a safetensors file: the whole body, or base64 in the JSON field `safetensors`."""
+        """The tensors as a safetensors file, the whole body or base64 in the JSON field `safetensors`; or pickled."""
         if "json" not in request.headers.get("content-type", ""):
             label = request.query_params.get("weight_version")
             return Json(_updated(await self._control.from_body(request, label)))
         fields = await fields_of(request)
-        if fields.has("serialized_named_tensors") or not fields.has("safetensors"):
-            self._control.refuse_pickle()
+        label, load_format = fields.optional_text("weight_version"), fields.optional_text("load_format")
+        if not fields.has("safetensors"):
+            parts = fields.raw("serialized_named_tensors")
+            if not isinstance(parts, list):
+                raise RequestError("serialized_named_tensors must be a list of base64 texts")
+            tensors = await asyncio.to_thread(named_tensors, parts, load_format)
+            return Json(_updated(await self._loaded(tensors, label)))
         try:
             content = base64.b64decode(fields.text("safetensors"), validate=True)
         except ValueError as error:
@@ -165,8 +182,44 @@ class SglangControl:
         with tempfile.TemporaryDirectory(prefix="rldbg-weights-") as folder:
             file = Path(folder) / "weights.safetensors"
             file.write_bytes(content)
-            version = await self._backend.load_file(file, fields.optional_text("weight_version"))
+            version = await self._backend.load_file(file, label)
         return Json(_updated(version))
+
+    async def join_group(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        await self._groups.join(
+            fields.text("group_name", _GROUP),
+            backend=fields.text("backend", "nccl"),
+            address=fields.text("master_address"),
+            port=fields.integer("master_port", 0, least=1, most=65535),
+            rank=fields.integer("rank_offset", 0),
+            size=fields.integer("world_size", 0),
+        )
+        return Json({"success": True, "message": "joined the group"})
+
+    async def from_distributed(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        lists = {name: fields.raw(name) for name in ("names", "dtypes", "shapes")}
+        wrong = next((name for name, value in lists.items() if not isinstance(value, list)), None)
+        if wrong is not None or not all(isinstance(name, str) for name in lists["names"]):
+            raise RequestError(f"{wrong or 'names'} must be a list with one entry per tensor")
+        in_one_bucket = fields.optional_text("load_format") == "flattened_bucket"
+        group, label = fields.text("group_name", _GROUP), fields.optional_text("weight_version")
+        aborts = fields.flag("abort_all_requests")
+        tensors = await self._groups.receive(group, **lists, in_one_bucket=in_one_bucket)
+        if aborts:
+            self._backend.abort(None)
+        return Json(_updated(await self._loaded(tensors, label)))
+
+    async def leave_group(self, request: Request) -> Response:
+        left = self._groups.leave((await fields_of(request)).text("group_name", _GROUP))
+        return Json({"success": True, "message": "left the group" if left else "there was no such group"})
+
+    async def _loaded(self, tensors: Mapping[str, Any], label: str | None) -> WeightVersion:
+        """A bucket that is empty for this rank changes nothing; its version counts."""
+        if tensors:
+            return await self._backend.load_tensors(tensors, label)
+        return await self._backend.name_version(label or self._backend.status().version.label)
 
 
 def _updated(version: WeightVersion) -> dict[str, Any]:

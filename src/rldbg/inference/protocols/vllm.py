@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob
-from rldbg.inference.protocols.control import Control, constant
+from rldbg.inference.protocols.control import Control, constant, refused
 from rldbg.inference.protocols.fields import MAX_SAMPLES
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, Table, body_of, fields_of, outcomes, submit_all
@@ -17,6 +17,10 @@ from rldbg.version import __version__
 
 _PAUSE_MODES = {"abort": "abort", "wait": "retract", "keep": "in_place"}
 _DEFAULT_TOKENS = 16
+_NO_WORKERS = (
+    "this server has no workers to call: POST the weights as a safetensors body to /update_weights, or use "
+    "/update_weights_from_disk"
+)
 
 
 class Vllm:
@@ -46,6 +50,7 @@ class Vllm:
             ("GET", "/weight_info", self.weight_info),
             ("GET", "/get_world_size", constant({"world_size": 1})),
             ("POST", "/reset_prefix_cache", constant({"success": True})),
+            ("POST", "/collective_rpc", refused(_NO_WORKERS)),
             ("POST", "/inference/v1/generate", self.generate),
         )
 
@@ -63,16 +68,19 @@ class Vllm:
 
     async def pause(self, request: Request) -> Response:
         await fields_of(request)
-        mode = request.query_params.get("mode", "abort")
-        if mode not in _PAUSE_MODES:
-            raise RequestError(f"mode is {mode!r}; one of {', '.join(_PAUSE_MODES)}")
-        await self._control.pause(_PAUSE_MODES[mode])
+        await self._pause(request)
         return Json({"status": "paused"})
 
     async def sleep(self, request: Request) -> Response:
         await fields_of(request)
-        await self._control.pause("retract")
+        await self._pause(request)
         return Json({"status": "sleeping"})
+
+    async def _pause(self, request: Request) -> None:
+        mode = request.query_params.get("mode", "abort")
+        if mode not in _PAUSE_MODES:
+            raise RequestError(f"mode is {mode!r}; one of {', '.join(_PAUSE_MODES)}")
+        await self._control.pause(_PAUSE_MODES[mode])
 
     async def resume(self, request: Request) -> Response:
         await fields_of(request)

@@ -175,6 +175,9 @@ class RecordedBackend:
     async def load_file(self, file: Path, label: str | None) -> WeightVersion:
         return await self._advance(label)
 
+    async def load_tensors(self, tensors: Mapping[str, Any], label: str | None) -> WeightVersion:
+        return await self._advance(label)
+
     async def name_version(self, label: str) -> WeightVersion:
         return await self._advance(label)
 
