@@ -166,6 +166,25 @@ def test_there_is_no_moment_between_a_step_and_its_stop():
     assert asyncio.run(scene()) == (True, False)
 
 
+def test_a_pause_waits_until_the_step_before_it_has_begun():
+    async def scene():
+        debuggee, changed, session, running = await _session()
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        await session.request("stepOut", {"threadId": 1})
+        # WHEN it is to be paused and its thread has not gone yet THEN nothing is sent, or the step would undo it
+        pausing = asyncio.create_task(session.request("pause", {"threadId": 1}))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        too_early = "pause" in debuggee.asked
+        debuggee.answer({"type": "event", "event": "continued", "body": {"threadId": 1, "allThreadsContinued": True}})
+        await asyncio.wait_for(pausing, 10)
+        running.cancel()
+        return too_early, debuggee.asked[-1]
+
+    assert asyncio.run(scene()) == (False, "pause")
+
+
 def test_a_breakpoint_changed_while_its_session_opens_reaches_the_process(tmp_path):
     sent = []
 

@@ -114,6 +114,9 @@ class DebugSession:
         # Whether it is to stop at a line that it has not reached yet.
         self.is_pausing = False
         self._is_resuming = False
+        # Not set between a resume and the debuggee's word that it went.
+        self._went = asyncio.Event()
+        self._went.set()
         self._stopped_threads: set[int] = set()
         self._initialized = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -188,6 +191,8 @@ class DebugSession:
     ) -> Message:
         """To the debuggee itself, whatever stands in front of it."""
         self._permit(command, arguments)
+        if command == "pause":
+            await self._until_gone(timeout_s)
         if command == "disconnect":
             arguments = {"restart": False, "terminateDebuggee": False}
         self._seq += 1
@@ -213,6 +218,7 @@ class DebugSession:
         before = (self.stop, self._halt, self.translation, set(self._stopped_threads))
         self._resumed()
         self._is_resuming, self.is_stepping = True, command != "continue"
+        self._went.clear()
         # Before any later message is read: the next stop may come right behind the answer.
         waiting.add_done_callback(lambda answered: self._resume_was_answered(answered, before))
 
@@ -222,9 +228,20 @@ class DebugSession:
         self._is_resuming = False
         refused = not answered.cancelled() and answered.exception() is None and not answered.result().get("success")
         if refused and self._halt is None and not self.ended.is_set():
+            self._went.set()
             self.stop, self._halt, self.translation, self._stopped_threads = before
             self.is_stepping = False
             self._on_change()
+
+    async def _until_gone(self, timeout_s: float) -> None:
+        """A pause that arrives before a step has begun is forgotten with it, although the debuggee has agreed to both."""
+        try:
+            await asyncio.wait_for(self._went.wait(), timeout_s)
+        except TimeoutError:
+            raise UnreachableError(
+                f"it was resumed and has not moved within {timeout_s:g} s",
+                "an evaluation may still be running there: `rldbg stacks` shows where",
+            ) from None
 
     async def _answer(self, waiting: asyncio.Future[Message], command: str, timeout_s: float) -> Message:
         """Waits; what the process is still busy with is then interrupted, or it would answer nothing ever after."""
@@ -273,6 +290,7 @@ class DebugSession:
             self._initialized.set()
         elif event == "stopped":
             self.is_stepping = self.is_pausing = False
+            self._went.set()
             self._stopped_threads.add(int(body.get("threadId", 0)))
             # At once: whoever releases sessions in the next moment must see that a thread stands here.
             self._halt = stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
@@ -283,6 +301,7 @@ class DebugSession:
             self._locating.add(locating)
             locating.add_done_callback(self._locating.discard)
         elif event == "continued":
+            self._went.set()
             self._resumed()
         elif event == "output" and body.get("category") not in ("telemetry", None):
             self.on_output(str(body.get("output", "")))
@@ -350,6 +369,7 @@ class DebugSession:
         self.ended.set()
         # A handshake in progress must see the end instead of waiting for an event that cannot come.
         self._initialized.set()
+        self._went.set()
         self._stream.close()
         for waiting in list(self._waiting.values()):
             if not waiting.done():
