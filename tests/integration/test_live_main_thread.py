@@ -93,6 +93,13 @@ def test_a_rank_in_c_stops_as_soon_as_it_is_back_though_the_client_left(job):
     job.rldbg("continue", "all")
 
 
+def test_attach_says_at_once_that_a_rank_in_c_stops_later_and_opens_its_prompt_then(job):
+    _start(job, IN_C, 8)
+    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+    done = job.rldbg("attach", "train", "-c", "p loss", "-c", "c", "--wait", str(PATIENCE_S), timeout_s=2 * PATIENCE_S)
+    assert "train runs no Python now and stops at its next line" in done.stderr and "0.25" in done.stdout, done
+
+
 def test_continue_cancels_a_pause_that_has_not_come_true(job):
     _start(job, IN_C, 5)
     until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.live_target import open_target, print_broadcast, target_options
+from rldbg.cli.live_target import open_target, print_broadcast, target_options, tell_delay
 from rldbg.cli.output import print_json, print_line, print_note, show
 from rldbg.core import Environment, ExitCode, UsageError
 
@@ -68,7 +68,8 @@ def command(
         who = who or _the_stopped_one(client)
         if ide or socket_path:
             return _serve_editors(client.run, who, port, socket_path, launch_json, as_json)
-        commands_at = Commands(ProcessGroup(client, who, stop=True, wait_s=wait_s).prompts, OtherProcesses(client))
+        group = ProcessGroup(client, who, stop=True, wait_s=wait_s, on_delay=lambda facts: tell_delay(client, facts))
+        commands_at = Commands(group.prompts, OtherProcesses(client))
         if commands or not sys.stdin.isatty():
             code = _run_script(commands_at, commands or _lines_of_stdin(), as_json)
         else:

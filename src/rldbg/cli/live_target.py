@@ -45,6 +45,17 @@ def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool)
     return ExitCode.OK if all(process["ok"] for process in processes) else ExitCode.FINDING
 
 
+def tell_delay(client: "BrokerClient", facts: dict[str, Any]) -> None:
+    """Of a process that runs no Python at the moment and cannot be stopped there: what it waits for."""
+    from rldbg.live import wait_of
+
+    stacks = client.request("stacks", waits=True, timeout_s=120.0)["stacks"]
+    reason = wait_of(stacks, facts["pid"], facts["host"])
+    who = facts["who"]
+    print_note(f"{who} runs no Python now and stops at its next line{': ' if reason else ''}{reason}")
+    print_note(f"it also stops when nobody waits for it any more; `rldbg continue {who}` cancels that")
+
+
 def print_broadcast(result: "BroadcastResult") -> None:
     from rldbg.reports import broadcast as report
 

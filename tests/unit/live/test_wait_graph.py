@@ -1,6 +1,6 @@
 """The wait graph: rings, chains and ends, from hand-made snapshots."""
 
-from rldbg.live import explain
+from rldbg.live import explain, wait_of
 
 
 def _thread(name, wait, *, main=False, place=("job.py", 7, "work"), **more):
@@ -77,6 +77,19 @@ def test_a_rank_that_raised_is_named_with_its_exception():
     assert "rank 2 never entered it, but raised ValueError: no at reward.py:3 (score)" in found[0].verdict
     missing = explain(ranks)
     assert "rank 2 never entered it, but was not found (the job has 3 ranks)" in missing[0].verdict
+
+
+def test_what_one_rank_waits_for_is_said_with_who_is_missing():
+    waiting = {"kind": "collective", "op": "all_reduce", "group": "default"}
+    ranks = [
+        _process(1, _thread("MainThread", waiting, main=True), rank=0, world_size=2),
+        _process(2, _thread("MainThread", {"kind": "sleep"}, main=True), rank=1, world_size=2),
+    ]
+    assert wait_of(ranks, 1, "h") == (
+        "rank 0 waits at job.py:7 (work) for all_reduce; "
+        "rank 1 never entered it, but sleeps (time.sleep) at job.py:7 (work)"
+    )
+    assert wait_of(ranks, 2, "h") == wait_of(ranks, 3, "h") == ""
 
 
 def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():

@@ -201,7 +201,7 @@ class ClientHandler:
                 await self._state.sessions.resume(process, "continue")
 
         everyone = self._chosen(body)
-        pausing = [process for process in everyone if process.session is not None and process.session.is_pausing]
+        pausing = [process for process in everyone if process.is_pausing]
         stopped = [process for process in everyone if process.stop is not None]
         return await self._each([*stopped, *pausing] or self._chosen(body, states=("stopped",)), let_go)
 

@@ -234,7 +234,7 @@ class DebugSession:
             self._on_change()
 
     async def _until_gone(self, timeout_s: float) -> None:
-        """A pause that arrives before a step has begun is forgotten with it, although the debuggee has agreed to both."""
+        """A pause that arrives before a step has begun is undone by it, although the debuggee has agreed to both."""
         try:
             await asyncio.wait_for(self._went.wait(), timeout_s)
         except TimeoutError:

@@ -166,7 +166,7 @@ class DebugSessions:
         if not await process.wait_until(lambda: session.stop is not None or session.ended.is_set(), wait_s):
             session.is_pausing = True
             raise UnreachableError(
-                f"{process.who} is not running Python code; it stops as soon as it does",
+                f"{process.who} has not reached a line of Python within {wait_s:g} s; it stops as soon as it does",
                 f"`rldbg stacks {process.who} --native` shows where it is; `rldbg continue {process.who}` cancels this",
             )
         if session.stop is None:

@@ -12,6 +12,7 @@ from rldbg.agent import Message, Selection, Subject
 from rldbg.live.broker.async_peer import AsyncPeer
 from rldbg.live.broker.debug_session import DebugSession, Stop
 
+_PAUSING = "is to be paused: stops at its next line of Python"
 State = Literal["running", "stopped", "crashed", "exited"]
 
 
@@ -63,6 +64,11 @@ class Process:
         if self.ended_at is not None:
             return "crashed" if self.crash else "exited"
         return "crashed" if self.crash and self.crash.get("where") == "process" else "running"
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it was told to stop and has not come to a line of Python since."""
+        return self.session is not None and self.session.is_pausing
 
     @property
     def is_alive(self) -> bool:
@@ -137,7 +143,8 @@ class Process:
             "attached_by": sorted(self.attached),
             "reason": stop.reason if stop else None,
             "stop_number": self.stop_count if stop else None,
-            "notes": list(stop.notes) if stop else [],
+            "notes": list(stop.notes) if stop else [_PAUSING] * self.is_pausing,
+            "pausing": self.is_pausing,
             "crash_file": crash.get("path"),
             "message": crash.get("message"),
             "world_size": self.facts.get("world_size"),

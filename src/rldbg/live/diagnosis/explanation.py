@@ -45,6 +45,13 @@ def explain(
     return found[:_SENTENCES] or [_nobody_waits(graph, known)]
 
 
+def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
+    """What the main thread of one process waits for, and whom; empty when it is not seen waiting."""
+    graph = WaitGraph(join_ranks(nodes_of(stacks), stacks, judged=False))
+    node = graph.nodes.get((host, pid, "main"))
+    return sentence([node, *graph.onward(node)]) if node is not None and node.waits else ""
+
+
 def _with_crash(stack: Message) -> Message:
     """With the line of the user's code that raised, from the crash file where it can be read here."""
     try:

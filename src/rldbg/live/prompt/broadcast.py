@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from rldbg.agent import Message
 from rldbg.core import IncompleteDataError, RldbgError
 from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.prompt.debuggee import BrokerDebuggee
@@ -40,7 +41,15 @@ class BroadcastResult:
 class ProcessGroup:
     """Prompts in several stopped processes; each command runs in all of them."""
 
-    def __init__(self, client: BrokerClient, who: str, *, stop: bool = False, wait_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        client: BrokerClient,
+        who: str,
+        *,
+        stop: bool = False,
+        wait_s: float = 30.0,
+        on_delay: Callable[[Message], None] | None = None,
+    ) -> None:
         processes = client.request("select", who=who)["processes"]
         meant = [p for p in processes if stop or p["state"] == "stopped"]
         if not meant:
@@ -48,10 +57,13 @@ class ProcessGroup:
                 f"{who!r} matches no stopped process", f"`rldbg pause {who}` pauses running ones; `rldbg ps` lists them"
             )
         self.not_stopped = tuple(p["who"] for p in processes if p not in meant)
+        limit_s = min(wait_s, 10.0) if on_delay is None else wait_s
+
+        def attach(process: Message) -> BrokerDebuggee:
+            return BrokerDebuggee(client, f"@{process['pid']}", stop=stop, wait_s=limit_s, on_delay=on_delay)
+
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            debuggees = list(
-                pool.map(lambda p: BrokerDebuggee(client, f"@{p['pid']}", stop=stop, wait_s=min(wait_s, 10.0)), meant)
-            )
+            debuggees = list(pool.map(attach, meant))
         self._debuggees = debuggees
         self.prompts = [PdbCommands(debuggee, wait_s=wait_s) for debuggee in debuggees]
 

@@ -3,15 +3,19 @@
 import ast
 import contextlib
 import json
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from rldbg.agent import Message
-from rldbg.core import RldbgError
+from rldbg.core import RldbgError, UnreachableError
 from rldbg.live.client.broker_client import BrokerClient
 
 _VALUES = "__import__('sys')._rldbg_values"
 # Nobody asked for a long calculation by looking at what is there.
 LOOKING_S = 5.0
+# By then a main thread that looks for signals has stopped; `ray.get` looks once a second.
+_SOON_S = 2.0
 
 
 class EvaluationError(RldbgError):
@@ -50,9 +54,18 @@ class BrokerDebuggee:
     # The broker knows the frame of the stop and fills it in: no round trip to ask for it.
     top_frame: int | str = "stopped"
 
-    def __init__(self, client: BrokerClient, who: str, *, stop: bool, wait_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        client: BrokerClient,
+        who: str,
+        *,
+        stop: bool,
+        wait_s: float = 10.0,
+        on_delay: Callable[[Message], None] | None = None,
+    ) -> None:
+        """`on_delay` is told the facts of a process that cannot be stopped at once."""
         self._client = client
-        self.facts: dict[str, Any] = client.request("attach", wait_s + 60.0, who=who, stop=stop, wait_s=wait_s)
+        self.facts: dict[str, Any] = _attach(client, who, stop, wait_s, on_delay)
         # Names change when processes come and go; the process id does not.
         self._who = f"@{self.facts['pid']}"
 
@@ -94,6 +107,25 @@ class BrokerDebuggee:
 
     def clear_breaks(self, numbers: list[int]) -> None:
         self._client.request("break_clear", ids=numbers)
+
+
+def _attach(
+    client: BrokerClient, who: str, stop: bool, wait_s: float, on_delay: Callable[[Message], None] | None
+) -> Message:
+    begin, first_s = time.monotonic(), wait_s if on_delay is None else min(wait_s, _SOON_S)
+    try:
+        facts: Message = client.request("attach", first_s + 60.0, who=who, stop=stop, wait_s=first_s)
+        return facts
+    except UnreachableError:
+        (facts,) = client.request("select", who=who)["processes"]
+        if on_delay is None or not facts["pausing"]:
+            raise
+        on_delay(facts)
+        left_s = max(wait_s - (time.monotonic() - begin), 0.1)
+        facts = client.request("wait_stopped", left_s + 60.0, who=who, wait_s=left_s)
+        if facts["state"] != "stopped":
+            raise
+        return facts
 
 
 def evaluate(debuggee: Debuggee, expression: str, frame_id: int | str) -> Message:
