@@ -5,19 +5,59 @@ import threading
 
 from rldbg.agent.waits.nccl import nccl_notes, ras_lines
 
-STATUS = b"""NCCL version 2.27.5
+HEALTHY = b"""NCCL version 2.27.5 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12090
 
 Job summary
 ===========
-  Nodes  Processes         GPUs
-      2         16           16
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      2          4            1          8        8
+
+Communicators... (0.01s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         2         4         8         8   RUNNING      OK
+
+Errors
+======
 
 Warnings
 ========
-#0-0 (5f4c) MISMATCH
-  Communicator ranks have different status
-  8 ranks have launched AllReduce operation 164; 8 ranks have launched 163
+
 """
+HUNG = HEALTHY.replace(
+    b"Errors\n======\n\n",
+    b"""Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 4711 on node 10.0.0.2 managing GPU 3
+
+#0-0 (4f1c9d0a3b2e7788) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 7 -- GPU 3 managed by process 4711 on node 10.0.0.2
+
+""",
+).replace(
+    b"Warnings\n========\n\n",
+    b"""Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+
+#0-0 (4f1c9d0a3b2e7788) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  6 ranks have launched up to operation 164
+  Rank 5 has launched up to operation 163 -- GPU 1 managed by process 4700 on node 10.0.0.2
+
+""",
+)
 
 
 def _served(answer):
@@ -34,12 +74,45 @@ def _served(answer):
     return f"127.0.0.1:{server.getsockname()[1]}", asked, thread
 
 
-def test_lines_that_tell_of_trouble_are_kept():
-    address, asked, thread = _served(STATUS)
-    launched = "8 ranks have launched AllReduce operation 164; 8 ranks have launched 163"
-    assert ras_lines(address) == ["Warnings", "#0-0 (5f4c) MISMATCH", launched]
+def test_each_trouble_is_told_with_its_ranks():
+    address, asked, thread = _served(HUNG)
+    assert ras_lines(address) == [
+        "DEAD: 1 job process is considered dead (unreachable via the RAS network); "
+        "Process 4711 on node 10.0.0.2 managing GPU 3",
+        "INCOMPLETE of communicator #0-0: Missing communicator data from 1 rank; "
+        "Rank 7 -- GPU 3 managed by process 4711 on node 10.0.0.2",
+        "TIMEOUT: Encountered 2 communication timeouts while gathering communicator data",
+        "MISMATCH of communicator #0-0: Communicator ranks have different AllReduce operation counts; "
+        "6 ranks have launched up to operation 164; "
+        "Rank 5 has launched up to operation 163 -- GPU 1 managed by process 4700 on node 10.0.0.2",
+    ]
     thread.join()
     assert asked == [b"verbose status\n"]
+
+
+def test_a_healthy_job_has_no_troubles():
+    address, _, thread = _served(HEALTHY)
+    assert ras_lines(address) == []
+    thread.join()
+
+
+def test_an_answer_that_does_not_end_is_told_as_far_as_it_came(monkeypatch):
+    monkeypatch.setattr("rldbg.agent.waits.nccl._ANSWER_S", 0.2)
+    server = socket.create_server(("127.0.0.1", 0))
+    held = []
+
+    def serve():
+        client = server.accept()[0]
+        held.append(client)
+        client.sendall(HUNG)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    found = ras_lines(f"127.0.0.1:{server.getsockname()[1]}")
+    thread.join()
+    held[0].close()
+    server.close()
+    assert len(found) <= 5 and found[-1] == "no complete answer within 0.2 s"
 
 
 def test_silence_and_processes_without_nccl_say_nothing():

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,11 +10,13 @@ from .kernel import environment_of
 
 _RAS = "localhost:28028"
 _CONNECT_S = 0.5
-_ANSWER_S = 5.0
+# The service itself waits 5 s for ranks that do not answer it, once or twice: just then its word is wanted.
+_ANSWER_S = 20.0
 _MOST_BYTES = 1 << 20
-_TELLING = re.compile(
-    r"error|warning|mismatch|incomplete|missing|unresponsive|dead|timed? ?out|launched", re.IGNORECASE
-)
+_TROUBLE = re.compile(r"^(Errors|Warnings)\n=+\n", re.MULTILINE)
+# `DEAD`, `TIMEOUT`, `#0-0 (5f4c1b) MISMATCH`; what is known about it follows, indented.
+_HEAD = re.compile(r"(?:#(?P<communicator>\S+) \(\w+\) )?(?P<what>[A-Z]+)$")
+_MOST = 10
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
@@ -34,19 +37,37 @@ def nccl_notes(pids: Iterable[int]) -> list[str]:
 
 
 def ras_lines(address: str) -> list[str]:
-    """What the service at HOST:PORT says of trouble; empty when nobody listens there."""
+    """What the service at HOST:PORT says of trouble, a line per kind and communicator; empty when nobody listens."""
     host, _, port = address.rpartition(":")
+    data, deadline = b"", time.monotonic() + _ANSWER_S
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
-            connection.settimeout(_ANSWER_S)
             connection.sendall(b"verbose status\n")
-            data = b""
-            while len(data) < _MOST_BYTES and (part := connection.recv(1 << 16)):
+            while len(data) < _MOST_BYTES:
+                connection.settimeout(max(deadline - time.monotonic(), 0.01))
+                if not (part := connection.recv(1 << 16)):
+                    break
                 data += part
+    except TimeoutError:
+        return [*_troubles(data), f"no complete answer within {_ANSWER_S:g} s"]
     except (OSError, ValueError):
-        return []
-    lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
-    return [line for line in lines if _TELLING.search(line)][:10]
+        return _troubles(data)
+    return _troubles(data)
+
+
+def _troubles(data: bytes) -> list[str]:
+    """The entries of the sections that tell of trouble; a healthy job has these sections too, empty."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "")
+    first = _TROUBLE.search(text)
+    entries: list[list[str]] = []
+    for line in text[first.start() :].splitlines() if first is not None else ():
+        head = _HEAD.match(line)
+        if head is not None:
+            of = f" of communicator #{head['communicator']}" if head["communicator"] else ""
+            entries.append([f"{head['what']}{of}"])
+        elif line.startswith("  ") and entries:
+            entries[-1].append(line.strip())
+    return [f"{entry[0]}: {'; '.join(entry[1 : 1 + _MOST])}" for entry in entries[:_MOST]]
 
 
 def _uses_nccl(pid: int) -> bool:
