@@ -8,13 +8,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .native_calls import add_native_waits, may_wait_for_gpu
     from .outside import look, mark_moved
     from .snapshot import add_own_waits
 
-__all__ = ["add_own_waits", "look", "mark_moved"]
+__all__ = ["add_native_waits", "add_own_waits", "look", "mark_moved", "may_wait_for_gpu"]
+_MODULES = {"add_own_waits": "snapshot", "look": "outside", "mark_moved": "outside"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{'snapshot' if name == 'add_own_waits' else 'outside'}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'native_calls')}"), name)

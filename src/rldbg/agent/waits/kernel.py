@@ -14,6 +14,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
     "poll": (7, None),
+    "ioctl": (16, 29),
     "pread64": (17, 67),
     "readv": (19, 65),
     "writev": (20, 66),

@@ -16,6 +16,7 @@ from .chosen import chosen_processes, describe, told_rank
 from .kernel import Facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
+from .native_calls import add_native_waits, may_wait_for_gpu
 from .nccl import nccl_notes
 from .process_views import FarProcess
 from .snapshot import frame_facts, snapshot
@@ -42,12 +43,12 @@ def look(
 ) -> list[Facts]:
     """One entry per process. With `apart_s` each is looked at twice, and threads that moved are marked."""
     wanted = chosen_processes(pids, torchrun=torchrun, slurm_job=slurm_job, everything=everything, children=children)
-    looks = _Looks(native=native, with_locals=with_locals, py_spy=py_spy)
+    looks = _Looks(native=native, with_locals=with_locals, py_spy=py_spy, explaining=apart_s > 0)
     begun = time.monotonic()
     before = {pid: looks.glance(pid) for pid in wanted} if apart_s else {}
     if apart_s:
         time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
-    found = [mark_moved(before.get(pid, {}), looks.at(pid), apart_s) for pid in wanted]
+    found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
     if found and (notes := nccl_notes(wanted)):
         found[0]["notes"] = notes
     return found
@@ -56,8 +57,9 @@ def look(
 class _Looks:
     """Keeps the layouts of interpreters, which take a while to measure."""
 
-    def __init__(self, *, native: bool, with_locals: bool, py_spy: str) -> None:
+    def __init__(self, *, native: bool, with_locals: bool, py_spy: str, explaining: bool) -> None:
         self._native = native
+        self._explaining = explaining
         self._with_locals = with_locals
         self._py_spy = py_spy or find_py_spy()
         self._layouts: dict[str, Layout | str] = {}
@@ -105,8 +107,26 @@ class _Looks:
         except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
             # The process changed while it was read.
             reason = f"its memory could not be understood ({type(error).__name__})"
-        if not entry.get("threads") or self._native:
-            self._spy(pid, entry, reason)
+        if not entry.get("threads"):
+            threads = spied_threads(pid, self._py_spy, native=self._native)
+            if isinstance(threads, str):
+                return entry | {"unanswered": "; ".join(filter(None, (reason, threads)))}
+            entry |= snapshot(SpiedProcess(pid, threads)) | {"source": "py-spy"}
+        return entry
+
+    def natively(self, pid: int, entry: Facts) -> Facts:
+        """With native frames where they were asked for; else only what they say about a process that uses a GPU."""
+        if entry.get("source") != "memory":
+            return entry
+        threads = entry["threads"]
+        if not self._native and not (self._explaining and may_wait_for_gpu(pid, threads)):
+            return entry
+        frames = add_native_waits(pid, threads, self._py_spy)
+        if isinstance(frames, str):
+            return entry | {"note": f"no native frames: {frames}"}
+        for thread in threads if self._native else ():
+            if thread["native"] in frames:
+                thread["frames"] = list(map(frame_facts, frames[thread["native"]]))
         return entry
 
     def _layout(self, pid: int) -> Layout:
@@ -120,22 +140,6 @@ class _Looks:
         if isinstance(found, str):
             raise LayoutError(found)
         return found
-
-    def _spy(self, pid: int, entry: Facts, reason: str) -> None:
-        threads = spied_threads(pid, self._py_spy, native=self._native)
-        if isinstance(threads, str):
-            if not entry.get("threads"):
-                entry["unanswered"] = "; ".join(filter(None, (reason, threads)))
-            else:
-                entry["note"] = f"no native frames: {threads}"
-            return
-        if not entry.get("threads"):
-            entry |= snapshot(SpiedProcess(pid, threads)) | {"source": "py-spy"}
-            return
-        by_native = {thread.native: thread for thread in threads}
-        for thread in entry["threads"]:
-            if spied := by_native.get(thread["native"]):
-                thread["frames"] = list(map(frame_facts, spied.frames))
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message, WireError
-from rldbg.agent.waits import look
+from rldbg.agent.waits import add_native_waits, look, may_wait_for_gpu
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
@@ -26,11 +26,15 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     if not process.is_alive:
         return entry | {"unanswered": "the process has ended"}
     found = await _ask_agent(process, wanted)
+    pid, is_here = int(process.facts.get("pid") or 0), process.facts.get("host") == os.uname().nodename
+    if found.get("threads") and wanted.get("waits") and is_here and may_wait_for_gpu(pid, found["threads"]):
+        await asyncio.to_thread(add_native_waits, pid, found["threads"])
     if found.get("threads") and not wanted.get("native"):
         return entry | found
-    if wanted.get("waits") and process.facts.get("host") == os.uname().nodename:
+    if wanted.get("waits") and is_here:
         # From outside, as for processes without an agent.
-        seen = (await asyncio.to_thread(look, [int(process.facts.get("pid") or 0)], children=False))[0]
+        native = bool(wanted.get("native"))
+        seen = (await asyncio.to_thread(look, [pid], children=False, native=native))[0]
         if seen["threads"]:
             return entry | found | {name: seen[name] for name in _SEEN} | {"unanswered": "", "source": seen["source"]}
     threads = await _spy(process, everyone, wanted)

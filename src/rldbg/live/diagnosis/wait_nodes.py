@@ -269,6 +269,8 @@ def _lost(wait: Facts, stack: Facts) -> str:
         else:
             nobody = f"nothing that runs would {_DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
+    if kind == "disk":
+        return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
     if kind in ("child", "thread") and gone:
         return gone
     if kind == "barrier" and gone:

@@ -108,13 +108,13 @@ _THINGS = {
     "socket": _socket,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path')}",
     "stdin": lambda wait, name: f"input on its standard input ({(wait.get('file') or {}).get('path', '')})",
-    "disk": lambda wait, name: f"the disk or network file system ({_disk(wait)})",
+    "disk": lambda wait, name: _disk(wait),
     "import": lambda wait, name: f"the import of module `{name}`",
     "data_loader": _data_loader,
     "collective": _collective,
     "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
-    "cuda": lambda wait, name: "the GPU to finish its work (torch.cuda synchronize)",
+    "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
     "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
     "ray_get": _ray,
     "ray_task": _ray,
@@ -122,7 +122,10 @@ _THINGS = {
 
 
 def _disk(wait: Any) -> str:
-    return str((wait.get("file") or {}).get("path") or wait.get("channel") or "uninterruptible")
+    path, channel = str((wait.get("file") or {}).get("path") or ""), str(wait.get("channel") or "")
+    if path.startswith("/dev/"):
+        return f"the driver of {path}"
+    return f"the disk or network file system ({path})" if path else f"the kernel ({channel or 'not said where'})"
 
 
 def clause(node: Node) -> str:

@@ -1,0 +1,104 @@
+"""Waits in native code and in the kernel, from what py-spy and /proc really say."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rldbg.agent.waits import kernel, look
+from rldbg.agent.waits.looking import Looking
+from rldbg.agent.waits.native_calls import native_wait
+from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.spied import spied_threads
+from rldbg.agent.waits.system_calls import kernel_wait
+from rldbg.live import explain
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so"
+USER = ("step", "/home/me/train.py", 40)
+# As `py-spy dump --native --json` writes them, innermost first; libraries without debug information have no lines.
+STACKS = {
+    "cudaStreamSynchronize": [
+        ("0x7f11a2b3c4d5", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10", 0),
+        ("cuStreamSynchronize", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10", 0),
+        ("cudaStreamSynchronize", "/venv/lib/python3.11/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12", 0),
+        ("at::native::_local_scalar_dense_cuda", TORCH, 0),
+        USER,
+    ],
+    "libcuda.so.570.86.10": [
+        ("0x7f11a2b3c4d5", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10", 0),
+        ("at::native::copy_kernel_cuda", TORCH, 0),
+        USER,
+    ],
+    "ncclCommInitRankConfig": [
+        ("__poll", "/usr/lib/x86_64-linux-gnu/libc.so.6", 0),
+        ("ncclCommInitRankConfig", "/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", 0),
+        USER,
+    ],
+    None: [("0x7f0", TORCH, 0), ("at::native::sum", TORCH, 0), USER],
+}
+
+
+def _spied(frames, tmp_path):
+    """Through a program that prints what py-spy would."""
+    rows = [
+        {"name": name, "filename": file, "module": file, "line": line, "locals": None} for name, file, line in frames
+    ]
+    document = [{"pid": 7, "thread_id": 1, "thread_name": None, "os_thread_id": 7, "active": True, "frames": rows}]
+    (tmp_path / "dump.json").write_text(json.dumps(document))
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!/bin/sh\nexec cat {tmp_path}/dump.json\n")
+    tool.chmod(0o755)
+    (thread,) = spied_threads(7, str(tool), native=True)
+    return thread.frames
+
+
+@pytest.mark.parametrize("call", STACKS)
+def test_a_call_that_waits_is_known_by_its_name_or_library(call, tmp_path):
+    found = native_wait(_spied(STACKS[call], tmp_path))
+    assert (found or {}).get("call") == call
+    assert found is None or found["kind"] == ("rendezvous" if "nccl" in call else "cuda")
+
+
+def test_what_lies_beyond_the_innermost_python_frame_does_not_count(tmp_path):
+    outer = [USER, *STACKS["cudaStreamSynchronize"]]
+    assert native_wait(_spied(outer, tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "words"),
+    [
+        ("63 0x5 0x7f 0x1000 0x0 0x0 0x0 0x0 0x0", "/mnt/models/w.safetensors", "(/mnt/models/w.safetensors)"),
+        ("29 0x5 0x7f 0x1000 0x0 0x0 0x0 0x0 0x0", "/dev/nvidia0", "for the driver of /dev/nvidia0"),
+        ("running", "", "for the kernel (folio_wait_bit)"),
+    ],
+)
+def test_a_thread_in_uninterruptible_sleep_is_told_as_such(monkeypatch, call, target, words):
+    proc = {
+        "stat": "7 (python3 (worker)) D 1 7 7 0 -1 4194304 100 0 0 0 250 30 0 0 20 0 4 0 1 1 1",
+        "wchan": "folio_wait_bit",
+        "syscall": call,
+    }
+    monkeypatch.setattr(kernel, "_read", lambda path: proc.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(kernel, "_NAMES", {63: "read", 29: "ioctl"})
+    monkeypatch.setattr(kernel, "file_facts", lambda *_: {"descriptor": 5, "kind": "file", "path": target})
+    facts = kernel.thread_facts(7, 7)
+    assert facts["state"] == "disk" and facts["cpu"] == 280
+    wait = kernel_wait(Looking([], facts, Sources(7), lambda _: ""))
+    thread = {"thread": "MainThread", "ident": 1, "native": 7, "main": True, "background": False, "frames": []}
+    thread |= {"kernel": facts, "wait": wait, "holds": [], "place": {"file": "load.py", "line": 3, "function": "load"}}
+    process = {"who": "train", "role": "train", "rank": None, "state": "running", "host": "h", "pid": 7}
+    (found,) = explain([process | {"threads": [thread], "tasks": [], "ended": [], "children": []}])
+    assert words in found.verdict and "state D" in found.verdict and "SIGKILL" in found.verdict
+
+
+def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():
+    code = "import time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        try:
+            (entry,) = look([child.pid], native=True, apart_s=0.05, children=False)
+        finally:
+            child.kill()
+    main = entry["threads"][0]
+    assert main["wait"]["kind"] == "sleep" and not main.get("moved"), entry
