@@ -84,6 +84,7 @@ def compare(
 
 def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: Sequence[Side]) -> None:
     """Shapes in the differences from B that the clean repetitions do not have."""
+    from rldbg.analysis.layer_structure import layer_structures
     from rldbg.analysis.structure import structures
 
     found, comparison.noise_statistics = structures(a, b, comparison.steps)
@@ -91,6 +92,7 @@ def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: S
         noise = [item for side in repetitions for item in structures(a, side, comparison.steps)[0]]
         clean = {(item.quantity, item.shape) for item in noise}
         comparison.structures = [item for item in found if (item.quantity, item.shape) not in clean]
+    comparison.structures += layer_structures(a, b, repetitions, comparison.steps)
 
 
 def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding]:

@@ -1,6 +1,6 @@
 """The terminal output of `rldbg compare`: the first difference, its explanation, and a table of all stages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -110,9 +110,15 @@ def _structure(result: Comparison) -> Lines:
         beyond = ", ".join(f"{share:.2%} beyond {bound}" for bound, share in numbers.beyond.items())
         yield (
             f"{numbers.quantity}: {numbers.tokens:,} tokens differ by {numbers.median_abs:.2g} (median), "
-            f"{numbers.p99_abs:.2g} (99 %), {numbers.largest:.2g} (largest), {numbers.mean:.2g} on average; {beyond}; "
-            f"{numbers.tests} tests of shape"
+            f"{numbers.p99_abs:.2g} (99 %), {numbers.largest:.2g} (largest), {numbers.mean:.2g} on average (k1); "
+            f"k3 {numbers.k3:.2g}; {beyond}; {_growth(numbers.by_step)}{numbers.tests} tests of shape"
         )
+
+
+def _growth(by_step: Mapping[int, float]) -> str:
+    """The median of the first and of the last step, where there are several."""
+    first, last = min(by_step), max(by_step)
+    return f"median {by_step[first]:.2g} in step {first}, {by_step[last]:.2g} in step {last}; " if first != last else ""
 
 
 def _mismatch(result: Comparison) -> Lines:
