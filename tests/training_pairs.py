@@ -29,8 +29,8 @@ class Training:
     # One element of one gradient that is off by more than any rounding.
     spike: bool = False
     tensors: bool = True
-    # Layers round what they take and give to bfloat16, each kernel in its own way.
-    bfloat16: bool = False
+    # Layers round what they take and give to this dtype, each kernel in its own way.
+    dtype: torch.dtype = torch.float32
 
     def but(self, **changes):
         return replace(self, **changes)
@@ -39,9 +39,9 @@ class Training:
 class Policy(torch.nn.Module):
     """Logits from features. Adding `dead` to all of them changes nothing: its gradient is rounding and no more."""
 
-    def __init__(self, noise=None):
+    def __init__(self, dtype, noise):
         super().__init__()
-        self.noise = noise
+        self.dtype, self.noise = dtype, noise
         self.inner = torch.nn.Linear(FEATURES, 24)
         self.outer = torch.nn.Linear(24, WORDS)
         self.dead = torch.nn.Parameter(torch.zeros(3))
@@ -50,21 +50,21 @@ class Policy(torch.nn.Module):
         return self.through(self.outer, torch.nn.functional.gelu(self.through(self.inner, x))) + self.dead.sum()
 
     def through(self, layer, x):
-        if self.noise is None:
+        if self.dtype is torch.float32:
             return layer(x)
-        result = torch.nn.functional.linear(rounded(x), rounded(layer.weight), layer.bias)
-        return rounded(result * (1 + 2**-9 * (2 * torch.rand(result.shape, generator=self.noise) - 1)))
+        result = torch.nn.functional.linear(self.rounded(x), self.rounded(layer.weight), layer.bias)
+        unit = torch.finfo(self.dtype).eps / 4
+        return self.rounded(result * (1 + unit * (2 * torch.rand(result.shape, generator=self.noise) - 1)))
 
-
-def rounded(values):
-    return values.to(torch.bfloat16).float()
+    def rounded(self, values):
+        return values.to(self.dtype).float()
 
 
 def record_training(folder, run):
     """Trains and records gradients, parameters and log probs of every update; the recording, opened."""
     torch.manual_seed(run.seed)
     noise = torch.Generator().manual_seed(run.noise_seed)
-    policy = Policy(noise if run.bfloat16 else None)
+    policy = Policy(run.dtype, noise)
     x = torch.randn(SAMPLES, TOKENS, FEATURES)
     tokens = torch.randint(0, WORDS, (SAMPLES, TOKENS))
     advantages = torch.randn(SAMPLES, 1)

@@ -85,7 +85,7 @@ def test_another_cut_on_other_kernels_is_no_difference_and_a_bug_in_it_is_found(
 def test_the_matrix_covers_every_cut_kernel_precision_and_bug():
     found = matrix_cells(10, cuda=True)
     clean = [cell for cell in found if cell.bug is None]
-    assert len(clean) == 10 * (3 * (11 + 4) + 11)
+    assert len(clean) == 10 * (4 * (11 + 4) + 11)
     assert {cell.bug for cell in found} - {None} == {bug.name for bug in BUGS}
     assert len({cell.name for cell in found}) == len(found)
     kernels = {tuple(cell.environment.items()) for cell in clean if "policy.ranks=4" in cell.overrides}

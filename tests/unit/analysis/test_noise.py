@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from rldbg.analysis import compare
-from rldbg.analysis.noise.precision import is_coarse
+from rldbg.analysis.noise.precision import coarse_dtype, computing_roundoff
 from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
-from rldbg.analysis.noise.tensors import GRADIENT, PARAMETER, TensorHistory, step_sizes_of
+from rldbg.analysis.noise.tensors import GRADIENT, PARAMETER, TensorHistory, step_sizes_of, tensor_histories
+from rldbg.analysis.side import Side
 from rldbg.analysis.whole import Block
 from rldbg.cli.application import run
 from rldbg.recording import Record, RecordKey
@@ -57,28 +59,38 @@ def test_a_bug_in_the_optimizer_is_found_in_the_same_noise(tmp_path, name, round
 
 
 @pytest.mark.parametrize("clean", [ADAM, SGD], ids=["adam", "sgd"])
-@pytest.mark.parametrize("seed", range(4))
-def test_two_kernels_of_bfloat16_are_no_difference_over_many_updates(tmp_path, clean, seed):
-    one = clean.but(bfloat16=True, seed=seed, updates=12)
+@pytest.mark.parametrize(("dtype", "seed"), [*((torch.bfloat16, seed) for seed in range(4)), (torch.float16, 0)])
+def test_two_kernels_of_a_coarse_dtype_are_no_difference_over_many_updates(tmp_path, clean, dtype, seed):
+    one = clean.but(dtype=dtype, seed=seed, updates=12)
     result = judged(tmp_path, one, one.but(noise_seed=1, micro=3))
     assert result.verdict == "drift", result.first_difference
 
 
-def test_bfloat16_on_one_side_is_a_difference_and_so_is_a_bug_on_top_of_it(tmp_path):
-    coarse = ADAM.but(bfloat16=True)
+@pytest.mark.parametrize(("dtype", "rate"), [(torch.bfloat16, 6e-3), (torch.float16, 3.6e-3)])
+def test_a_coarse_dtype_on_one_side_is_a_difference_and_so_is_a_bug_on_top_of_it(tmp_path, dtype, rate):
+    coarse = ADAM.but(dtype=dtype)
     assert judged(tmp_path / "one", ADAM, coarse).first_difference.stage == "forward"
-    bug = judged(tmp_path / "both", coarse, coarse.but(noise_seed=1, rate=6e-3))
+    bug = judged(tmp_path / "both", coarse, coarse.but(noise_seed=1, rate=rate))
     assert bug.first_difference.stage == "parameter" and bug.first_difference.step == 0
 
 
-@pytest.mark.parametrize("parts", [1, 16, 64])
-def test_sums_of_bfloat16_products_are_told_from_those_of_float32(parts):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_roundoff_of_a_coarse_dtype_is_read_from_gradients(tmp_path, dtype):
+    sides = [Side(record_training(tmp_path / name, ADAM.but(dtype=dtype)), name) for name in ("A", "B")]
+    found = computing_roundoff(tensor_histories(*sides, range(8)))
+    assert found == (0.0 if dtype is torch.float32 else torch.finfo(dtype).eps / 2)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 16, 64])
+def test_sums_of_coarse_products_are_told_from_those_of_float32(parts):
     numbers = np.random.default_rng(parts)
     terms = numbers.standard_normal((parts, 4000)).astype(np.float32)
-    assert not is_coarse(terms.sum(0))
+    assert coarse_dtype(terms.sum(0)) == ""
     coarse = (terms.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    assert is_coarse(coarse.sum(0))
-    assert is_coarse(coarse.sum(0)[:10]) is None
+    assert coarse_dtype(coarse.sum(0)) == "bfloat16"
+    assert coarse_dtype(coarse.sum(0)[:10]) is None
+    half = coarse_dtype(terms.astype(np.float16).astype(np.float32).sum(0))
+    assert half == "float16" if parts == 1 else half in ("float16", "bfloat16")
 
 
 def test_equal_gradients_allow_nothing():

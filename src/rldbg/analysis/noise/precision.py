@@ -1,8 +1,9 @@
 """How coarsely both sides compute, read from their gradients and parameters.
 
-A pass that rounds every product to bfloat16 gives what exact arithmetic would give with weights that are each off by a
-unit roundoff: fl(W x) = (W + E) x with |E| <= u |W|. So the rounding of a pass counts as a distance u |W| of the
-parameters, in the units in which drift is measured. The finer side decides: a side that alone is coarse gains nothing.
+A pass that rounds every product to bfloat16 or float16 gives what exact arithmetic would give with weights that are
+each off by a unit roundoff: fl(W x) = (W + E) x with |E| <= u |W|. So the rounding of a pass counts as a distance
+u |W| of the parameters, in the units in which drift is measured. The finer side decides: a side that alone is coarse
+gains nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from rldbg.analysis.tolerances import COARSE, roundoff_of
 from rldbg.analysis.whole import Block
 from rldbg.recording import Record
 
-_BFLOAT16 = "bfloat16"
+# Significant bits of the dtypes that mixed precision computes in; each element of a gradient is a sum of such numbers.
+_BFLOAT16, _FLOAT16 = ("bfloat16", 8), ("float16", 11)
 # Sums of bfloat16 products leave the last bits of a float32 empty, unless their terms differ by many powers of two.
 # Those of float32 products leave eight bits empty in one element of 256, or in a few where terms cancel.
 _EMPTY_BITS = np.uint32(0xFF)
 _SHARE = 0.1
+# A float16 with random bits fits into eight of its eleven in one case of eight. Sums of bfloat16 that fit into eleven
+# bits nearly always fit into eight about as often as not.
+_FIT, _FIT_SHORTER = 0.9, 0.25
 _FEWEST_ELEMENTS = 64
 # As many tensors, of all layers, are looked at in as many updates: reading all gradients may take minutes.
 _TENSORS, _UPDATES = 32, 4
@@ -39,24 +44,35 @@ def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
     recorded = [roundoff_of(records[0].dtype(GRADIENT)) for records in tensors if records]
     if recorded and min(recorded) > COARSE:
         return min(recorded)
-    told = [item for records in tensors if (item := _ever_coarse(records)) is not None]
-    return roundoff_of(_BFLOAT16) if told and 2 * sum(told) > len(told) else 0.0
+    told = [item for records in tensors if (item := _coarsest(records)) is not None]
+    coarse = [item for item in told if item]
+    if 2 * len(coarse) <= len(told):
+        return 0.0
+    # What is not clearly float16 may be bfloat16, which allows more.
+    is_half = 2 * coarse.count(_FLOAT16[0]) > len(coarse)
+    return roundoff_of(_FLOAT16[0] if is_half else _BFLOAT16[0])
 
 
-def _ever_coarse(records: Sequence[Record]) -> bool | None:
+def _coarsest(records: Sequence[Record]) -> str | None:
+    """What is said of most updates that are of a coarse dtype; "" if none is, None where none can be told."""
     seen = []
     for record in records[:: max(1, len(records) // _UPDATES)]:
         if record.dtype(GRADIENT) == "float32":
-            seen.append(is_coarse(np.asarray(record.array(GRADIENT), np.float32)))
+            seen.append(coarse_dtype(np.asarray(record.array(GRADIENT), np.float32)))
             give_back([record.fields[GRADIENT]])
     told = [item for item in seen if item is not None]
-    return any(told) if told else None
+    return max(filter(None, told), key=told.count, default="") if told else None
 
 
-def is_coarse(values: np.ndarray) -> bool | None:
-    """Whether most elements of a float32 tensor are sums of coarser numbers; None where they are too few to tell."""
+def coarse_dtype(values: np.ndarray) -> str | None:
+    """The dtype of the numbers that most elements of a float32 tensor are sums of, "" for float32; None for too few."""
     bits = values[np.isfinite(values) & (values != 0)].view(np.uint32)
-    return None if bits.size < _FEWEST_ELEMENTS else bool(np.mean(bits & _EMPTY_BITS == 0) > _SHARE)
+    if bits.size < _FEWEST_ELEMENTS:
+        return None
+    if np.mean(bits & _EMPTY_BITS == 0) <= _SHARE:
+        return ""
+    shorter, longer = (np.mean(bits & np.uint32((1 << 24 - count) - 1) == 0) for _, count in (_BFLOAT16, _FLOAT16))
+    return _FLOAT16[0] if longer >= _FIT and shorter <= _FIT_SHORTER else _BFLOAT16[0]
 
 
 def parameter_norm(histories: Sequence[TensorHistory]) -> float:

@@ -42,7 +42,7 @@ _CUTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # What no recipe has a key for, injected: other ways to compute the same.
 _VARIATIONS = ("more-padding", "more-padding-on-the-right", "packed", "eager-attention")
 # How both sides of a pair compute.
-_PRECISIONS = ("", "bfloat16-compute", "bfloat16-engine")
+_PRECISIONS = ("", "bfloat16-compute", "bfloat16-engine", "float16-compute")
 _ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 

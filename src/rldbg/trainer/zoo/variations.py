@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug, replaced
 
 _COLUMNS = 3
+_LOSS_SCALE = 1024.0
+_LAYERS = ("torch.nn.functional.linear", "torch.nn.functional.rms_norm", "torch.nn.functional.silu")
 
 
 @bug(targets.MICRO_BATCHES, stage="", cause=())
@@ -66,20 +69,41 @@ def packed(original: Any, model: Any, input_ids: Any, attention_mask: Any = None
     return Output(logits, None)
 
 
-def _rounded(tensor: Any) -> Any:
-    """Rounded to bfloat16, and so is its gradient."""
+def _rounded(item: Any) -> Any:
+    """Tensors rounded to bfloat16, and so are their gradients."""
     import torch
 
-    return tensor.to(torch.bfloat16).to(tensor.dtype)
+    return item.to(torch.bfloat16).to(item.dtype) if isinstance(item, torch.Tensor) else item
 
 
-@bug("torch.nn.functional.linear", "torch.nn.functional.rms_norm", "torch.nn.functional.silu", stage="", cause=())
+@cache
+def _float16_rounding() -> Any:
+    """Rounds to float16; gradients as well, scaled to where float16 is not subnormal, as loss scaling does."""
+    import torch
+
+    class Rounding(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(_context: Any, values: Any) -> Any:
+            return values.half().to(values.dtype)
+
+        @staticmethod
+        def backward(_context: Any, *gradients: Any) -> Any:
+            return (gradients[0] * _LOSS_SCALE).half().to(gradients[0].dtype) / _LOSS_SCALE
+
+    return lambda item: Rounding.apply(item) if isinstance(item, torch.Tensor) else item
+
+
+@bug(*_LAYERS, stage="", cause=())
 def bfloat16_compute(original: Any, *arguments: Any, **options: Any) -> Any:
     """Every layer takes and gives bfloat16 and sums in float32, with float32 weights, as mixed precision does."""
-    import torch
+    return _rounded(original(*map(_rounded, arguments), **options))
 
-    rounded = [_rounded(item) if isinstance(item, torch.Tensor) else item for item in arguments]
-    return _rounded(original(*rounded, **options))
+
+@bug(*_LAYERS, stage="", cause=())
+def float16_compute(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Every layer takes and gives float16 and sums in float32, with float32 weights, as mixed precision does."""
+    rounding = _float16_rounding()
+    return rounding(original(*map(rounding, arguments), **options))
 
 
 @bug("rldbg.trainer.inference_server.InferenceServer.generate", stage="", cause=())
