@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rldbg.analysis.explain import contexts, optimizer
-from rldbg.analysis.explain.aggregation import Totals, statistics
+from rldbg.analysis.explain.aggregation import PassStatistics, Totals
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.tokens import SampleTokens, Values
 from rldbg.core import SampleId
@@ -63,7 +63,7 @@ def test_rows_of_other_samples_are_counted():
 
 def test_statistics_of_a_pass():
     values, mask = np.asarray([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0]]), np.asarray([[1, 1, 0], [1, 0, 0]]) != 0
-    found = dict(statistics(values, mask, Totals(10, 5, {0: 6.0}, {0: 3.0}), 0))
+    found = PassStatistics(mask, Totals(10, 5, {0: 6.0}, {0: 3.0}), 0).numbers(values)
     assert found["the mean over the mini-batch's tokens"] == pytest.approx(0.7)
     assert found["the mean over the mini-batch's sequences of their token means"] == pytest.approx(5.5 / 5)
     assert found["the token mean of each micro-batch"] == pytest.approx(7 / 3)

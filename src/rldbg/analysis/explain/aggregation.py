@@ -64,39 +64,69 @@ def totals_of(side: SideStep) -> dict[tuple[int, int], Totals]:
     return found
 
 
-def statistics(values: np.ndarray, mask: np.ndarray, totals: Totals, rank: int) -> Iterator[tuple[str, float]]:
-    """One number of a pass by each rule in use."""
-    kept = np.where(mask, values, 0.0)
-    lengths = mask.sum(1)
+class PassStatistics:
+    """One number of a pass by each rule in use: a weighted sum of its values, divided."""
+
+    def __init__(self, mask: np.ndarray, totals: Totals, rank: int) -> None:
+        lengths = mask.sum(1)
+        self.weights = {
+            "sum": mask.astype(np.float64),
+            "means": mask / np.maximum(lengths, 1)[:, None],
+            "turns": _weights_of_turns(mask),
+            "whole": np.ones(mask.shape),
+        }
+        self.rules = dict(_rules(mask.size, lengths, totals, rank))
+
+    def number(self, rule: str, values: np.ndarray) -> float:
+        basis, divisor = self.rules[rule]
+        return self._sum(basis, values) / divisor
+
+    def numbers(self, values: np.ndarray) -> dict[str, float]:
+        sums = {basis: self._sum(basis, values) for basis in self.weights}
+        return {rule: sums[basis] / divisor for rule, (basis, divisor) in self.rules.items()}
+
+    def _sum(self, basis: str, values: np.ndarray) -> float:
+        weights = self.weights[basis]
+        return float((np.where(weights, values, 0.0) * weights).sum())
+
+
+def _rules(size: int, lengths: np.ndarray, totals: Totals, rank: int) -> Iterator[tuple[str, tuple[str, float]]]:
+    """The name of each rule, which sum it takes, and what that is divided by."""
     rows, tokens = max(int(np.count_nonzero(lengths)), 1), max(int(lengths.sum()), 1)
-    total, means = float(kept.sum()), float((kept.sum(1) / np.maximum(lengths, 1)).sum())
-    yield "the mean over the mini-batch's tokens", total / max(totals.tokens, 1)
-    yield "the mean over the mini-batch's sequences of their token means", means / max(totals.sequences, 1)
-    yield "the mean over the mini-batch's sequences of their token sums", total / max(totals.sequences, 1)
-    yield "the token mean of each micro-batch", total / tokens
-    yield "the mean over each micro-batch's sequences of their token means", means / rows
-    yield "the mean over each micro-batch's sequences of their token sums", total / rows
-    yield "the mean over all columns of each micro-batch, padding included", total / mask.size
-    yield "the mean over each rank's tokens", total / max(totals.rank_tokens.get(rank, 1), 1)
-    yield "the token sum", total
-    yield "the sum of the sequences' token means", means
-    whole, padded = float(values.sum()), "with the values at padding and untrained tokens"
-    yield f"the sum over all columns, {padded}", whole
-    yield f"the sum over all columns, {padded}, divided by the mini-batch's tokens", whole / max(totals.tokens, 1)
-    yield f"the mean over all columns, {padded}", whole / mask.size
-    yield f"the sum over all columns, {padded}, divided by each micro-batch's tokens", whole / tokens
-    turns = sum(_mean_of_turns(row, own) for row, own in zip(values, mask, strict=True))
-    yield "the mean over the mini-batch's sequences of their turns' token means", turns / max(totals.sequences, 1)
+    all_tokens, all_rows = max(totals.tokens, 1), max(totals.sequences, 1)
+    yield "the mean over the mini-batch's tokens", ("sum", all_tokens)
+    yield "the mean over the mini-batch's sequences of their token means", ("means", all_rows)
+    yield "the mean over the mini-batch's sequences of their token sums", ("sum", all_rows)
+    yield "the token mean of each micro-batch", ("sum", tokens)
+    yield "the mean over each micro-batch's sequences of their token means", ("means", rows)
+    yield "the mean over each micro-batch's sequences of their token sums", ("sum", rows)
+    yield "the mean over all columns of each micro-batch, padding included", ("sum", size)
+    yield "the mean over each rank's tokens", ("sum", max(totals.rank_tokens.get(rank, 1), 1))
+    yield "the token sum", ("sum", 1)
+    yield "the sum of the sequences' token means", ("means", 1)
+    padded = "with the values at padding and untrained tokens"
+    yield f"the sum over all columns, {padded}", ("whole", 1)
+    yield f"the sum over all columns, {padded}, divided by the mini-batch's tokens", ("whole", all_tokens)
+    yield f"the mean over all columns, {padded}", ("whole", size)
+    yield f"the sum over all columns, {padded}, divided by each micro-batch's tokens", ("whole", tokens)
+    yield "the mean over the mini-batch's sequences of their turns' token means", ("turns", all_rows)
     first = min(totals.rank_tokens, default=0)
-    yield "the token sum divided by the first rank's tokens", total / max(totals.rank_tokens.get(first, 1), 1)
-    yield "the mean over each rank's sequences of their token means", means / max(totals.rank_sequences.get(rank, 1), 1)
+    yield "the token sum divided by the first rank's tokens", ("sum", max(totals.rank_tokens.get(first, 1), 1))
+    yield (
+        "the mean over each rank's sequences of their token means",
+        ("means", max(totals.rank_sequences.get(rank, 1), 1)),
+    )
 
 
-def _mean_of_turns(values: np.ndarray, mask: np.ndarray) -> float:
-    """The mean over a row's runs of trained tokens of each run's mean."""
-    turns = turn_of(mask)
-    sums, counts = np.bincount(turns, np.where(mask, values, 0.0)), np.bincount(turns)
-    return float((sums[1:] / counts[1:]).mean()) if len(counts) > 1 else 0.0
+def _weights_of_turns(mask: np.ndarray) -> np.ndarray:
+    """By which a row's values give the mean over its runs of trained tokens of each run's mean."""
+    turns = np.stack([turn_of(row) for row in mask]) if len(mask) else np.zeros(mask.shape, dtype=int)
+    most = int(turns.max(initial=0)) + 1
+    runs = turns + most * np.arange(len(mask))[:, None]
+    weights: np.ndarray = (
+        mask / np.bincount(runs.ravel(), minlength=1)[runs] / np.maximum(turns.max(1, initial=0), 1)[:, None]
+    )
+    return weights
 
 
 def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Rule]:
@@ -122,7 +152,7 @@ def fitting_rules(side: SideStep, passes: Sequence[Pass]) -> list[Rule]:
     totals = totals_of(side)
     table: dict[str, list[float]] = defaultdict(list)
     for item, values, mask, _ in passes:
-        for name, value in statistics(values, mask, totals[item.update], item.rank):
+        for name, value in PassStatistics(mask, totals[item.update], item.rank).numbers(values).items():
             table[name].append(value)
     numbers = np.asarray([number for *_, number in passes])
     if largest(numbers) == 0 or not np.isfinite(numbers).all():

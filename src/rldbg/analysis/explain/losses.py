@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rldbg.analysis.explain.aggregation import Pass, fitting_rules, mask_of, rules_of, statistics, totals_of
+from rldbg.analysis.explain.aggregation import Pass, PassStatistics, fitting_rules, mask_of, rules_of, totals_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
@@ -93,7 +93,7 @@ def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
 
 def _estimators(side: SideStep) -> list[str]:
     """The formulas that give a side's KL term in every pass, by the rule its policy loss is aggregated by."""
-    rules = {str(rule) for rule in rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss")}
+    rules = [str(rule) for rule in rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss")]
     names: list[str] = []
     for name in _FORMULAS:
         passes = []
@@ -105,27 +105,31 @@ def _estimators(side: SideStep) -> list[str]:
             gap = np.where(mask, new - reference, 0.0)
             passes.append((item, _FORMULAS[name](gap), mask, number))
         fitting = {str(rule) for rule in fitting_rules(side, passes)}
-        if fitting & rules if rules else fitting:
+        if fitting.intersection(rules) if rules else fitting:
             names.append(name)
         elif (bound := _bound(side, passes, rules)) is not None:
             names.append(f"{name}, at most {bound:.3g} per token")
     return names
 
 
-def _bound(side: SideStep, passes: Sequence[Pass], rules: set[str]) -> float | None:
+def _bound(side: SideStep, passes: Sequence[Pass], rules: Sequence[str]) -> float | None:
     """The bound on a token's KL that gives every pass's number: it grows with the bound, so halving finds it."""
     known = [values[mask] for _, values, mask, _ in passes]
     top = max((float(part.max()) for part in known if part.size), default=0.0)
-    if len(passes) < 4 or top <= 0 or not rules:
+    if len(passes) < 4 or top <= 0:
         return None
     totals = totals_of(side)
+    statistics = [PassStatistics(mask, totals[item.update], item.rank) for item, _, mask, _ in passes]
+    rule = next((rule for rule in rules if rule in statistics[0].rules), None)
+    if rule is None:
+        return None
 
     def error(bound: float) -> np.ndarray:
-        found = []
-        for item, values, mask, number in passes:
-            made = dict(statistics(np.minimum(values, bound), mask, totals[item.update], item.rank))
-            found.append(next((made[rule] for rule in rules if rule in made), np.nan) - number)
-        return np.asarray(found)
+        made = [
+            item.number(rule, np.minimum(values, bound)) - number
+            for item, (_, values, _, number) in zip(statistics, passes, strict=True)
+        ]
+        return np.asarray(made)
 
     low, high = 0.0, top
     for _ in range(_HALVINGS):
