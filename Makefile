@@ -7,6 +7,8 @@ export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER := 0
 export RAY_USAGE_STATS_ENABLED := 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
+# One thread per test process: two processes with two threads each only wait for each other. OMP_NUM_THREADS=2 is a matrix cell.
+unit test test-long: export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-long test-frameworks test-matrix test-lowest unit lint check soak bench docs setup clean
 

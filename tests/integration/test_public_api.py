@@ -9,7 +9,7 @@ import pytest
 
 import rldbg
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 NAMES = [name for name in rldbg.__all__ if name != "__version__"]
 
 
