@@ -22,7 +22,11 @@ _LOSS_NOISE = 0.3
     "--rank", type=click.IntRange(min=0), help="Run this rank only; the sum over ranks is taken from the recording."
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a key of the recipe; may be repeated."
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the recipe; with --loss, an argument of the loss (config.clip_ratio=0.1). May be repeated.",
 )
 @click.option("--pdb", "debugger", is_flag=True, help="Open pdb at the start of the step or of the loss.")
 @click.option("--loss", metavar="module:function", help="Run this loss on a saved batch instead of a whole step.")
@@ -94,8 +98,9 @@ def command(
     """
     if loss is not None:
         options["noise"] = _LOSS_NOISE if noise is None else noise
-        if rank is not None or changes:
-            raise UsageError("--rank and --set are for whole steps, not for --loss", "leave them out")
+        if rank is not None:
+            raise UsageError("--rank is for whole steps, not for --loss", "leave it out")
+        options["arguments"] = dict(_argument(change) for change in changes)
         return _rerun_loss(run, step, loss, debugger, options, as_json)
     if step is None:
         raise UsageError("--step is missing", "give --step N, or --loss module:function for a saved batch")
@@ -115,6 +120,15 @@ def command(
     if all(stage.verdict in (Verdict.NOT_EXECUTED, Verdict.NOT_COMPARED) for stage in report.stages):
         return ExitCode.INCOMPLETE
     return ExitCode.OK if report.reproduced or changes else ExitCode.FINDING
+
+
+def _argument(change: str) -> tuple[str, Any]:
+    import yaml
+
+    name, separator, value = change.partition("=")
+    if not separator or not name:
+        raise UsageError(f"invalid argument: {change!r}", "write --set NAME=VALUE")
+    return name, yaml.safe_load(value)
 
 
 def _measure_noise(run: Path, step: int, as_json: bool) -> int:

@@ -16,6 +16,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.frameworks.base import Framework
     from rldbg.frameworks.hook_findings import nothing_hooked, read_hooks, recorded_config, recording_findings
+    from rldbg.frameworks.loss_form import LossForm
     from rldbg.frameworks.parameter_selection import parameter_patterns
     from rldbg.frameworks.record_plan import RecordPlan, plan_for
     from rldbg.frameworks.registry import (

@@ -6,6 +6,7 @@
     hooks.py        HOOKS, its functions that are phases, steps or recorded (a tuple of rldbg.agent.profiling.Hook)
     recording.py    RECORDING, the class whose methods record them (an rldbg.frameworks.recorded.FrameworkRecording)
     rerun.py        a recorded step again (see `rerun` below)
+    loss.py         LOSS, how it calls its losses (an rldbg.frameworks.loss_form.LossForm)
     knowledge.yaml  failures peculiar to it (read by rldbg.doctor)
     README.md       exact commands, one page
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from rldbg.core import IncompleteDataError, RldbgError, SampleId, UsageError
-from rldbg.recording import write_batch
+from loss_batches import save_batch
+from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.replay.loss import LossRequest, rerun_loss
 
 LOSSES = """
@@ -67,31 +67,8 @@ constant = 3
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("losses")
     (folder / "my_losses.py").write_text(LOSSES)
-    save(folder / "batch.pt")
+    save_batch(folder / "batch.pt")
     return folder
-
-
-def save(file, *, rewards=None, logprobs=True, n=6):
-    """A batch of three groups, rows of different lengths, and a tool's token inside one response."""
-    numbers = np.random.default_rng(0)
-    length, prompt = numbers.integers(6, 12, n), 3
-    columns = np.arange(int(length.max()))[None, :]
-    real = columns < length[:, None]
-    mask = real & (columns >= prompt)
-    mask[0, 4] = False
-    drawn = -numbers.random(real.shape) - 0.3 if logprobs else np.nan
-    write_batch(
-        file,
-        {
-            "input_ids": np.where(real, numbers.integers(2, 40, real.shape), 0).astype(np.int32),
-            "loss_mask": mask.astype(np.int32),
-            "attention_mask": real,
-            "logprobs": np.where(mask, drawn, 0.0).astype(np.float32),
-            "versions": np.where(mask, 0, -1).astype(np.int32),
-            "rewards": (np.arange(n) % 2 if rewards is None else rewards).astype(np.float32),
-        },
-        [SampleId(f"g{row // 2}", row % 2) for row in range(n)],
-    )
 
 
 def run(project, name, **options):
@@ -157,12 +134,12 @@ def test_functions_that_are_no_loss(project, name, error, said):
 
 
 def test_batches_that_say_nothing(project, tmp_path):
-    save(tmp_path / "flat.pt", rewards=np.ones(6))
+    save_batch(tmp_path / "flat.pt", rewards=np.ones(6))
     with pytest.raises(IncompleteDataError, match=r"every advantage of .* is 0") as raised:
         run(project, "ppo", path=tmp_path / "flat.pt")
     assert "--random-advantages" in raised.value.hint
     assert run(project, "ppo", path=tmp_path / "flat.pt", random_advantages=1).equal_to == ("ppo",)
-    save(tmp_path / "blind.pt", logprobs=False)
+    save_batch(tmp_path / "blind.pt", logprobs=False)
     with pytest.raises(IncompleteDataError, match="has no log probs"):
         run(project, "ppo", path=tmp_path / "blind.pt")
     with pytest.raises(IncompleteDataError, match="no such file"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +48,7 @@ class LossRequest:
     seed: int = 0
     random_advantages: int | None = None
     pdb: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Loads the model of a name, on a device, in evaluation mode.
@@ -69,7 +70,7 @@ def rerun_loss(request: LossRequest, *, load_model: ModelLoader) -> tuple[LossRe
     for name in ("torch", "transformers") if request.model else ("torch",):
         if find_spec(name) is None:
             raise PrerequisiteError(f"a loss needs {name}", "pip install 'rldbg[train]'")
-    user = UserLoss(request.loss, debugger=request.pdb)
+    user = UserLoss(request.loss, debugger=request.pdb, arguments=request.arguments)
     if user.needs_model and request.model is None:
         wanted = ", ".join(sorted(user.needs & {"logits", "model", "entropy"}))
         raise UsageError(f"{request.loss} asks for {wanted}", "give the model with --model PATH")

@@ -7,10 +7,11 @@ It may ask for the tensors of the response (`log_probs`, `advantages`, `mask` ..
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import RldbgError, UsageError, call_under_pdb, load_user_object, user_traceback
+from rldbg.core import RldbgError, UsageError, call_under_pdb, load_user_object, user_code, user_traceback
+from rldbg.frameworks import LossForm, frameworks
 from rldbg.replay.loss.inputs import LossInputs
 
 if TYPE_CHECKING:
@@ -58,20 +59,30 @@ class LossRaised(RldbgError):
 
 
 class UserLoss:
-    """The function, and which quantities it asks for."""
+    """The function, and which quantities it asks for. A class is made first, with what it has by default.
 
-    def __init__(self, name: str, *, debugger: bool = False) -> None:
+    `arguments` are values of parameters by name, `config.x` for an attribute of a configuration.
+    """
+
+    def __init__(self, name: str, *, debugger: bool = False, arguments: Mapping[str, Any] | None = None) -> None:
         self.name = name
+        self._given = dict(arguments or {})
         self._function: Callable[..., Any] = load_user_object(name, what="loss")
+        if inspect.isclass(self._function):
+            self._function = self._made(self._function)
         if not callable(self._function):
             raise UsageError(f"{name} is a {type(self._function).__name__}, not a function", _hint())
         self._debugger = debugger
-        self._parameters = self._bind()
+        signature = inspect.signature(getattr(self._function, "forward", self._function))
+        self._form = _form_of(frozenset(signature.parameters))
+        self._parameters: dict[str, str] = {}
+        self._bind(signature.parameters.values())
 
     @property
     def needs(self) -> frozenset[str]:
-        """The quantities it takes, by our names."""
-        return frozenset(self._parameters.values())
+        """The quantities it takes, by our names; an entropy that a framework only reports is not needed."""
+        own = frozenset(self._parameters.values())
+        return own if self._form is None else (own | self._form.needs) - {"entropy"}
 
     @property
     def needs_model(self) -> bool:
@@ -83,9 +94,10 @@ class UserLoss:
         return not self.needs & {"logits", "model"}
 
     def __call__(self, quantities: Mapping[str, Any]) -> torch.Tensor:
-        given = {parameter: quantities[name] for parameter, name in self._parameters.items()}
         try:
-            returned = self._call(given)
+            returned = self._call(self._arguments(quantities))
+            if self._form is not None:
+                returned = self._form.result(returned, quantities)
         except Exception as error:  # the user's function may raise anything
             raise LossRaised(
                 f"{self.name} raised {type(error).__name__}\n{user_traceback(error)}",
@@ -93,26 +105,65 @@ class UserLoss:
             ) from error
         return _one_number(returned, self.name)
 
+    def _arguments(self, quantities: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: value for name, value in self._given.items() if name in self._own}
+        if self._form is None:
+            return given | {parameter: quantities[name] for parameter, name in self._parameters.items()}
+        known = {"entropy": quantities["log_probs"].detach() * float("nan"), **quantities}
+        settings = {name: value for name, value in self._form.settings.items() if name in self._own}
+        built = {
+            parameter: build(known, self._form.settings_of(parameter, self._given))
+            for parameter, build in self._form.arguments.items()
+            if parameter in self._own
+        }
+        return settings | given | {parameter: known[name] for parameter, name in self._parameters.items()} | built
+
     def _call(self, given: Mapping[str, Any]) -> Any:
         if not self._debugger:
             return self._function(**given)
         self._debugger = False
         return call_under_pdb(self._function, **given)
 
-    def _bind(self) -> dict[str, str]:
+    def _made(self, kind: Callable[..., Any]) -> Any:
+        wanted = inspect.signature(kind).parameters
+        taken = {name: self._given.pop(name) for name in wanted if name in self._given}
+        with user_code(f"making {self.name}"):
+            return kind(**taken)
+
+    def _bind(self, parameters: Collection[inspect.Parameter]) -> None:
         """Which of our quantities each parameter takes; positional-only parameters cannot be told apart."""
-        bound = {}
-        for parameter in inspect.signature(self._function).parameters.values():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        self._own = {item.name for item in parameters if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)}
+        form = self._form
+        for parameter in parameters:
+            name = parameter.name
+            if name not in self._own or name in self._given:
                 continue
-            name = _CANONICAL.get(parameter.name)
-            if name is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
-                bound[parameter.name] = name
+            if form is not None and (name in form.arguments or name in form.settings):
+                continue
+            quantity = _CANONICAL.get(name)
+            if quantity is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
+                self._parameters[name] = quantity
             elif parameter.default is parameter.empty:
-                raise UsageError(f"{self.name} asks for {parameter.name!r}, which a saved batch does not have", _hint())
-        if not bound:
+                raise UsageError(
+                    f"{self.name} asks for {name!r}, which a saved batch does not have",
+                    f"give it with --set {name}=VALUE; {_hint()}",
+                )
+        if form is not None and "logits" in form.arguments and "logits" in self._own:
+            self._parameters["logits"] = "logits"
+        if "self" in self._own:
+            self._given["self.class"] = load_user_object(self.name.rpartition(".")[0], what="class of a loss")
+        for name in self._given:
+            start = name.partition(".")[0]
+            if start not in self._own or (start != name and (form is None or start not in form.arguments)):
+                raise UsageError(f"{self.name} has no parameter {start!r}", f"it has {', '.join(sorted(self._own))}")
+        if not self._parameters and form is None:
             raise UsageError(f"{self.name} asks for nothing of the batch", _hint())
-        return bound
+
+
+def _form_of(names: frozenset[str]) -> LossForm | None:
+    """The framework whose losses have these parameters."""
+    parts = (framework.part("loss") for framework in frameworks())
+    return next((form for form in parts if form is not None and form.fits(names)), None)
 
 
 def _hint() -> str:
@@ -153,6 +204,7 @@ def quantities(
         "input_ids": batch.input_ids[rows],
         "attention_mask": batch.attention_mask[rows],
         "position_ids": batch.position_ids[rows],
+        "response_lengths": batch.response_lengths[rows],
     }
     if entropy is not None:
         own["entropy"] = entropy
