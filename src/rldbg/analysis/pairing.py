@@ -18,8 +18,8 @@ from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_ten
 from rldbg.core import SampleId
 from rldbg.recording import KINDS, Ragged, Record, RecordKey
 
-# Kinds that hold the same data under two names, by mode.
-_ALIASES = (("trajectory", "prepared_trajectories"),)
+# Kinds that hold the same data under two names, by mode; a trainer's service has old log probs among its loss data.
+_ALIASES = (("trajectory", "prepared_trajectories"), ("old_log_probs", "is_loss_debug"))
 
 
 # A record and the samples of its rows, None where they are not known.
@@ -228,9 +228,22 @@ def _blocks_of(
         yield Block(record, other, np.asarray(rows_a), np.asarray(rows_b), ids)
 
 
+def _parts_of_one(a: Sequence[Record], b: Sequence[Record]) -> Iterator[Block]:
+    """One side has the whole step in one record, the other in parts: in the order of ranks and micro-batches."""
+    start = 0
+    for part in a if len(b) == 1 else b:
+        own = np.arange(row_count(part))
+        whole = own + start
+        start += len(own)
+        yield Block(part, b[0], own, whole) if len(b) == 1 else Block(a[0], part, whole, own)
+
+
 def _pair_by_place(kind: str, step: int, a: Sequence[Record], b: Sequence[Record]) -> Pairing:
     """Row by row, pairing records with the same (rank, micro, epoch, mini-batch)."""
     pairing = Pairing(kind, step, "place")
+    if 1 in (len(a), len(b)) and len(a) != len(b) and sum(map(row_count, a)) == sum(map(row_count, b)):
+        pairing.blocks += _parts_of_one(a, b)
+        return pairing
     others = {record.key[2:]: record for record in b}
     for record in a:
         other = others.pop(record.key[2:], None)

@@ -24,11 +24,15 @@ def _trainer(quantities: Quantities, given: Mapping[str, Any]) -> Any:
     owner = given["class"]
     values = _configuration() | {name: value for name, value in given.items() if name != "class"}
 
-    class Replayed(owner):  # type: ignore[misc]
+    class Replayed(owner):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.args = LossSettings("self", values)
             self.accelerator = SimpleNamespace(
-                num_processes=1, sync_gradients=True, gather=lambda value: value, reduce=lambda value, **_how: value
+                num_processes=1,
+                is_main_process=True,
+                sync_gradients=True,
+                gather=lambda value: value,
+                reduce=lambda value, **_how: value,
             )
             self.model = SimpleNamespace(training=True)
             self._metrics: Any = {"train": defaultdict(list), "eval": defaultdict(list)}

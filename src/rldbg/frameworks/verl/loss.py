@@ -17,8 +17,9 @@ def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
             own[item.name] = item.default
         elif item.default_factory is not MISSING:
             own[item.name] = item.default_factory()
-    # Without its global batch, a loss is that of the rows it is given.
-    return LossSettings("config", own | {"global_batch_info": {}} | dict(given))
+    # Some losses assert the class. Without its global batch, a loss is that of the rows it is given.
+    kind: type[LossSettings] = LossSettings if actor is None else type("ActorSettings", (LossSettings, actor), {})
+    return kind("config", own | {"global_batch_info": {}} | dict(given))
 
 
 LOSS = LossForm(
