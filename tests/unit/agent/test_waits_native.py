@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rldbg.agent.waits import kernel, look
+from rldbg.agent.waits import kernel, look, mark_moved
 from rldbg.agent.waits.looking import Looking
 from rldbg.agent.waits.native_calls import native_wait
 from rldbg.agent.waits.source import Sources
@@ -90,6 +90,16 @@ def test_a_thread_in_uninterruptible_sleep_is_told_as_such(monkeypatch, call, ta
     process = {"who": "train", "role": "train", "rank": None, "state": "running", "host": "h", "pid": 7}
     (found,) = explain([process | {"threads": [thread], "tasks": [], "ended": [], "children": []}])
     assert words in found.verdict and "state D" in found.verdict and "SIGKILL" in found.verdict
+
+
+def test_a_wait_for_a_gpu_is_no_computation_though_it_takes_processor_time():
+    def thread(cpu, kind):
+        return {"threads": [{"native": 7, "kernel": {"cpu": cpu}, "frames": [], "wait": {"kind": kind}}]}
+
+    kinds = [
+        mark_moved(thread(0, kind), thread(1000, kind), 1.0)["threads"][0]["wait"]["kind"] for kind in ("cuda", "lock")
+    ]
+    assert kinds == ["cuda", "computing"]
 
 
 def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():

@@ -143,7 +143,7 @@ class _Looks:
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads whose frames or processor time say that they go on."""
+    """Marks the threads whose frames or processor time say that they go on; a wait for a GPU takes time as well."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     ticks = os.sysconf("SC_CLK_TCK")
     for thread in after.get("threads") or []:
@@ -151,7 +151,7 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         if old is None:
             continue
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
-        if used_s > 0.5 * apart_s:
+        if used_s > 0.5 * apart_s and thread["wait"]["kind"] != "cuda":
             thread["wait"] = {"kind": "computing"}
         elif _places(old) != _places(thread):
             thread["moved"] = True

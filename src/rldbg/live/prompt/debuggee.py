@@ -116,7 +116,7 @@ def _attach(
     try:
         facts: Message = client.request("attach", first_s + 60.0, who=who, stop=stop, wait_s=first_s)
         return facts
-    except UnreachableError:
+    except UnreachableError as error:
         (facts,) = client.request("select", who=who)["processes"]
         if on_delay is None or not facts["pausing"]:
             raise
@@ -124,7 +124,8 @@ def _attach(
         left_s = max(wait_s - (time.monotonic() - begin), 0.1)
         facts = client.request("wait_stopped", left_s + 60.0, who=who, wait_s=left_s)
         if facts["state"] != "stopped":
-            raise
+            late = f"{facts['who']} has not reached a line of Python within {wait_s:g} s; it stops as soon as it does"
+            raise UnreachableError(late, error.hint) from None
         return facts
 
 
