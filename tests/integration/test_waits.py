@@ -56,6 +56,11 @@ WORDS = {
     "process_locks": ["lock `grads`", "lock `params`", "holds it", "wait for each other (deadlock)"],
     "blocked_loop": ["for task `loading`", "runs it, but sleeps (time.sleep) at wait_scenes.py:", "(load)"],
     "dead_thread": ["`self.answers` (queue.Queue, empty)", "thread engine-loop has ended"],
+    "killed_pool_worker": ["`pool`", "all 2 workers of the pool are idle", "the one that had this work has ended"],
+    "process_event": ["event `loaded` to be set", "process engine (pid", "has ended (exit code 3)"],
+    "named_pipe": ["for somebody to open the other end of ", "weights.fifo"],
+    "loop_in_itself": ["future `scored` to be completed", "its thread runs an event loop"],
+    "hung_server": ["for data from 127.0.0.1:", "thread request", "is at the other end, but sleeps", "(answer)"],
     "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
 }
 # Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.
@@ -126,7 +131,7 @@ def _until_said(look, words):
         return all(word in seen[0] for word in words)
 
     try:
-        until(said, words, 10)
+        until(said, words)
     except AssertionError:
         raise AssertionError(f"{words} not in {seen}") from None
     return seen[0]

@@ -376,6 +376,73 @@ def dead_thread():
     engine.generate()
 
 
+def killed_in_pool(number):
+    if number == 1:
+        os.kill(os.getpid(), 9)
+    return number
+
+
+def killed_pool_worker():
+    """The pool starts another worker, and nobody learns that one item was lost."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        ready()
+        pool.map(killed_in_pool, range(4), chunksize=1)
+
+
+def process_event():
+    """The process that should say that it is ready has ended."""
+    context = multiprocessing.get_context("fork")
+    loaded = context.Event()
+    engine = context.Process(target=sys.exit, args=(3,), name="engine")
+    engine.start()
+    engine.join()
+    ready()
+    loaded.wait()
+
+
+def named_pipe():
+    os.mkfifo(FOLDER / "weights.fifo")
+    ready()
+    (FOLDER / "weights.fifo").read_bytes()
+
+
+def loop_in_itself():
+    """A result of the event loop is waited for in its own thread."""
+
+    async def score():
+        return 1
+
+    async def main():
+        scored = asyncio.run_coroutine_threadsafe(score(), asyncio.get_running_loop())
+        ready()
+        scored.result()
+
+    asyncio.run(main())
+
+
+def hung_server():
+    """An async client of a server in another process, whose thread for the request sleeps."""
+
+    def answer(connection):
+        connection.recv(100)
+        time.sleep(3600)
+
+    server = socket.create_server(("127.0.0.1", 0))
+    if os.fork() == 0:
+        while True:
+            threading.Thread(target=answer, args=(server.accept()[0],), name="request").start()
+    address = server.getsockname()
+    server.close()
+
+    async def generate():
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /generate\n")
+        ready()
+        await reader.readline()
+
+    asyncio.run(generate())
+
+
 def load_checkpoint():
     time.sleep(3600)
 

@@ -27,6 +27,9 @@ _PRIMITIVES = {
 }
 
 
+_TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_connection", "_protocol", "transport"))
+
+
 def tasks_in(modules: Mapping[str, Object]) -> Iterator[Object]:
     """Tasks that wait; those that are done or about to run are left out."""
     module = modules.get("asyncio.tasks")
@@ -60,6 +63,8 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     user = users_place(frames)
     place = frames[user or 0] if frames else None
     expression = sources.awaited(place) if place is not None else None
+    if user and (found := _connected(frames[:user])):
+        return found
     for frame in reversed(frames[: user if user is not None else len(frames)]):
         file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
         kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
@@ -88,6 +93,29 @@ def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:
     return {"kind": "task", "name": name, "keys": [f"{key.address:#x}" for key in keys]}
 
 
+def _connected(frames: list[Frame]) -> dict[str, Any]:
+    """Of a client library that waits for an answer (aiohttp, httpx, websockets): its connection."""
+    for frame in frames:
+        for path in _TRANSPORTS:
+            value = frame.variable("self")
+            for name in path:
+                value = value.get(name) if value is not None else None
+            if value is not None and (found := _connection(value)):
+                return {"kind": "stream"} | found
+    return {}
+
+
+def _connection(transport: Object) -> dict[str, Any]:
+    """Address and descriptor of what a transport is connected to."""
+    extra, descriptor = transport.get("_extra"), transport.get("_sock_fd")
+    peer = dict(extra.items()).get("peername") if extra is not None else None
+    parts = peer.elements() if peer is not None else []
+    if len(parts) < 2:
+        return {}
+    number = descriptor.number() if descriptor is not None else None
+    return {"peer": f"{parts[0].text()}:{parts[1].number()}", "descriptor": number}
+
+
 def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
     value = frame.variable("self")
     place = frames[user]
@@ -114,11 +142,8 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
         wait["limit"] = limit.number() if limit is not None else None
     if wait["kind"] == "lock":
         wait["choices"] = [{"name": name, "key": wait["key"], "owner": None}]
-    transport = value.get("_transport") if kind == "stream" else None
-    extra = transport.get("_extra") if transport is not None else None
-    peer = dict(extra.items()).get("peername") if extra is not None else None
-    if peer is not None and len(parts := peer.elements()) >= 2:
-        wait["peer"] = f"{parts[0].text()}:{parts[1].number()}"
+    if kind == "stream" and (transport := value.get("_transport")) is not None:
+        wait |= _connection(transport)
     if kind == "child":
         process = value.get("pid")
         wait["pid"] = process.number() if process is not None else None

@@ -73,6 +73,8 @@ def thread_facts(pid: int, tid: int) -> Facts:
         facts["arguments"] = arguments
         if facts["call"] and facts["call"] not in _WITHOUT_FILE:
             facts["file"] = file_facts(pid, arguments[0])
+        elif facts["call"] == "openat":
+            facts["path"] = _text_at(pid, arguments[1])
         elif facts["call"] in ("poll", "ppoll") and (polled := _polled(pid, arguments)) is not None:
             facts["file"] = file_facts(pid, polled)
     return facts
@@ -88,6 +90,15 @@ def _polled(pid: int, arguments: list[int]) -> int | None:
             return int(struct.unpack("<i", memory.read(4))[0])
     except (OSError, struct.error, OverflowError):
         return None
+
+
+def _text_at(pid: int, address: int) -> str:
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            return memory.read(4096).partition(b"\0")[0].decode("utf-8", "replace")
+    except (OSError, OverflowError):
+        return ""
 
 
 def file_facts(pid: int, descriptor: int) -> Facts:

@@ -223,6 +223,10 @@ def _waiting_method(frame: Frame, looking: Looking) -> Wait:
     return _WAITS.get(owner, _condition)(frame, looking)
 
 
+def _between_processes(frame: Frame, looking: Looking) -> Wait:
+    return _waiting_method(frame, looking) | {"between": "processes"}
+
+
 def _collective_names() -> frozenset[str]:
     endings = ("", "_single", "_tensor", "_into_tensor", "_object", "_object_list", "_coalesced")
     return frozenset(name + ending for name in _COLLECTIVES + _TRANSFERS for ending in endings)
@@ -245,6 +249,7 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("concurrent/futures/_base.py", frozenset({"wait", "as_completed", "result_iterator"}), _futures),
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
     ("multiprocessing/synchronize.py", frozenset({"__enter__", "acquire"}), _process_lock),
+    ("multiprocessing/synchronize.py", frozenset({"wait", "wait_for"}), _between_processes),
     ("multiprocessing/process.py", frozenset({"join"}), _child),
     ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
     ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),

@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
 from .native_calls import add_native_waits, may_wait_for_gpu
 from .nccl import nccl_notes
+from .places import own_frames
 from .process_views import FarProcess
 from .snapshot import frame_facts, snapshot
 from .source import Sources
@@ -72,7 +74,7 @@ class _Looks:
         except (OSError, LayoutError):
             return {}
         try:
-            threads = FarProcess(memory).threads()
+            threads = [replace(thread, frames=own_frames(thread.frames)) for thread in FarProcess(memory).threads()]
         finally:
             memory.close()
         return {

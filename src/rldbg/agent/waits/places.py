@@ -18,6 +18,14 @@ def is_users(file: str) -> bool:
     return not _LIBRARY.search(file) and not _MACHINERY.search(file)
 
 
+def own_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Without those of the parent that a worker process made by a fork still has below its own."""
+    for number, frame in enumerate(frames):
+        if frame.file.endswith("multiprocessing/popen_fork.py") and frame.function.endswith("_launch"):
+            return frames[:number]
+    return frames
+
+
 def users_place(frames: Sequence[Frame]) -> int | None:
     """The innermost frame of the user's code, else of a package that is not machinery; None when there is none."""
     for number, frame in enumerate(frames):

@@ -52,7 +52,9 @@ class OwnProcess:
                 frame = frame.f_back
             if ident in self._shown:
                 name = thread.name if thread else f"thread-{ident}"
-                native = (thread.native_id if thread else None) or 0
+                # After a fork Python 3.11 still knows the main thread by its number in the parent.
+                is_main = thread is threading.main_thread()
+                native = self.pid if is_main else (thread.native_id if thread else None) or 0
                 found.append(ThreadView(name, ident, native, frames, thread is None or thread.daemon))
         return found
 

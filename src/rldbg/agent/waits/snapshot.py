@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .blocking import wait_of
@@ -18,7 +19,7 @@ from .kernel import (
 )
 from .looking import LOCKS, Looking, Wait, lock_key
 from .objects import Frame, Object, is_a
-from .places import is_users, users_place
+from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import Sources, resolve
 
@@ -40,7 +41,7 @@ _OPPOSITE = {
 def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: bool = False) -> Facts:
     """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
     sources, modules = sources or Sources(view.pid), view.modules()
-    threads = view.threads()
+    threads = [replace(thread, frames=own_frames(thread.frames)) for thread in view.threads()]
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
     tasks = [task_facts(task, sources) for task in tasks_in(modules)]
     waiting: list[tuple[Facts, Sequence[Frame]]] = [
@@ -59,10 +60,11 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     _name_groups([entry["wait"] for entry in entries], modules)
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
-    far = any(entry["wait"].get("file") or entry["wait"].get("descriptor") is not None for entry in entries)
+    waits = [entry["wait"] for entry, _ in waiting]
+    far = any(wait.get("file") or wait.get("descriptor") is not None for wait in waits)
     everyone = all_processes() if far else {}
-    for entry in entries:
-        _look_behind(entry["wait"], view.pid, everyone)
+    for wait in waits:
+        _look_behind(wait, view.pid, everyone)
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,

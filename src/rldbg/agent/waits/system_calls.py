@@ -24,6 +24,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
         return {"kind": "pipe", "call": call, "file": file}
     if facts.get("state") == "disk":
         return {"kind": "disk", "file": file, "channel": facts.get("channel", "")}
+    if call == "openat" and facts.get("state") == "sleeping":
+        return {"kind": "fifo", "path": facts.get("path", "")}
     if file.get("kind") == "terminal" and call == "read":
         return {"kind": "stdin", "file": file}
     if methods & {"synchronize", "item", "cpu", "tolist"} and call == "futex":

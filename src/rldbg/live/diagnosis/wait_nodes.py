@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rldbg.live.diagnosis.lost_waits import DUTIES, why_lost
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
@@ -14,15 +15,11 @@ _ACTIVITIES = {
     "unknown": "is",
     "debugger": "is paused by a debugger (at a breakpoint or an exception)",
 }
-_DUTIES = {
-    "queue_get": ("should put an item in", "put an item in"),
-    "queue_put": ("should take an item out", "take an item out"),
-    "queue_join": ("should mark the items as done", "mark items as done"),
-    "event": ("should set it", "set it"),
-    "condition": ("should notify it", "notify it"),
-    "semaphore": ("should release it", "release it"),
-    "future": ("should complete it", "complete it"),
-}
+
+
+_RELATIONS = {"file_lock": "holds it", "child": "is that process"} | dict.fromkeys(
+    ("pipe", "socket", "stream"), "is at the other end"
+)
 
 
 def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
@@ -45,9 +42,9 @@ def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
         for entry, node in _entries(stack, known):
             node.edges += _edges(entry["wait"], stack, node, known, stacks)
             if not node.edges and not node.wait.get("lost"):
-                node.wait = {**node.wait, "lost": _lost(node.wait, stack)}
+                node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known)}
                 # Others of the process go on: a helper that waits for its next order is idle, not stuck.
-                node.background |= node.kind in _DUTIES and not entry.get("main") and _goes_on(stack)
+                node.background |= node.kind in DUTIES and not entry.get("main") and _goes_on(stack)
     return found
 
 
@@ -149,10 +146,13 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     holders = _lock_edges(wait, stack, node, stacks)
     if holders or kind == "lock":
         return holders
-    if kind in _DUTIES:
+    if kind in DUTIES:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
         others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
-        found += [Edge((base[0], pid, _front(pid, base[0], known)), _DUTIES[kind][0]) for pid in others]
+        found += [Edge((base[0], pid, _front(pid, base[0], known)), DUTIES[kind][0]) for pid in others]
+        if not found and wait.get("between") == "processes" and wait.get("ends") is None:
+            may = f"may {DUTIES[kind][1]}"
+            return [Edge(edge.target, may) for edge in _pool_edges(stack, known, threads=False)]
         return found or (_pool_edges(stack, known) if kind == "future" else [])
     if kind in ("thread", "import"):
         ident = wait.get("ident") or wait.get("owner")
@@ -172,10 +172,9 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         pids = [] if any(worker["ended"] for worker in wait.get("workers") or []) else pids
     else:
         pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
-    relation = {"file_lock": "holds it", "pipe": "is at the other end", "socket": "is at the other end"}.get(
-        str(kind), "is that process" if kind == "child" else "should do it"
-    )
-    ids = [(base[0], pid, _front(pid, base[0], known)) for pid in pids if pid != stack.get("pid")]
+    relation = _RELATIONS.get(str(kind), "should do it")
+    serves = kind in ("socket", "stream")
+    ids = [(base[0], pid, _front(pid, base[0], known, serves=serves)) for pid in pids if pid != stack.get("pid")]
     found = [Edge(identity, relation) for identity in ids if identity in known]
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
@@ -201,9 +200,16 @@ def _is_busy(thread: Facts) -> bool:
     return bool(thread["wait"]["kind"] != "event_loop")
 
 
-def _front(pid: int, host: Any, known: Mapping[Id, Node]) -> str:
-    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
-    return "main" if (host, pid, "main") in known else "process"
+def _front(pid: int, host: Any, known: Mapping[Id, Node], *, serves: bool = False) -> Any:
+    """The node that stands for a process: its main thread, or the process where nothing is known of its threads.
+
+    Of a server whose main thread only accepts connections, a thread that serves one of them."""
+    main = known.get((host, pid, "main"))
+    if serves and main is not None and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
+        others = [node for node in known.values() if node.id[:2] == (host, pid) and len(node.id) == 3]
+        busy = next((node for node in others if node is not main and not node.background), main)
+        return busy.id[2]
+    return "main" if main is not None else "process"
 
 
 def _thread_id(stack: Facts, ident: Any) -> Id:
@@ -243,58 +249,5 @@ def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
         return None
     for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
         if user["who"] in (entry.get("thread"), entry.get("key")):
-            return Edge(_entry_id(entry, stack), _DUTIES[wait["kind"]][0])
+            return Edge(_entry_id(entry, stack), DUTIES[wait["kind"]][0])
     return None
-
-
-def _lost(wait: Facts, stack: Facts) -> str:
-    """Why nobody ends a wait that leads to nobody."""
-    kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
-    gone = _gone(ended, stack)
-    if kind == "lock":
-        holders = "nobody is seen holding it: it was taken and never released"
-        return f"{holders}; {gone}" if gone else holders
-    if kind == "data_loader":
-        dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
-        return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
-    if kind in _DUTIES:
-        functions = wait.get("functions") or []
-        listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
-        if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
-            nobody = "no other process has its writing end open"
-        elif functions:
-            nobody = (
-                f"only {listed} would {_DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"
-            )
-        else:
-            nobody = f"nothing that runs would {_DUTIES[kind][1]}"
-        return f"{nobody}: {gone}" if gone else nobody
-    if kind == "disk":
-        return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
-    if kind in ("child", "thread") and gone:
-        return gone
-    if kind == "barrier" and gone:
-        return f"some never came: {gone}"
-    if kind in ("pipe", "socket") and wait.get("ends") is not None:
-        if not wait.get("accepted", True):
-            return "the program that listens there has not accepted the connection"
-        itself = stack.get("pid") in wait["ends"]
-        nobody = "no other process has the other end open" if itself else "nobody is at the other end"
-        return nobody + (f": {gone}" if gone else "")
-    return gone if kind in ("pipe", "stream", "message") else ""
-
-
-def _gone(ended: Sequence[Facts], stack: Facts) -> str:
-    words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
-    if words and stack.get("message"):
-        # The last exception of a process that goes on was raised in a thread.
-        message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
-        words.append(f"{message} was raised" + (f" at {where}" if where else ""))
-    for each in ended:
-        if each["kind"] == "process":
-            words.append(f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})")
-    known = {each.get("pid") for each in ended}
-    for child in stack.get("children") or []:
-        if child["state"] == "zombie" and child["pid"] not in known:
-            words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
-    return ", ".join(words[:4])

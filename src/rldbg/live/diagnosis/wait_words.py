@@ -70,7 +70,7 @@ def _child(wait: Any, name: str) -> str:
 
 def _barrier(wait: Any, name: str) -> str:
     count, parties = wait.get("count"), wait.get("parties")
-    return f"{named('barrier', name)}" + (f": {count} of {parties} have come" if parties else "")
+    return f"{named('barrier', name)}" + (f": {count} of {parties} have come" if parties and count is not None else "")
 
 
 def _data_loader(wait: Any, _name: str) -> str:
@@ -104,6 +104,7 @@ _THINGS = {
     "task": lambda wait, name: f"task `{name}`" if name else "another task",
     "child": _child,
     "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
+    "fifo": lambda wait, name: f"somebody to open the other end of {wait.get('path') or 'a named pipe'}",
     "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path')}",

@@ -1,0 +1,92 @@
+"""Why a wait that leads to nobody never ends: who would have ended it, and what became of them."""
+
+from collections.abc import Mapping, Sequence
+
+from rldbg.live.diagnosis.wait_graph import Facts, Id, Node
+from rldbg.live.diagnosis.wait_words import exit_text, place_text
+
+# What somebody should do to end a wait of this kind, and the same as a verb of its own.
+DUTIES = {
+    "queue_get": ("should put an item in", "put an item in"),
+    "queue_put": ("should take an item out", "take an item out"),
+    "queue_join": ("should mark the items as done", "mark items as done"),
+    "event": ("should set it", "set it"),
+    "condition": ("should notify it", "notify it"),
+    "semaphore": ("should release it", "release it"),
+    "future": ("should complete it", "complete it"),
+}
+_POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
+
+
+def why_lost(entry: Facts, wait: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
+    return _pool_loss(entry, stack, known) or _lost(wait, stack)
+
+
+def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
+    """Why a future is never completed although nobody who could do it is seen."""
+    if entry["wait"]["kind"] != "future":
+        return ""
+    if entry.get("loops"):
+        return "its thread runs an event loop, whose tasks cannot go on meanwhile"
+    fronts = [(stack.get("host"), child["pid"], "main") for child in stack.get("children") or []]
+    idle = [front for front in fronts if front in known and known[front].background]
+    if entry["wait"].get("type") not in _POOL_RESULTS or not idle:
+        return ""
+    return (
+        f"all {len(idle)} workers of the pool are idle: the one that had this work has ended, and was replaced silently"
+    )
+
+
+def _lost(wait: Facts, stack: Facts) -> str:
+    """Why nobody ends a wait that leads to nobody."""
+    kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
+    gone = _gone(ended, stack)
+    if kind == "lock":
+        holders = "nobody is seen holding it: it was taken and never released"
+        return f"{holders}; {gone}" if gone else holders
+    if kind == "data_loader":
+        dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
+        return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
+    if kind in DUTIES:
+        functions = wait.get("functions") or []
+        listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
+        if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
+            nobody = "no other process has its writing end open"
+        elif wait.get("between") == "processes" and wait.get("ends") is None:
+            return gone
+        elif functions:
+            nobody = (
+                f"only {listed} would {DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"
+            )
+        else:
+            nobody = f"nothing that runs would {DUTIES[kind][1]}"
+        return f"{nobody}: {gone}" if gone else nobody
+    if kind == "disk":
+        return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
+    if kind in ("child", "thread") and gone:
+        return gone
+    if kind == "barrier" and gone:
+        return f"some never came: {gone}"
+    if kind in ("pipe", "socket", "stream") and wait.get("ends") is not None:
+        if not wait.get("accepted", True):
+            return "the program that listens there has not accepted the connection"
+        itself = stack.get("pid") in wait["ends"]
+        nobody = "no other process has the other end open" if itself else "nobody is at the other end"
+        return nobody + (f": {gone}" if gone else "")
+    return gone if kind in ("pipe", "stream", "message") else ""
+
+
+def _gone(ended: Sequence[Facts], stack: Facts) -> str:
+    words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
+    if words and stack.get("message"):
+        # The last exception of a process that goes on was raised in a thread.
+        message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
+        words.append(f"{message} was raised" + (f" at {where}" if where else ""))
+    for each in ended:
+        if each["kind"] == "process":
+            words.append(f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})")
+    known = {each.get("pid") for each in ended}
+    for child in stack.get("children") or []:
+        if child["state"] == "zombie" and child["pid"] not in known:
+            words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
+    return ", ".join(words[:4])
