@@ -1,6 +1,6 @@
 """What each process hooked, which of it was called, and what went wrong: one JSON file per process below RUN/hooks.
 
-Written when a module is hooked, at the first call of a function and whenever its calls have doubled, at its first
+Written when a module is hooked, at the first call of a function and at its 16th, 256th and so on, at its first
 error, and when the process ends: what matters is on disk before anything can kill the process.
 """
 
@@ -17,6 +17,9 @@ from typing import Any
 from rldbg.agent.profiling import Hook, installed_version
 from rldbg.core import Environment
 from rldbg.frameworks.base import Framework
+
+# Often enough to be right about what was called, and too seldom to cost anything.
+_WRITTEN_AT = frozenset(16**power for power in range(16))
 
 
 class HookProof:
@@ -47,7 +50,7 @@ class HookProof:
         hook = self._hooks[name]
         hook["calls"] += 1
         hook["seconds"] += seconds
-        if hook["calls"].bit_count() == 1:
+        if hook["calls"] in _WRITTEN_AT:
             self.write()
 
     def took(self, name: str, seconds: float) -> None:

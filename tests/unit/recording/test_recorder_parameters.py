@@ -11,6 +11,7 @@ from torch import nn
 
 import rldbg
 from rldbg.recording import Record, Recorder
+from rldbg.recording.recorder.module_walk import modules_and_parameters
 
 
 def model() -> nn.Module:
@@ -149,3 +150,37 @@ def test_a_model_of_several_dtypes_and_sizes_is_recorded_whole(tmp_path: Path) -
     assert [(finding.id, finding.where[-7:]) for finding in recording.verify()] == [
         *[("dropped", "micro 6"), ("dropped", "micro 7")] * 2
     ]
+
+
+def test_parameters_are_copied_before_the_call_returns_whatever_their_memory_looks_like(tmp_path: Path) -> None:
+    net = nn.ParameterDict(
+        {
+            "transposed": nn.Parameter(torch.arange(6.0).reshape(2, 3).t()),
+            "large": nn.Parameter(torch.randn(300, 300)),
+            "cut": nn.Parameter(torch.arange(10.0)[::2]),
+            "short": nn.Parameter(torch.randn(5).bfloat16()),
+            "negated": nn.Parameter(torch.complex(torch.ones(2), torch.arange(2.0)).conj().imag, requires_grad=False),
+            "none": nn.Parameter(torch.empty(0)),
+        }
+    )
+    expected = {name: value.detach().clone().float().numpy() for name, value in net.items()}
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        recorder.record_parameters(0, net)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.fill_(-7)
+    for name, record in parameters(tmp_path).items():
+        np.testing.assert_array_equal(record.array("param"), expected[name], err_msg=name)
+    assert parameters(tmp_path).keys() == expected.keys()
+
+
+def test_a_model_is_walked_as_torch_walks_it() -> None:
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(shared, nn.ModuleDict({"again": shared, "deep": nn.Sequential(nn.Linear(2, 3, bias=False))}))
+    net.register_module("absent", None)
+    net.tied = nn.Linear(2, 2, bias=False)
+    net.tied.weight = shared.weight
+    net.own = nn.Parameter(torch.ones(1))
+    modules, named = modules_and_parameters(net)
+    assert list(modules) == list(net.modules())
+    assert [(name, id(value)) for name, value in named] == [(n, id(p)) for n, p in net.named_parameters()]

@@ -6,18 +6,19 @@ Statistics and hashes are computed by the writer threads from the copy, not on t
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rldbg.recording.kinds import Scope
+from rldbg.recording.recorder.module_walk import modules_and_parameters
 from rldbg.recording.recorder.preparation import Prepared
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.settings import ParameterMode, RecorderSettings
-from rldbg.recording.recorder.tensors import dtype_name, plain_tensor
+from rldbg.recording.recorder.tensors import dtype_name, is_plain, name_of, plain_tensor
 from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import EncodedArray, RecordKey
 
@@ -28,7 +29,7 @@ _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_
 # The placement of a parameter that FSDP1 has cut: a rank's part says neither where it begins nor where it ends.
 FLAT_SHARD = "FlatShard()"
 _CHUNK = 2**20
-_COPIED = frozenset({"cpu", "cuda"})
+_FSDP1 = "FullyShardedDataParallel"
 
 
 class _Selected(NamedTuple):
@@ -39,10 +40,49 @@ class _Selected(NamedTuple):
 
 
 class _Described(NamedTuple):
-    """This rank's values of a parameter, and what its record says beside them."""
+    """This rank's values of a parameter, and what its record says beside them: made into facts by a writer thread."""
 
+    name: str
     local: Any
-    facts: dict[str, Any]
+    cut: "_Cut | None"
+    """How the parameter is spread over ranks, if it is."""
+
+    def facts(self) -> "_Facts":
+        return _Facts(self.name, self.local.shape, self.local.dtype, self.cut)
+
+
+class _Cut(NamedTuple):
+    """A shard says which part it is, and of what: ranks with equal coordinates on the axes that cut are replicas."""
+
+    placements: Sequence[Any]
+    mesh: Any = None
+    global_shape: Sequence[int] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        placements = [item if isinstance(item, str) else repr(item) for item in self.placements]
+        if self.mesh is None:
+            return {"placements": placements}
+        coordinate = self.mesh.get_coordinate()
+        return {
+            "global_shape": list(self.global_shape),
+            "placements": placements,
+            "mesh_shape": list(self.mesh.shape),
+            "mesh_coordinate": None if coordinate is None else list(coordinate),
+        }
+
+
+_FLAT = _Cut((FLAT_SHARD,))
+
+
+class _Facts(NamedTuple):
+    name: str
+    shape: Sequence[int]
+    dtype: Any
+    cut: _Cut | None
+
+    def to_dict(self) -> dict[str, Any]:
+        of_cut = {} if self.cut is None else self.cut.to_dict()
+        return {"param_name": self.name, **of_cut, "shape": list(self.shape), "dtype": f"torch.{name_of(self.dtype)}"}
 
 
 def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: WarnOnce) -> list[Prepared]:
@@ -50,11 +90,13 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: W
 
     The field that holds the values has the name of the kind: `param` or `gradient`.
     """
-    if _are_flattened(model):
+    modules, named = modules_and_parameters(model)
+    wrappers = [module for module in modules if type(module).__name__ == _FSDP1]
+    if any(getattr(module, "_use_orig_params", True) is False for module in wrappers):
         hint = "set use_orig_params=True to record them by name"
         warn_once("use_orig_params", f"FSDP has flattened the parameters: {hint}")
         return []
-    chosen = _select(model, settings.parameter_patterns, gradient=key.kind == "gradient")
+    chosen = _select(named, settings.parameter_patterns, gradient=key.kind == "gradient")
     if not chosen:
         known = ", ".join(_plain_name(name) for name, _ in itertools.islice(model.named_parameters(), 5))
         patterns = ", ".join(settings.parameter_patterns)
@@ -62,12 +104,11 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: W
         warn_once(f"no {key.kind}", f"no {what} matches {patterns}; the model has {known} ...")
     if settings.gather_shards:
         chosen = _gather(chosen)
-    is_flat = any(map(_is_flat_sharded, model.modules()))
+    is_flat = any(getattr(module.sharding_strategy, "name", "") != "NO_SHARD" for module in wrappers)
     described = [_describe(item, is_flat) for item in chosen]
     together = _TOGETHER_BYTES if settings.format == "safetensors" else 0
     prepared, first = [], 0
     for family in _families(described, together):
-        facts = [item.facts for item in family]
         header = RecordHeader(
             key=key._replace(micro=first),
             scope=Scope.RANK,
@@ -75,7 +116,7 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: W
             alone=settings.format != "safetensors",
             last=first + len(family) == len(described),
             records=len(family),
-            unfold=partial(_unfold, key.kind, settings.parameter_mode, facts),
+            unfold=partial(_unfold, key.kind, settings.parameter_mode, [item.facts() for item in family]),
         )
         prepared.append(Prepared(header, {str(number): item.local for number, item in enumerate(family)}))
         first += len(family)
@@ -87,7 +128,7 @@ def _families(described: list[_Described], most_bytes: int) -> Iterator[list[_De
     family: list[_Described] = []
     size = 0
     for item in described:
-        nbytes = item.local.numel() * item.local.element_size() if item.local.device.type in _COPIED else most_bytes
+        nbytes = item.local.nbytes if item.local.is_cpu or item.local.is_cuda else most_bytes
         if family and (size + nbytes > most_bytes or item.local.dtype != family[0].local.dtype):
             yield family
             family, size = [], 0
@@ -97,16 +138,31 @@ def _families(described: list[_Described], most_bytes: int) -> Iterator[list[_De
         yield family
 
 
-def _select(model: Any, patterns: Sequence[str], *, gradient: bool) -> list[_Selected]:
+def _select(named: Iterable[tuple[str, Any]], patterns: Sequence[str], *, gradient: bool) -> list[_Selected]:
     """Those that match and, if gradients are asked for, have one. Grouped by dtype: a file holds one of a field."""
-    searches = [re.compile(pattern).search for pattern in patterns]
+    name_if_chosen = _chooser(tuple(patterns))
     chosen = []
-    for raw_name, parameter in model.named_parameters():
-        name = _plain_name(raw_name)
+    for raw_name, parameter in named:
+        name = name_if_chosen(raw_name)
         tensor = _gradient(parameter) if gradient else parameter
-        if tensor is not None and any(search(name) or search(raw_name) for search in searches):
+        if tensor is not None and name is not None:
             chosen.append(_Selected(name, tensor))
-    return sorted(chosen, key=lambda item: dtype_name(item.tensor))
+    if len({item.tensor.dtype for item in chosen}) > 1:
+        chosen.sort(key=lambda item: dtype_name(item.tensor))
+    return chosen
+
+
+@lru_cache(maxsize=16)  # the names of a model are the same in each step
+def _chooser(patterns: tuple[str, ...]) -> Callable[[str], str | None]:
+    """The plain name of a parameter that matches; None for another."""
+    searches = [re.compile(pattern).search for pattern in patterns]
+
+    @lru_cache(maxsize=2**16)
+    def name_if_chosen(raw_name: str) -> str | None:
+        name = _plain_name(raw_name)
+        return name if any(search(name) or search(raw_name) for search in searches) else None
+
+    return name_if_chosen
 
 
 def _gradient(parameter: Any) -> Any:
@@ -116,20 +172,6 @@ def _gradient(parameter: Any) -> Any:
 
 def _plain_name(name: str) -> str:
     return _WRAPPERS.sub("", name)
-
-
-def _are_flattened(model: Any) -> bool:
-    """Whether FSDP1 has replaced the parameters by flat ones, which no longer have the names of the model."""
-    return any(_is_fsdp1(module) and getattr(module, "_use_orig_params", True) is False for module in model.modules())
-
-
-def _is_flat_sharded(module: Any) -> bool:
-    """Whether a rank holds some part of the module's parameters, cut without regard to their dimensions."""
-    return _is_fsdp1(module) and getattr(module.sharding_strategy, "name", "") != "NO_SHARD"
-
-
-def _is_fsdp1(module: Any) -> bool:
-    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def _is_sharded(tensor: Any) -> bool:
@@ -150,26 +192,19 @@ def _gather(chosen: list[_Selected]) -> list[_Selected]:
 
 
 def _describe(item: _Selected, is_flat: bool) -> _Described:
-    """A shard says which part it is, and of what: ranks with equal coordinates on the axes that cut are replicas."""
-    facts: dict[str, Any] = {"param_name": item.name}
-    if _is_sharded(item.tensor):
-        mesh = item.tensor.device_mesh
-        coordinate = mesh.get_coordinate()
-        facts["global_shape"] = list(item.tensor.shape)
-        facts["placements"] = [repr(placement) for placement in item.tensor.placements]
-        facts["mesh_shape"] = list(mesh.shape)
-        facts["mesh_coordinate"] = None if coordinate is None else list(coordinate)
-    elif is_flat:
-        facts["placements"] = [FLAT_SHARD]
-    local = plain_tensor(item.tensor)
-    return _Described(local, facts | {"shape": list(local.shape), "dtype": f"torch.{dtype_name(local)}"})
+    tensor = item.tensor
+    if is_plain(tensor):
+        return _Described(item.name, tensor, _FLAT if is_flat else None)
+    cut = _FLAT if is_flat else None
+    if _is_sharded(tensor):
+        cut = _Cut(tensor.placements, tensor.device_mesh, tensor.shape)
+    return _Described(item.name, plain_tensor(tensor), cut)
 
 
-def _unfold(
-    field: str, mode: ParameterMode, facts: Sequence[dict[str, Any]], fields: dict[str, Any]
-) -> list[dict[str, Any]]:
+def _unfold(field: str, mode: ParameterMode, facts: Sequence[_Facts], fields: dict[str, Any]) -> list[dict[str, Any]]:
     """The writer thread's part: one record per parameter, with its statistics."""
-    return [_complete(field, mode, about, value) for about, value in zip(facts, fields.values(), strict=True)]
+    pairs = zip(facts, fields.values(), strict=True)
+    return [_complete(field, mode, about.to_dict(), value) for about, value in pairs]
 
 
 def _complete(

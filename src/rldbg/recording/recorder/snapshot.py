@@ -10,7 +10,8 @@ from rldbg.recording.recorder.device import Devices, PendingCopy, Transfer
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
 from rldbg.recording.recorder.memory import Memory
 from rldbg.recording.recorder.schema import shape_of
-from rldbg.recording.recorder.tensors import array_of, is_tensor, plain_tensor, torch_module
+from rldbg.recording.recorder.small_tensors import SmallTensors
+from rldbg.recording.recorder.tensors import array_of, is_plain, is_tensor, plain_tensor, torch_module
 from rldbg.recording.records import EncodedArray, Ragged
 
 # Bookkeeping and data that is not an array are charged to the buffer as well: many small records are bounded, too.
@@ -24,10 +25,11 @@ _NUMBERS = frozenset({type(None), bool, int, float})
 class Snapshot:
     """The fields of one record in memory of the recorder's own.
 
-    Fields on a device are PendingCopies until finish_copies() has been called, by the pipeline's thread.
+    Until finish_copies() has been called, by the pipeline's thread, fields on a device are PendingCopies, and small
+    tensors of the host are not among the fields.
     """
 
-    __slots__ = ("_devices", "_kind", "_leaves", "_pending", "_transfers", "fields", "memory")
+    __slots__ = ("_devices", "_kind", "_leaves", "_pending", "_small", "_transfers", "fields", "memory")
 
     def __init__(self, kind: str, memory: Memory, devices: Devices) -> None:
         self.memory = memory
@@ -35,6 +37,7 @@ class Snapshot:
         self._kind = kind
         self._devices = devices
         self._pending: list[PendingCopy] = []
+        self._small = SmallTensors()
         self._transfers: list[Transfer] = []
         self._leaves = _RECORD_LEAVES
 
@@ -43,6 +46,8 @@ class Snapshot:
         if is_tensor(value):
             if value.is_nested:
                 self._add_rows(name, value.unbind())
+            elif is_plain(value) and self._small.takes(name, value):
+                self.fields[name] = None  # its place among the fields
             else:
                 self.fields[name] = self._own_tensor(value)
         elif isinstance(value, np.ndarray):
@@ -60,6 +65,8 @@ class Snapshot:
 
     def seal(self) -> None:
         """Ends the training thread's part: from here on the caller's data is its own again."""
+        if self._small:
+            self._small.copy(self._take)
         if self._pending:
             self._transfers = self._devices.send(self._pending, self._take)
         if self._leaves:
@@ -73,6 +80,9 @@ class Snapshot:
         """Waits for what is still on a device; afterwards every field is in host memory."""
         for transfer in self._transfers:
             transfer.finish()
+        if self._small:
+            self.fields |= self._small.arrays()
+            self._small = SmallTensors()
         if self._pending:
             self.fields = {name: _copied(value) for name, value in self.fields.items()}
             self._pending = []

@@ -27,8 +27,7 @@ def plain_tensor(tensor: Any) -> Any:
     """The strided tensor behind a parameter, a DTensor's local shard, a pending collective or a sparse tensor."""
     torch = torch_module()
     assert torch is not None
-    is_ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if is_ordinary and tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg():
+    if is_plain(tensor):
         return tensor.detach() if tensor.requires_grad else tensor
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
@@ -38,6 +37,14 @@ def plain_tensor(tensor: Any) -> Any:
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     return tensor.resolve_conj().resolve_neg()
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor's memory holds its values as they are."""
+    torch = torch_module()
+    assert torch is not None
+    is_ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_ordinary and tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
 
 
 def dtype_name(tensor: Any) -> str:
