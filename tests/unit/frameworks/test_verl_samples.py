@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rldbg.core import SampleId
-from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, rows_of
+from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, ranks_of, rows_of
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ def test_jagged_rows_are_padded_behind_and_read_one_by_one():
         (2, 2.0),
         (torch.tensor(1.5), 1.5),
         ([0.5], 0.5),
-        (SimpleNamespace(value=[4]), 4.0),
+        (SimpleNamespace(aggregate=lambda: 4), 4.0),
         ("text", None),
         ([1, 2], None),
     ],
@@ -54,8 +54,10 @@ def test_the_loss_says_by_what_a_mini_batch_is_divided():
     assert loss_facts(by_tokens, data) == {
         "loss_agg_mode": "token-mean",
         "aggregation": "token_mean",
-        "denominator": 20.0,
+        "denominator": 40.0,
     }
     other = functools.partial(loss, config=SimpleNamespace(loss_agg_mode="seq-mean-token-sum"))
     assert loss_facts(other, data) == {"loss_agg_mode": "seq-mean-token-sum"}
     assert loss_facts(loss, data) == {}
+    assert ranks_of(data) == 2
+    assert ranks_of({}) == 1

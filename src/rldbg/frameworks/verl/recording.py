@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, rows_of
+from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, ranks_of, rows_of
 from rldbg.recording import Ragged
 
 Call = Generator[None, Any, None]
@@ -108,7 +108,9 @@ class VerlRecording(FrameworkRecording):
         where = self._place() | {"micro": self._micro, "samples": samples}
         self._micro += 1
         _, output = result
-        model_output = output["model_output"]
+        model_output, ranks = output["model_output"], ranks_of(micro_batch)
+        # Its share of the mini-batch's loss, as in a run with another number of ranks.
+        loss = output["loss"] / ranks
         cut = import_module("verl.workers.utils.padding").no_padding_2_padding
         log_probs, entropy = cut(model_output["log_probs"], micro_batch), model_output.get("entropy")
         mask, old, advantages = (padded(micro_batch[name]) for name in ("response_mask", "old_log_probs", "advantages"))
@@ -129,7 +131,7 @@ class VerlRecording(FrameworkRecording):
             old_log_probs=old,
             advantages=advantages,
             effective_valid=mask,
-            loss=output["loss"],
+            loss=loss,
         )
         metrics = {
             name: found for name, value in output["metrics"].items() if (found := float_or_none(value)) is not None
@@ -138,8 +140,8 @@ class VerlRecording(FrameworkRecording):
         recorder.record(
             "loss",
             **where,
-            loss=output["loss"],
-            **_present(terms, metrics),
+            loss=loss,
+            **{name: value / ranks for name, value in _present(terms, metrics).items()},
             metrics=metrics,
             extra_info=loss_facts(loss_function, micro_batch),
         )

@@ -43,7 +43,7 @@ def padded(value: Any) -> Any:
 
 def float_or_none(value: Any) -> float | None:
     """A metric as a number: verl's are numbers, tensors, lists of one, and objects that hold either."""
-    value = getattr(value, "value", value)
+    value = value.aggregate() if hasattr(value, "aggregate") else value
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     try:
@@ -53,17 +53,22 @@ def float_or_none(value: Any) -> float | None:
 
 
 def loss_facts(loss_function: Any, data: Any) -> dict[str, Any]:
-    """How one number is made of the loss of each token; parts of a mini-batch on one rank share the denominator."""
+    """How one number is made of the loss of each token; all parts of a mini-batch share the denominator."""
     config = getattr(loss_function, "keywords", {}).get("config")
     mode = getattr(config, "loss_agg_mode", None)
     facts: dict[str, Any] = {} if mode is None else {"loss_agg_mode": mode}
     if mode in _AGGREGATIONS:
         name, total = _AGGREGATIONS[mode]
-        whole, ranks = float_or_none(_scalar(data, total)), float_or_none(_scalar(data, "dp_size"))
+        whole = float_or_none(_scalar(data, total))
         facts["aggregation"] = name
-        if whole and ranks:
-            facts["denominator"] = whole / ranks
+        if whole:
+            facts["denominator"] = whole
     return facts
+
+
+def ranks_of(data: Any) -> float:
+    """verl multiplies the loss of a rank by their number, because FSDP averages gradients over ranks."""
+    return float_or_none(_scalar(data, "dp_size")) or 1.0
 
 
 def _scalar(data: Any, name: str) -> Any:
