@@ -35,6 +35,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("weights", "Recordings", "Show how names of a trainer's and an engine's tensors belong together."),
     Verb("rerun", "Recordings", "Run a recorded training step again, in one process, on CPU."),
     Verb("ui", "Recordings", "Open runs, samples, comparisons and stopped ranks in a browser."),
+    Verb("track", "Recordings", "Log what is found in each step to TensorBoard, W&B, MLflow, trackio, Prometheus."),
     Verb("mcp", "Recordings", "Serve the verbs as tools for coding agents (Model Context Protocol)."),
     Verb("convert", "Recordings", "Write a recording in another format."),
     Verb("serve", "Serving and rollouts", "Start an inference server, a recording proxy or a training service."),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rldbg.replay.loss import choose_device
     from rldbg.trainer.cluster import Cluster
     from rldbg.trainer.determinism import fix_threads, random_state, restore_random_state, seed_everything
+    from rldbg.trainer.metrics import Tracker, open_tracker
     from rldbg.trainer.model import build_model, check_model
     from rldbg.trainer.recipe import LoadedRecipe, parse_recipe, read_recipe, recipe_from_data
     from rldbg.trainer.rerun import changed_recipe

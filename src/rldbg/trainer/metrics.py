@@ -50,14 +50,20 @@ def open_trackers(
     settings: LoggingSettings, run_folder: Path, *, name: str, config: Mapping[str, Any]
 ) -> list[Tracker]:
     """metrics.jsonl and every configured tracker; an unavailable one is an error before the run starts."""
-    makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
-    trackers: list[Tracker] = []
-    for tracker in settings.trackers:
-        try:
-            trackers.append(makers[tracker](run_folder, settings.project, name, redact(dict(config))))
-        except ImportError as error:
-            raise PrerequisiteError(f"logging.trackers names {tracker}: {error}", f"pip install {tracker}") from error
+    trackers = [
+        open_tracker(tracker, run_folder, project=settings.project, name=name, config=config)
+        for tracker in settings.trackers
+    ]
     return [_metrics_file(run_folder / "metrics.jsonl"), *trackers]
+
+
+def open_tracker(tracker: str, run_folder: Path, *, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
+    """One tracker by its name; secrets of the configuration stay here."""
+    makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow, "trackio": _trackio}
+    try:
+        return makers[tracker](run_folder, project, name, redact(dict(config)))
+    except ImportError as error:
+        raise PrerequisiteError(f"{tracker} is not installed: {error}", f"pip install {tracker}") from error
 
 
 @contextmanager
@@ -66,8 +72,8 @@ def _starting(tracker: str, its_own: type[Exception] = OSError) -> Iterator[None
     try:
         yield
     except (its_own, OSError, ValueError) as error:
-        what = f"logging.trackers names {tracker}, which does not start: {error}"
-        raise PrerequisiteError(what, f"do what {tracker} asks for, or remove it from logging.trackers") from error
+        what = f"the tracker {tracker} does not start: {error}"
+        raise PrerequisiteError(what, f"do what {tracker} asks for, or leave it out") from error
 
 
 def _tensorboard(run_folder: Path, _project: str, _name: str, _config: Mapping[str, Any]) -> Tracker:
@@ -99,3 +105,11 @@ def _mlflow(_run_folder: Path, project: str, name: str, config: Mapping[str, Any
         mlflow.start_run(run_name=name)
         mlflow.log_dict(dict(config), "recipe.json")
     return Tracker(lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run)
+
+
+def _trackio(_run_folder: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
+    import trackio
+
+    with _starting("trackio"):
+        run = trackio.init(project=project, name=name, config=dict(config))
+    return Tracker(lambda step, metrics: run.log(metrics, step=step), trackio.finish)

@@ -153,7 +153,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoggingSettings:
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     """Beside metrics.jsonl; each needs its own library."""
     project: str = "rldbg"
 

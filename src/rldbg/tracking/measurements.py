@@ -1,0 +1,53 @@
+"""The numbers of one step: metrics, the checks that fail, the gap of rollout and trainer by cause, noise."""
+
+from collections import Counter
+
+from rldbg.analysis import check, compare, metrics_by_step, noise_beside
+from rldbg.core import RldbgError, Severity
+from rldbg.mismatch import explain_mismatch
+from rldbg.recording import Recording
+
+Numbers = dict[str, float]
+
+
+class StepMeasurements:
+    """Measures steps of a recording. What a recording does not hold is left out, never 0."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._noise = _noise_by_step(recording)
+
+    def of(self, step: int) -> Numbers:
+        rows = metrics_by_step(self._recording, [step])
+        numbers = {name: value for row in rows for name, value in row.items() if name != "step"}
+        return numbers | self._checks(step) | self._mismatch(step) | self._noise.get(step, {})
+
+    def _checks(self, step: int) -> Numbers:
+        """Per check that applies, how many places it names (0: it holds), and the number of checks that fail."""
+        report = check(self._recording, steps=[step])
+        bad = (Severity.ERROR, Severity.WARNING)
+        places = Counter(finding.id for finding in report.findings if finding.severity in bad)
+        named = {f"check/{name}": float(places[name]) for name in (*report.passed, *places)}
+        return named | {"checks/failed": float(len(places)), "checks/held": float(len(report.passed))}
+
+    def _mismatch(self, step: int) -> Numbers:
+        """The share of the gap per cause; nothing where the log probs of both sides are not recorded."""
+        try:
+            report = explain_mismatch(self._recording, None, steps=[step])
+        except RldbgError:
+            return {}
+        shares = {f"mismatch/{cause.id}": float(cause.share) for cause in report.causes}
+        rest = {"mismatch/unexplained": float(report.unexplained.share)} if report.unexplained else {}
+        return shares | rest
+
+
+def _noise_by_step(recording: Recording) -> dict[int, Numbers]:
+    """The largest difference per field to the repetitions that `rldbg rerun --noise` left beside the recording."""
+    found: dict[int, Numbers] = {}
+    for repetition in noise_beside(recording):
+        for field in compare(recording, repetition, jobs=1).fields:
+            for (step, _rank, _micro), (size, _count) in field.cells.items():
+                numbers = found.setdefault(step, {})
+                name = f"noise/{field.kind}.{field.field}"
+                numbers[name] = max(numbers.get(name, 0.0), float(size))
+    return found
