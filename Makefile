@@ -55,8 +55,12 @@ soak: setup
 bench: setup
 	for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
+# The generated pages, then the site in site/, which opens from disk and fetches nothing.
 docs: setup
 	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --strict
+	rm -rf site/__pycache__ site/*.py
+
 
 setup: .venv/.installed
 

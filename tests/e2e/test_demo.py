@@ -1,26 +1,73 @@
-"""The tour of the README: every stop runs and shows what it promises."""
+"""The tour: every stop shows what it promises. Then the commands of README and docs, on the runs of the tour."""
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from documented_commands import ROOT, blocks, pages
+from documented_runs import write_documented_runs
+from rldbg.cli.application import run
 
-@pytest.mark.timeout(900)
-def test_the_tour_finds_what_it_promises(tmp_path):
-    command = [sys.executable, "-m", "rldbg", "demo", "--run", str(tmp_path / "tour")]
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory):
+    """The folder of the tour, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "tour"
+    command = [sys.executable, "-m", "rldbg", "demo", "--run", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    promised = [line for block in re.findall(r"```text\n(.*?)```", readme, re.DOTALL) for line in block.splitlines()]
-    assert len(promised) >= 8
+    return folder, said
+
+
+@pytest.mark.timeout(900)
+def test_the_tour_finds_what_it_promises(tour):
+    _, said = tour
+    texts = [each.text for each in blocks(ROOT / "README.md") if each.language == "text"]
+    texts += [each.text for page in pages() for each in blocks(page) if each.mark == "from the tour"]
+    promised = [line for text in texts for line in text.splitlines()]
+    assert len(promised) >= 10
     for line in promised:
         assert line in said, line
     assert said.count("$ rldbg train") == 2 and said.count("$ rldbg run") == 3
+
+
+@pytest.mark.timeout(600)
+def test_commands_of_readme_and_docs_print_what_is_shown(tour, capsys, monkeypatch):
+    """Blocks marked with `run`, in this process and in the tour's folder; every line shown below a block is printed."""
+    folder, _ = tour
+    monkeypatch.chdir(folder)
+    write_documented_runs(folder)
+    (example,) = (each.text for each in blocks(ROOT / "README.md") if "rldbg.Recorder(" in each.text)
+    exec(compile(example, "README.md", "exec"), {})
+    ran = 0
+    for page in (page for page in pages() if not page.name.startswith("README.")):
+        ran += _run_page(page, capsys)
+    ran += _run_page(ROOT / "README.md", capsys)
+    assert ran >= 20
+
+
+def _run_page(page: Path, capsys) -> int:
+    said, ran = "", 0
+    for block in blocks(page):
+        if block.mark == "run":
+            said = ""
+            for line in block.text.splitlines():
+                code = run(shlex.split(line, comments=True)[1:])
+                printed = capsys.readouterr()
+                said += printed.out + printed.err
+                ran += 1
+                assert code in (0, 1), f"{block}: {line}\n{said}"
+        elif block.language == "text" and said:
+            for line in block.text.splitlines():
+                assert re.sub(r"\s+", " ", line).strip() in re.sub(r"\s+", " ", said), f"{block}: {line}\n{said}"
+            said = ""
+    return ran
 
 
 def test_a_stop_by_itself_and_a_bug_that_does_not_exist(tmp_path):
