@@ -41,6 +41,30 @@ def two_turns(folder: Path, steps: int = 3, groups: int = 4, *, shift: float = 0
     return folder
 
 
+def weights_of_two_replicas(folder: Path) -> Path:
+    """Two versions sent; replica 1 still holds one tensor of the first. The tokenizer has a chat template."""
+    import torch
+
+    from chat_tokenizer import CHATML, chat_tokenizer
+    from rldbg.weights import fingerprints, snapshot_fields
+
+    draw = np.random.default_rng(0)
+    names = [f"model.layers.{layer}.mlp.{part}.weight" for layer in range(3) for part in ("up_proj", "down_proj")]
+    old, new = ({name: torch.from_numpy(draw.normal(size=(8, 8))) for name in names} for _ in range(2))
+    with rldbg.Recorder(folder) as recorder:
+        for version, sent in enumerate((old, new)):
+            recorder.record("weights", step=version, micro=0, **snapshot_fields("sent", fingerprints(sent)))
+        for replica in range(2):
+            held = new | ({names[3]: old[names[3]]} if replica else {})
+            fields = snapshot_fields("held", fingerprints(held), replica=replica)
+            recorder.record("weights", step=1, micro=replica + 1, **fields)
+        recorder.record("loss", step=1, loss=0.5)
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(folder / "tokenizer")
+    return folder
+
+
 def hostile(folder: Path) -> Path:
     """Text that would run, hide, reorder or fill the page, in every place that holds text."""
     recorder = rldbg.Recorder(folder)

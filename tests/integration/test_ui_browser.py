@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from live_job import LOOP, LiveJob, until
 
-from ui_recordings import hostile, long_sample, two_turns
+from ui_recordings import hostile, long_sample, two_turns, weights_of_two_replicas
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
@@ -35,9 +35,10 @@ def server(tmp_path_factory, job):
     two_turns(folder / "second", steps=10, shift=0.5)
     hostile(folder / "hostile")
     long_sample(folder / "long")
+    weights_of_two_replicas(folder / "held")
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{not json")
-    roots = [str(folder / name) for name in ("first", "second", "hostile", "long", "broken")]
+    roots = [str(folder / name) for name in ("first", "second", "hostile", "long", "held", "broken")]
     roots.append(str(job.run.path))
     command = [sys.executable, "-m", "rldbg", "ui", *roots, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -106,7 +107,7 @@ def nothing_is_wrong(site):
 def test_the_runs_are_listed_and_a_broken_one_says_why(site):
     page = site.open("", "#runs")
     names = page.locator("#runs a.name").all_inner_texts()
-    assert names == ["first", "second", "hostile", "long", "broken", "run"]
+    assert names == ["first", "second", "hostile", "long", "held", "broken", "run"]
     assert "is not valid JSON" in site.text()
     page.locator("#runs a.name", has_text="broken").click()
     page.wait_for_selector(".card.error")
@@ -184,6 +185,15 @@ def test_two_runs_are_compared(site):
     assert page.locator(".strip").count() >= 1
 
 
+def test_the_first_wrong_tensor_and_the_template_are_shown(site):
+    site.open("run/held/weights", "#first-wrong")
+    assert "version 1 replica 1 tensor model.layers.1.mlp.down_proj.weight is stale" in site.text()
+    page = site.open("run/held/template", "#properties")
+    assert page.locator(".t.trained").count() > 0 and page.locator(".t.off").count() > 0
+    site.open("run/first/weights", ".card.error")
+    assert "--record weights" in site.text()
+
+
 def test_hostile_text_is_shown_and_never_run(site):
     page = site.open("run/hostile/samples", ".vrow .vcell")
     page.wait_for_selector(".vcell:has-text('onerror=document.title')")
@@ -244,6 +254,13 @@ def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
     assert len(re.findall(r"/[01]", page.inner_text("#answers .group b"))) == 2  # both ranks in one group
     page.click("#look")
     page.wait_for_selector("#stacks .frame")
+    page.locator("#processes a.where").first.click()
+    page.wait_for_selector("#variables .value:has-text('total')")
+    page.locator(".line.here .gutter").click()
+    page.wait_for_selector(".line.here .gutter.set")
+    assert [item["line"] for item in job.client.request("break_list")["breaks"]] != []
+    page.locator("button:has-text('remove')").click()
+    page.wait_for_selector("button:has-text('remove')", state="detached")
     page.click("#resume")
     page.wait_for_selector("#processes .verdict:has-text('stopped')", state="detached")
     until(lambda: all(process["state"] == "running" for process in job.ps()), "both ranks run again")

@@ -16,6 +16,8 @@ from typing import Any
 TEXT_LIMIT = 2_000
 ANSWER_LIMIT = 60_000
 _STATISTICS_LIMIT = 50_000_000
+_MEMBERS = 200
+_CELLS = 48
 
 
 class JsonText:
@@ -74,6 +76,66 @@ def place(function: Any) -> JsonText:
     lines = [line for _, _, line in code.co_lines() if line]
     head = max(lines[0], code.co_firstlineno)
     return JsonText({"file": code.co_filename, "line": next((line for line in lines if line > head), head)})
+
+
+def members(value: Any) -> JsonText:
+    """What a value is made of: {"value", "members": [{"name", "access", "type", "text", ...}], "total"}.
+
+    `access` behind the value's expression gives the member. A tensor has a picture of its numbers instead.
+    """
+    pairs, total = _pairs(value)
+    found = [{"name": name, "access": access, **describe(member, 200)} for name, access, member in pairs]
+    body: dict[str, Any] = {"value": describe(value), "members": found, "total": total}
+    if "tensor" in body["value"]:
+        body["picture"] = _picture(value)
+    while len(repr(JsonText(body))) > ANSWER_LIMIT:
+        del found[len(found) // 2 :]
+    return JsonText(body)
+
+
+def _pairs(value: Any) -> tuple[list[tuple[str, str, Any]], int]:
+    if isinstance(value, dict):
+        plain = [(key, member) for key, member in islice(value.items(), _MEMBERS) if type(key) in (str, int)]
+        return [(str(key), f"[{key!r}]", member) for key, member in plain], len(value)
+    if isinstance(value, list | tuple):
+        return [(str(n), f"[{n}]", member) for n, member in enumerate(value[:_MEMBERS])], len(value)
+    own = getattr(value, "__dict__", None)
+    if not isinstance(own, dict) or tensor_summary(value) is not None or isinstance(value, type(sys) | type):
+        return [], 0
+    named = [(name, member) for name, member in list(own.items())[:_MEMBERS] if name.isidentifier()]
+    return [(name, f".{name}", member) for name, member in named], len(own)
+
+
+def _picture(value: Any) -> dict[str, Any] | None:
+    """A histogram, and rows of the numbers as a table of at most so many cells, of those evenly spaced."""
+    try:
+        local = getattr(value, "_local_tensor", value)
+        flat = local.detach() if hasattr(local, "detach") else local
+        if not 0 < math.prod(flat.shape) <= _STATISTICS_LIMIT or getattr(flat, "is_meta", False):
+            return None
+        table = flat.reshape(-1, flat.shape[-1]) if len(flat.shape) > 1 else flat.reshape(1, -1)
+        down, right = (range(0, size, -(-size // _CELLS)) for size in table.shape)
+        thinned = table[:: down.step, :: right.step]
+        cells = [[_cell(number) for number in row] for row in thinned.tolist()]
+        numbers = [number for row in cells for number in row if number is not None]
+        return {"rows": cells, "each": [down.step, right.step], "histogram": _histogram(numbers)}
+    except Exception:  # noqa: BLE001 - a tensor that cannot be read now is shown without a picture
+        return None
+
+
+def _cell(number: Any) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+def _histogram(numbers: list[float], bins: int = 32) -> dict[str, list[float]] | None:
+    if not numbers:
+        return None
+    low, high = min(numbers), max(numbers)
+    width = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for number in numbers:
+        counts[min(int((number - low) / width), bins - 1)] += 1
+    return {"edges": [low + place * width for place in range(bins + 1)], "counts": [float(each) for each in counts]}
 
 
 def describe(value: Any, limit: int = TEXT_LIMIT) -> dict[str, Any]:

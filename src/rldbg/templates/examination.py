@@ -45,6 +45,7 @@ class TemplateReport:
                     "name": item.conversation.name,
                     "text": item.whole.text,
                     "tokens": list(item.whole.tokens),
+                    "texts": list(item.texts),
                     "trained": list(item.trained),
                 }
                 for item in self.conversations

@@ -41,6 +41,8 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         "/runs/{run}/check": lambda request: run_pages.check_page(_run(request), jobs),
         "/runs/{run}/metrics": lambda request: run_pages.metrics_page(_run(request), jobs),
         "/runs/{run}/mismatch": lambda request: run_pages.mismatch_page(_run(request), jobs),
+        "/runs/{run}/weights": lambda request: run_pages.weights_page(_run(request), jobs),
+        "/runs/{run}/template": lambda request: run_pages.template_page(_run(request), jobs),
         "/runs/{run}/step/{step:int}": lambda r: run_pages.step_page(_run(r), jobs, r.path_params["step"]),
         "/runs/{run}/samples": lambda request: run_pages.samples_page(
             _run(request),

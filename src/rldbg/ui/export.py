@@ -25,6 +25,7 @@ from rldbg.ui.compare_pages import compared
 from rldbg.ui.opened_run import OpenedRun
 from rldbg.ui.sample_view import group_member, sample_views
 from rldbg.ui.step_view import step_view
+from rldbg.ui.weights_view import weights_view
 
 _LIMIT_BYTES = 28_000_000
 _MAX_STEPS = 60
@@ -121,6 +122,8 @@ def _about(run: OpenedRun, is_readable: bool) -> Iterator[tuple[str, Any]]:
     yield f"{base}/check", _or_error(checked)
     yield f"{base}/metrics", _or_error(lambda: {"state": "done", "result": run_pages.metrics_of(run)})
     yield f"{base}/mismatch", _or_error(lambda: {"state": "done", "result": run_pages.mismatch_of(run)})
+    yield f"{base}/weights", _or_error(lambda: {"state": "done", "result": weights_view(run.reopened())})
+    yield f"{base}/template", _or_error(lambda: {"state": "done", "result": run_pages.template_of(run)})
     table, _, _ = run_pages.read_samples(run, None)
     columns = {name: table.columns[name].tolist() for name in table.names()}
     yield f"{base}/table", {"columns": columns, "count": table.count, "unreadable": table.unreadable[:20]}

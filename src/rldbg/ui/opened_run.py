@@ -91,7 +91,7 @@ class OpenedRun:
                 raise self._no_text
             if self._text is None:
                 try:
-                    self._text = TokenText(self._tokenizer_file())
+                    self._text = TokenText(self.tokenizer_file())
                 except RldbgError as error:
                     self._no_text = error
                     raise
@@ -104,7 +104,8 @@ class OpenedRun:
         except (PrerequisiteError, IncompleteDataError) as error:
             return None, f"{error.message} ({error.hint})"
 
-    def _tokenizer_file(self) -> Path:
+    def tokenizer_file(self) -> Path:
+        """The tokenizer given or recorded; an error with the reason when there is none that may be read."""
         if self._tokenizer is not None:
             given = Path(self._tokenizer).expanduser()
             return given / "tokenizer.json" if given.is_dir() else given

@@ -3,12 +3,25 @@ actions of a debugger, which need the token of the run or of the printed URL."""
 
 import hmac
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rldbg.core import IncompleteDataError, RldbgError, UnreachableError, UsageError
-from rldbg.live import BrokerClient, CrashFile, broadcast, broker_token, explain, group_stacks, is_alive, ray_view_of
+from rldbg.live import (
+    BrokerClient,
+    BrokerDebuggee,
+    CrashFile,
+    broadcast,
+    broker_token,
+    explain,
+    group_stacks,
+    is_alive,
+    members,
+    ray_view_of,
+    source_lines,
+)
 from rldbg.ui.guard import Access
 from rldbg.ui.jobs import Jobs
 from rldbg.ui.opened_run import OpenedRun
@@ -17,6 +30,7 @@ _LOOK_S = 60.0
 _BETWEEN_LOOKS_S = 1.0
 _STEP_S = 20.0
 _MAX_CRASHES = 50
+_AROUND = 40
 
 
 class RefusedError(RldbgError):
@@ -106,17 +120,46 @@ def _command(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
 
 def _set_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
     place, _, condition = text.partition(" if ")
-    file, _, line = place.strip().rpartition(":")
-    if not file or not line.isdigit():
-        raise UsageError(
-            f"invalid place: {place[:80]!r} (expected FILE:LINE)", "for example: /path/train.py:88 if loss != loss"
-        )
-    wanted: dict[str, Any] = {"file": file, "line": int(line), "ranks": who, "if": condition.strip() or None}
+    file, line = _place(place)
+    wanted: dict[str, Any] = {"file": file, "line": line, "ranks": who, "if": condition.strip() or None}
     return {"break": client.request("break_set", **wanted)}
 
 
 def _clear_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
     return dict(client.request("break_clear", ids=[int(text)] if text.isdigit() else []))
+
+
+def _source(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
+    """The lines around FILE:LINE as the stopped process sees them."""
+    file, line = _place(text)
+    first = max(line - _AROUND, 1)
+    with _stopped(client, who) as debuggee:
+        lines, total = source_lines(debuggee, file, first, line + _AROUND, debuggee.top_frame)
+    return {"file": file, "line": line, "first": first, "lines": lines, "total": total}
+
+
+def _members(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
+    """What the value of an expression is made of in the frame of the stop; its local variables without one."""
+    with _stopped(client, who) as debuggee:
+        return {"expression": text, **members(debuggee, text, debuggee.top_frame)}
+
+
+@contextmanager
+def _stopped(client: BrokerClient, who: str) -> Iterator[BrokerDebuggee]:
+    debuggee = BrokerDebuggee(client, who, stop=False)
+    try:
+        yield debuggee
+    finally:
+        debuggee.leave()
+
+
+def _place(text: str) -> tuple[str, int]:
+    file, _, line = text.strip().rpartition(":")
+    if not file or not line.isdigit():
+        raise UsageError(
+            f"invalid place: {text[:80]!r} (expected FILE:LINE)", "for example: /path/train.py:88 if loss != loss"
+        )
+    return file, int(line)
 
 
 _ACTIONS: dict[str, Callable[[BrokerClient, str, str], dict[str, Any]]] = {
@@ -125,6 +168,8 @@ _ACTIONS: dict[str, Callable[[BrokerClient, str, str], dict[str, Any]]] = {
     "command": _command,
     "break": _set_break,
     "clear": _clear_break,
+    "source": _source,
+    "members": _members,
 }
 
 

@@ -133,6 +133,25 @@ def mismatch_of(run: OpenedRun) -> dict[str, Any]:
     return explain_mismatch(run.reopened()).to_dict()
 
 
+def weights_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """What was sent to the engine and what each replica holds."""
+    from rldbg.ui.weights_view import weights_view
+
+    return jobs.ask(("weights", run.name), _stamp(run), lambda: weights_view(run.reopened()))
+
+
+def template_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
+    """What `rldbg check-template` says of the tokenizer that the run was recorded with."""
+    return jobs.ask(("template", run.name), _stamp(run), lambda: template_of(run))
+
+
+def template_of(run: OpenedRun) -> dict[str, Any]:
+    from rldbg.templates import examine_template, load_template, standard_conversations
+
+    folder = str(run.tokenizer_file().parent)
+    return examine_template(load_template(folder), standard_conversations(), model=folder).to_dict()
+
+
 def step_page(run: OpenedRun, jobs: Jobs, step: int) -> dict[str, Any]:
     """One step: the checks that fired there, and the samples that carry most of its loss."""
     from rldbg.ui.step_view import step_view

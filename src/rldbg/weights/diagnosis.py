@@ -53,15 +53,21 @@ class WeightFault:
 
 
 def faults_of(snapshots: Iterable[WeightSnapshot]) -> Iterator[WeightFault]:
-    """Of every replica at every version that was sent."""
+    """Of every replica at every version that was sent; tensors that are wrong alike are one fault."""
+    for _, faults in faults_by_replica(snapshots):
+        yield from _grouped(faults)
+
+
+def faults_by_replica(snapshots: Iterable[WeightSnapshot]) -> Iterator[tuple[WeightSnapshot, list[WeightFault]]]:
+    """What each replica holds at each version that was sent, and every tensor of it that is wrong."""
     known = list(snapshots)
     sent = {item.version: item for item in known if item.side == "sent"}
     for held in known:
         if held.side == "held" and held.version in sent:
-            yield from _grouped(_Replica(held, sent).faults())
+            yield held, list(_Replica(held, sent).faults())
 
 
-def _grouped(faults: Iterator[WeightFault]) -> Iterator[WeightFault]:
+def _grouped(faults: Iterable[WeightFault]) -> Iterator[WeightFault]:
     """Tensors that are wrong alike are one fault: a version that was not loaded at all, an engine in another dtype."""
     found: dict[tuple[str, str], list[WeightFault]] = {}
     for fault in faults:

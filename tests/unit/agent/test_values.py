@@ -5,7 +5,7 @@ import json
 import numpy as np
 import torch
 
-from rldbg.agent.values import ANSWER_LIMIT, answer, answers, describe, source
+from rldbg.agent.values import ANSWER_LIMIT, answer, answers, describe, members, source
 
 
 class _Hostile:
@@ -75,3 +75,36 @@ def test_source_comes_in_pieces_that_fit(tmp_path):
     body = json.loads(repr(source(str(file), 1, 10**6)))
     assert body["total"] == 5000 and 0 < len(body["lines"]) < 5000
     assert json.loads(repr(source(str(file), 4999, 10**6)))["lines"] == [f"x = {n:>80}" for n in (4998, 4999)]
+
+
+def test_members_are_reached_by_what_stands_behind_the_expression():
+    class Batch:
+        def __init__(self):
+            self.tokens = [[1, 2], [3]]
+            self.names = {"a": 1, 2: "b", (3,): "no expression"}
+            self.odd = _Hostile()
+
+    batch = Batch()
+    found = members(batch).body
+    assert [(item["name"], item["access"]) for item in found["members"]] == [
+        ("tokens", ".tokens"), ("names", ".names"), ("odd", ".odd"),
+    ]  # fmt: skip
+    assert "its repr raised RuntimeError" in found["members"][2]["text"]
+    inner = members(batch.names).body
+    assert [item["access"] for item in inner["members"]] == ["['a']", "[2]"] and inner["total"] == 3
+    assert members(batch.tokens).body["members"][1]["text"] == "[3]"
+    assert members(7).body["members"] == [] and members(torch).body["members"] == []
+    wide = members({f"name {n}": "x" * 1000 for n in range(5000)})
+    assert len(repr(wide)) <= ANSWER_LIMIT and wide.body["total"] == 5000
+
+
+def test_a_tensor_has_a_histogram_and_a_table_of_its_numbers():
+    for tensor in (torch.arange(600.0).reshape(2, 3, 100), np.arange(600.0).reshape(6, 100)):
+        picture = members(tensor).body["picture"]
+        assert (len(picture["rows"]), len(picture["rows"][0]), picture["each"]) == (6, 34, [1, 3])
+        assert picture["rows"][1][0] == 100.0 and sum(picture["histogram"]["counts"]) == 6 * 34
+    odd = members(torch.tensor([1.0, float("nan"), float("inf")])).body["picture"]
+    assert odd["rows"] == [[1.0, None, None]]
+    assert members(torch.empty(2, device="meta")).body["picture"] is None
+    assert members(torch.empty(0)).body["picture"] is None
+    assert members(torch.ones(3, dtype=torch.bool)).body["picture"]["rows"] == [[1.0, 1.0, 1.0]]

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from chat_tokenizer import CHATML, chat_tokenizer
 from rldbg.cli.application import run
 from rldbg.templates import (
     Conversation,
@@ -15,14 +16,6 @@ from rldbg.templates import (
     standard_conversations,
 )
 
-SPECIAL = ["<bos>", "<eos>", "<|im_start|>", "<|im_end|>"]
-CHATML = (
-    "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}<|im_end|>\n{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
-    "<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 DROPS_THINKING = CHATML.replace(
     "{{ m.content }}",
     "{% if not loop.last and '</think>' in m.content %}{{ m.content.split('</think>')[-1].lstrip() }}"
@@ -45,15 +38,8 @@ JSON_TEXT = CHATML.replace(
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """Byte-level pieces learnt from a few sentences; the template is set by each test."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    inner.train_from_iterator(["What is the weather? It is 5.", "user assistant system tool"] * 4, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<bos>", eos_token="<|im_end|>")
+    """The template is set by each test."""
+    return chat_tokenizer()
 
 
 @pytest.fixture

@@ -12,7 +12,15 @@ import rldbg
 from rldbg.analysis import check
 from rldbg.reports.json_text import to_json
 from rldbg.ui import Access, Catalogue, build_application
-from ui_recordings import HOSTILE_GROUP, HOSTILE_TEXT, hostile, long_sample, run_folder, two_turns
+from ui_recordings import (
+    HOSTILE_GROUP,
+    HOSTILE_TEXT,
+    hostile,
+    long_sample,
+    run_folder,
+    two_turns,
+    weights_of_two_replicas,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +37,7 @@ def done(client, path, **query):
     for _ in range(600):
         answer = client.get(path, params=query).json()
         if answer.get("state") != "running":
-            return answer["result"]
+            return answer.get("result", answer)
     raise AssertionError(f"{path} is not done")
 
 
@@ -124,6 +132,23 @@ def test_the_timeline_has_a_lane_per_process(recording, tmp_path):
     assert sorted(shown["lanes"][1]["spans"])[2] == [2.0, 0.9, "step", 2] and shown["steps"] == [0, 1, 2]
     assert [len(lane["spans"]) for lane in done(client, "/api/runs/run/timeline", step=1)["lanes"]] == [1, 1]
     assert "not a run" in client_of(recording).get("/api/runs/small/timeline").json()["error"]["message"]
+
+
+def test_weights_by_replica_and_layer_with_the_first_wrong_tensor(recording, tmp_path):
+    client = client_of(weights_of_two_replicas(tmp_path / "held"), recording)
+    shown = done(client, "/api/runs/held/weights")
+    assert [(cell["version"], cell["replica"], cell["wrong"]) for cell in shown["cells"]] == [(1, 0, 0), (1, 1, 1)]
+    assert shown["layers"] == ["layer 0", "layer 1", "layer 2"] and shown["cells"][1]["layers"] == {"layer 1": 1}
+    assert shown["faults"][0]["where"] == "version 1 replica 1 tensor model.layers.1.mlp.down_proj.weight"
+    assert shown["faults"][0]["text"] == "is stale: it equals version 0"
+    assert "--record weights" in done(client, "/api/runs/small/weights")["error"]["hint"]
+
+
+def test_the_template_of_the_recorded_tokenizer_is_examined(tmp_path):
+    shown = done(client_of(weights_of_two_replicas(tmp_path / "held")), "/api/runs/held/template")
+    assert {item["verdict"] for item in shown["properties"]} <= {"holds", "broken", "not tried"}
+    first = shown["conversations"][0]
+    assert len(first["texts"]) == len(first["tokens"]) == len(first["trained"]) and any(first["trained"])
 
 
 def test_two_runs_are_compared_as_the_verb_does(recording, tmp_path):

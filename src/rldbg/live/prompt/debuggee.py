@@ -142,6 +142,21 @@ def evaluate_names(debuggee: Debuggee, names: list[str], frame_id: int | str) ->
     return values
 
 
+def local_names(debuggee: Debuggee, frame_id: int | str) -> list[str]:
+    """The variables of a frame; `locals()` would not do, since debuggers evaluate in a scope with globals too."""
+    scopes = debuggee.ask("scopes", frameId=frame_id).get("scopes") or []
+    reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
+    variables = debuggee.ask("variables", timeout_s=LOOKING_S, variablesReference=reference).get("variables") or []
+    return [str(each["name"]) for each in variables if str(each["name"]).isidentifier()]
+
+
+def members(debuggee: Debuggee, expression: str, frame_id: int | str) -> Message:
+    """What the value of an expression is made of, one level down; of "", the frame. Raises EvaluationError."""
+    if not expression:
+        expression = "{" + ", ".join(f"{name!r}: {name}" for name in local_names(debuggee, frame_id)) + "}"
+    return call(debuggee, f"{_VALUES}.members(({expression}\n))", frame_id, expression, LOOKING_S)
+
+
 def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id: int | str) -> tuple[list[str], int]:
     """Lines of a file as the process itself sees it, and how many the file has."""
     lines: list[str] = []

@@ -14,13 +14,13 @@ from rldbg.core import UsageError
 from rldbg.live.own_frames import NOT_THE_USERS
 from rldbg.live.prompt.async_tasks import WaitingTask, chosen_task, current_task, list_tasks, tasks_text
 from rldbg.live.prompt.debuggee import (
-    LOOKING_S,
     Debuggee,
     EvaluationError,
     evaluate,
     evaluate_names,
     execute,
     function_place,
+    local_names,
     source_lines,
 )
 from rldbg.live.prompt.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered
@@ -250,12 +250,7 @@ class PdbCommands:
         return CommandResult(kind, value=kind)
 
     def _locals(self, _text: str, only: list[str] | None = None) -> CommandResult:
-        scopes = self.debuggee.ask("scopes", frameId=self.frame_id).get("scopes") or []
-        reference = next((scope["variablesReference"] for scope in scopes if scope["name"] == "Locals"), 0)
-        variables = (
-            self.debuggee.ask("variables", timeout_s=LOOKING_S, variablesReference=reference).get("variables") or []
-        )
-        names = [str(each["name"]) for each in variables if str(each["name"]).isidentifier()]
+        names = local_names(self.debuggee, self.frame_id)
         if only is not None:
             names = [name for name in only if name in names]
         values = evaluate_names(self.debuggee, names, self.frame_id) if names else {}

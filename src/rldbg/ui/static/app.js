@@ -1,7 +1,7 @@
 "use strict";
 // Routes, keys, theme. Every view has a link: #/run/NAME/samples?filter=...
-R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"], ["mismatch", "mismatch", "Mismatch"], ...(R.exported ? [] : [["ranks", "ranks", "Ranks"], ["timeline", "timeline", "Timeline"], ["doctor", "doctor", "Doctor"]])];
-R.runViews = { "": "overview", samples: "samples", sample: "sample", group: "group", metrics: "metrics", mismatch: "mismatch", step: "step", ...(R.exported ? {} : { ranks: "ranks", timeline: "timeline", doctor: "doctor" }) };
+R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"], ["mismatch", "mismatch", "Mismatch"], ["weights", "weights", "Weights"], ["template", "template", "Template"], ...(R.exported ? [] : [["ranks", "ranks", "Ranks"], ["timeline", "timeline", "Timeline"], ["doctor", "doctor", "Doctor"]])];
+R.runViews = { "": "overview", samples: "samples", sample: "sample", group: "group", metrics: "metrics", mismatch: "mismatch", weights: "weights", template: "template", step: "step", ...(R.exported ? {} : { ranks: "ranks", timeline: "timeline", doctor: "doctor" }) };
 
 R.link = (path, query) => { const text = R.query(query); return `#/${path}${text ? `?${text}` : ""}`; };
 R.go = (path, query) => { location.hash = R.link(path, query); };

@@ -7,7 +7,7 @@ R.views.ranks = async (view) => {
   const entry = R.h("input", { type: "search", id: "debug-command", spellcheck: "false", autocomplete: "off", "aria-label": "Command", placeholder: "p loss      n   s   r   locals   w      (Enter runs it on the stopped ranks)",
     onkeydown: (event) => { if (event.key === "Enter" && entry.value.trim()) run("command", entry.value.trim()); } });
   const place = R.h("input", { type: "text", id: "break-place", "aria-label": "Breakpoint", placeholder: "/path/train.py:88 if loss != loss", size: "30", onkeydown: (event) => { if (event.key === "Enter" && place.value.trim()) run("break", place.value.trim()); } });
-  const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), rest = R.h("div");
+  const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), inside = R.h("div", { id: "inside" }), rest = R.h("div");
   const token = R.h("input", { type: "password", id: "token", "aria-label": "Token of the run", placeholder: "token in RUN/broker.json", onchange: () => { R.token = token.value.trim(); R.toast("token kept until this page is closed"); } });
   const needed = R.h("p.problem", { hidden: true }, "Debug actions need the token of the run: open the URL that rldbg ui printed, or give it here: ", token);
   const run = async (action, text = "", whom = who.value) => {
@@ -28,6 +28,18 @@ R.views.ranks = async (view) => {
       answers.prepend(R.errorCard(error));
     }
   };
+  const asking = (process) => (expression) => R.api(`${base}/debug`, null, { action: "members", who: `@${process.pid}`, text: expression });
+  const inspect = async (process) => {
+    R.fill(inside, R.h("p.muted", null, "reading …"));
+    try {
+      const source = await R.api(`${base}/debug`, null, { action: "source", who: `@${process.pid}`, text: `${process.file}:${process.line}` });
+      const found = await asking(process)("");
+      const breaks = new Set((await R.api(`${base}/ranks`)).breaks.filter((each) => each.file === source.file).map((each) => each.line));
+      if (!view.alive) return;
+      R.fill(inside, R.sourceCard(source, { breaks, onbreak: async (where) => { await run("break", where); await inspect(process); } }),
+        R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.valueMembers(asking(process), "", found)));
+    } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
+  };
   const draw = async () => {
     const answer = await R.api(`${base}/ranks`);
     if (!view.alive) return;
@@ -36,7 +48,7 @@ R.views.ranks = async (view) => {
       !answer.alive && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. What is left of it is below."),
       answer.processes.length > 0 && R.table(["process", "state", "where", "since", "host", "pid", ""], answer.processes.map((process) => [
         R.h("a.name", { href: location.hash, onclick: (event) => { event.preventDefault(); who.value = process.who; entry.focus(); }, title: "select" }, process.who),
-        R.verdict(process.state), process.file ? R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`) : process.message ? R.cut(process.message, 160) : "–",
+        R.verdict(process.state), process.file ? (process.state === "stopped" ? R.h("a.where", { href: location.hash, title: "source and variables", onclick: (event) => { event.preventDefault(); inspect(process); } }, R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`)) : R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`)) : process.message ? R.cut(process.message, 160) : "–",
         process.since_s === null ? "" : `${process.since_s} s`, process.host || "", process.pid || "",
         process.state === "stopped" ? R.h("button.small", { onclick: () => run("continue", "", `@${process.pid}`) }, "resume") : process.state === "running" ? R.h("button.small", { onclick: () => run("pause", "", `@${process.pid}`) }, "pause") : ""])));
     R.fill(rest,
@@ -56,7 +68,7 @@ R.views.ranks = async (view) => {
   const controls = R.h("section.card", null, R.h("div.toolbar", null, R.h("label", null, "ranks ", who), R.h("button", { id: "resume", onclick: () => run("continue") }, "resume"), R.h("button", { onclick: () => run("pause") }, "pause"),
     ["n", "s", "r"].map((step) => R.h("button", { title: { n: "next line", s: "step into", r: "until return" }[step], onclick: () => run("command", step) }, { n: "next", s: "step", r: "return" }[step])), R.h("button", { id: "look", onclick: look }, "stacks, why does it hang?")),
   R.h("div.toolbar", null, entry, place, R.h("button", { onclick: () => place.value.trim() && run("break", place.value.trim()) }, "set breakpoint")), needed);
-  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, answers, stacks, rest);
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, inside, answers, stacks, rest);
   await draw();
   view.every(2000, draw);
 };
@@ -103,5 +115,10 @@ R.views.timeline = async (view) => {
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Timeline"), select, R.h("span.muted", null, "opens in Perfetto too: copy the command")),
     found.left_out > 0 && R.h("p.muted", null, `${R.plural(found.left_out, "short span")} left out; choose one step to see all of it`),
     R.figure("phases of each process", svg, phases.slice(0, 24).map((phase) => ({ name: phase, color: color(phase) }))),
-    found.report && found.report.phases && found.report.phases.length > 0 && R.h("section.card", null, R.h("h2", null, "Where the time goes"), R.anyTable(found.report.phases)));
+    found.report && found.report.phases && found.report.phases.length > 0 && R.h("section.card", null, R.h("h2", null, "Where the time goes"), R.anyTable(found.report.phases)),
+    found.report && R.memory(found.report));
 };
+
+// Growth, what an engine kept after it slept, and memory at the beginning and end of each phase.
+R.memory = (report) => [["Memory that grows", report.leaks], ["Memory kept by a sleeping engine", report.residues], ["Memory by phase", report.ledger]]
+  .filter(([, rows]) => rows && rows.length > 0).map(([title, rows]) => R.h("section.card.memory", null, R.h("h2", null, title), R.anyTable(rows)));
