@@ -20,7 +20,7 @@ from rldbg.analysis.step_numbers import other_numbering
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import UnitResult, units_of
 from rldbg.core import Finding, IncompleteDataError, Severity
-from rldbg.recording import Recording
+from rldbg.recording import Recording, how_to_record
 
 
 @non_finite_numbers()
@@ -227,10 +227,7 @@ def _missing_kinds(a: Side, b: Side, kinds: Sequence[str] | None) -> Iterable[Fi
                     kind,
                     (f"only {one.label} ({one.title}) has it",),
                     "the kind was not recorded on the other side, so it was not compared",
-                    (
-                        f"enable it there: dump_options.{kind}: true",
-                        f"in a trainer service, name it in WEAVER_DEBUG_DUMP_OPTIONS: {kind}",
-                    ),
+                    how_to_record(kind),
                 )
 
 

@@ -8,6 +8,7 @@ from rldbg.analysis.results import Comparison, FirstDifference
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 from rldbg.core import Finding, Severity
+from rldbg.recording import how_to_record
 
 # By the first stage that differs: kinds that tell its causes apart, and what cannot be told without them.
 _DECIDING: dict[Stage, tuple[tuple[str, str], ...]] = {
@@ -47,7 +48,7 @@ def missing_kinds(comparison: Comparison, a: Side, b: Side) -> Iterator[Finding]
             f"step {first.step}",
             tuple(f"not recorded on both sides: {' or '.join(_SHOWN_BY[stage])}" for stage in unseen),
             f"the fault lies in {first.stage.value} or in a stage before it that was not recorded: {names}",
-            tuple(_how_to_record(_SHOWN_BY[stage][0]) for stage in unseen),
+            tuple(line for stage in unseen for line in how_to_record(_SHOWN_BY[stage][0])),
         )
     if comparison.explanations:
         return
@@ -59,7 +60,7 @@ def missing_kinds(comparison: Comparison, a: Side, b: Side) -> Iterator[Finding]
                 f"step {first.step}",
                 (f"{kind} of step {first.step} was not recorded on both sides",),
                 f"cannot tell {what}",
-                (_how_to_record(kind),),
+                how_to_record(kind),
             )
 
 
@@ -74,10 +75,3 @@ def _upstream(first: FirstDifference, a: Side, b: Side) -> Iterator[Stage]:
 def _has(a: Side, b: Side, kinds: tuple[str, ...], step: int) -> bool:
     """Whether both sides have any of the kinds, at this step or before."""
     return any(any(known <= step for known in a.steps(kind) & b.steps(kind)) for kind in kinds)
-
-
-def _how_to_record(kind: str) -> str:
-    call = {"gradient": "record_gradients", "param": "record_parameters"}.get(kind)
-    return f"dump_options.{kind}: true, or in your own loop recorder.{call or f'record({kind!r}, ...)'}" + (
-        "(step, model)" if call else ""
-    )

@@ -108,6 +108,10 @@ def command(
     if self_hosted_dir:
         assert isinstance(chosen, tuple)
         body = {"step": chosen[0], **body, "comparisons": [result.to_dict() for result in results]}
+        from rldbg.reports.comparison_sections import document_report
+
+        sides = dict(zip([name for name, path in directories.items() if path], opened, strict=True))
+        body |= document_report(sides, directories, chosen[0], num_ranks=num_ranks, num_micros=num_micros)
     if output is not None:
         _write(output, to_json(body))
     if html is not None:
@@ -118,7 +122,7 @@ def command(
     if as_json:
         print_json(body)
     elif self_hosted_dir:
-        _show_document(directories, chosen, results, output)
+        _show_document(directories, chosen, results, body["sections"], output)
     else:
         from rldbg.reports.comparison import to_terminal
 
@@ -239,12 +243,16 @@ def _exit_code(results: list["Comparison"], fail_on: str | None) -> int:
 
 
 def _show_document(
-    directories: dict[str, str | None], steps: Any, results: list["Comparison"], output: Path | None
+    directories: dict[str, str | None],
+    steps: Any,
+    results: list["Comparison"],
+    sections: list[dict[str, Any]],
+    output: Path | None,
 ) -> None:
     """The document's report, line by line."""
     from rldbg.reports.comparison_document import report_lines
 
-    print_all(report_lines(steps[0], directories, results))
+    print_all(report_lines(steps[0], directories, results, sections))
     if output is not None:
         print_line(f"Report saved to: {output}")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DebugBlock,
         RolloutWorkerBlock,
         debug_block_from_environment,
+        how_to_record,
         origins_of,
         parse_debug_block,
         parse_rollout_worker_block,

@@ -50,6 +50,10 @@ class DumpOptions:
     """The experts that the engine chose."""
 
 
+# What a trainer service can record.
+_OF_SERVICE = frozenset({"forward_data", "loss", "is_loss_debug", "batch_inputs", "param", "gradient"})
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteApiDumpOptions:
     """Which kinds a trainer records that uses a remote training API."""
@@ -275,6 +279,20 @@ def record_overrides(kinds: str) -> list[str]:
     switches = _switches([kind.strip() for kind in kinds.split(",")], "--record")
     block = {"enable_data_dump": True, "capsule": True, **switches}
     return [f"++debug.{key}={str(value).lower()}" for key, value in _flat(block).items()]
+
+
+def how_to_record(kind: str) -> tuple[str, ...]:
+    """What switches a kind on: the recipe's option that has it, a trainer service's variable, else a call."""
+    call = {"gradient": "record_gradients(step, model)", "param": "record_parameters(step, model)"}.get(kind)
+    lines = [
+        f"debug.{block}.{kind}: true"
+        for block, options in (("dump_options", DumpOptions), ("remote_api_dump_options", RemoteApiDumpOptions))
+        if kind in {item.name for item in fields(options)}
+    ]
+    lines = [f"{line}, or in your own loop recorder.{call or f'record({kind!r}, ...)'}" for line in lines]
+    if kind in _OF_SERVICE:
+        lines.append(f"in a trainer service, name it in WEAVER_DEBUG_DUMP_OPTIONS: {kind}")
+    return tuple(lines) or (f"in your own loop, recorder.record({kind!r}, ...)",)
 
 
 def recorder_settings(block: DebugBlock, run_folder: Path | None = None) -> RecorderSettings:

@@ -5,8 +5,9 @@ Where the document looks at five trajectories, at losses only, and at ranks it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rldbg.analysis import Comparison, FieldResult
 
@@ -26,17 +27,23 @@ class Section:
 
 SECTIONS = (
     Section("TRAJECTORIES", ("trajectory", "prepared_trajectories"), "Trajectory"),
-    Section("FORWARD_DATA_ALL", ("forward_data", "old_log_probs"), "Forward data"),
+    Section("FORWARD_DATA_ALL", ("forward_data",), "Forward data"),
     Section("LOSS_DATA_ALL", ("loss",), "Loss"),
-    Section("IS_LOSS_DEBUG_ALL", ("is_loss_debug",), "IS loss debug"),
+    Section("IS_LOSS_DEBUG_ALL", ("is_loss_debug", "old_log_probs"), "IS loss debug"),
     Section("DATUMS", ("datums",), "Datum"),
     Section("PARAMS_ALL", ("param", "gradient"), "Parameter"),
     Section("TRAINING_METRICS", ("training_metrics",), "Metric"),
 )
 
 
-def report_lines(step: int, directories: dict[str, str | None], comparisons: list[Comparison]) -> Iterator[str]:
-    """The whole report for one step."""
+def report_lines(
+    step: int,
+    directories: dict[str, str | None],
+    comparisons: list[Comparison],
+    sections: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[str]:
+    """The whole report for one step; `sections` are those of its JSON form."""
+    analysed = next((item for item in sections if item["section"] == "datums_analysis"), {"status": "not_found"})
     yield from ("", _RULE, f"Debug Dump Comparison Report - Step {step}", _RULE, "", "Directories:")
     for title, directory in directories.items():
         yield f"  {title + ':':<12} {directory}"
@@ -45,8 +52,20 @@ def report_lines(step: int, directories: dict[str, str | None], comparisons: lis
     for section in SECTIONS:
         results = [field for item in comparisons for field in item.fields if field.kind in section.kinds]
         yield from ("", f"--- {section.title} ---")
-        yield from _section_lines(section, results) if results else ("Status: no data",)
+        if results:
+            yield from _section_lines(section, results)
+        elif section.title == "DATUMS" and analysed["status"] == "analyzed":
+            yield from _datums_lines(analysed)
+        else:
+            yield "Status: no data"
     yield from ("", _RULE)
+
+
+def _datums_lines(analysed: Mapping[str, Any]) -> Iterator[str]:
+    """Only one side sends datums: their structure is what can be said of them."""
+    yield f"Number of datums: {analysed['num_datums']}"
+    yield f"First datum: {analysed['input_tokens_len']} input tokens"
+    yield f"loss_fn_inputs: {', '.join(analysed['loss_fn_inputs_keys'])}"
 
 
 def _grid(comparisons: list[Comparison]) -> tuple[int, int]:

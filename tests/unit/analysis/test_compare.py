@@ -1,7 +1,11 @@
 """compare on real recordings: what must be found, where, and what must not be called a difference."""
 
 import copy
+import json
 import random
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -187,6 +191,68 @@ def test_the_documents_own_call(base, tmp_path, capsys):
     assert "  max: 3.500000e-04" in lines and report.exists()
     assert rldbg_command(form) == 4, "the documented default is step 1, which is not there"
     assert rldbg_command([*form, "--step", "0", "--num_ranks", "1"]) == 0
+
+
+def _documented(base, tmp_path):
+    """The service's and the remote API's dumps beside `base`: one old log prob, one loss and one reward differ."""
+    weaver, remote = write(tmp_path / "weaver", trajectories()), tmp_path / "remote"
+    for folder in (base / "old_log_probs", base / "loss", weaver / "loss", weaver / "is_loss_debug"):
+        folder.mkdir()
+    for folder in ("prepared_trajectories", "datums"):
+        (remote / folder).mkdir(parents=True)
+    dump_pt({"step": 0, "old_log_probs": LOG_PROBS.reshape(24, 8)}, base / "old_log_probs" / "step_000000.pt")
+    for rank, micro in ((rank, micro) for rank in range(2) for micro in range(2)):
+        name, where = f"step_000000_rank{rank}_micro{micro}.pt", {"step": 0, "rank": rank, "micro_idx": micro}
+        for root, loss in ((base, 0.5), (weaver, 0.5 + 3.5e-4 * rank)):
+            dump_pt(where | {"loss": loss, "pg_loss": 0.5, "entropy_loss": 0.0}, root / "loss" / name)
+        old = LOG_PROBS[rank, micro].copy()
+        old[2, 3] -= 0.5 * (rank == 1 and micro == 0)
+        values = {"log_probs": old, "old_log_probs": old, "advantages": old * 0, "effective_valid": old * 0 + 1}
+        dump_pt(where | values | {"loss": 0.5}, weaver / "is_loss_debug" / name)
+    samples = trajectories()
+    samples[7]["reward"] = 5.0
+    body = {"step": 0, "num_trajectories": len(samples), "trajectories": samples, "advantages": [0.0] * len(samples)}
+    dump_pt(body, remote / "prepared_trajectories" / "step_000000.pt")
+    inputs = {"target_tokens": [2, 3, 4], "logprobs": [0.0, -1.0, -2.0], "advantages": [0.0, 1.0, 1.0]}
+    datums = [{"input_tokens": [1, 2, 3], "loss_fn_inputs": inputs}] * 2
+    dump_pt({"step": 0, "num_datums": 2, "datums": datums}, remote / "datums" / "step_000000.pt")
+    return weaver, remote
+
+
+def test_the_documents_report_has_its_sections_beside_ours(base, tmp_path, capsys):
+    weaver, remote = _documented(base, tmp_path)
+    report = tmp_path / "report.json"
+    form = ["--self_hosted_dir", base, "--weaver_dir", weaver, "--remote_api_dir", remote, "--step", 0]
+    ran = subprocess.run(
+        [sys.executable, "-m", "rldbg.compare_debug_dumps", *map(str, form), "--output", report],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stderr
+    written = json.loads(report.read_text())
+    assert written["verdict"] == "different" and (written["num_ranks"], written["num_micros"]) == (2, 2)
+    assert (written["self_hosted_dir"], written["weaver_dir"]) == (str(base), str(weaver))
+    names = ["trajectories", "forward_data_all", "loss_data_all", "is_loss_debug_all", "datums_analysis"]
+    assert [section["section"] for section in written["sections"]] == names
+    samples, forward, loss, debug, datums = written["sections"]
+    assert len(samples["trajectory_comparisons"]) == 24 and samples["trajectory_comparisons"][7]["ra_reward"] == 5.0
+    assert forward["comparisons"][0]["comparisons"][0] | {"correlation": 1} == {
+        "name": "log_probs", "status": "compared", "t1_shape": [6, 8], "t2_shape": [6, 8], "max_diff": 0,
+        "mean_diff": 0, "is_close": True, "correlation": 1,
+        **{f"t{side}_{name}": pytest.approx(value) for side in (1, 2) for name, value in
+           {"mean": LOG_PROBS[0, 0].mean(), "std": LOG_PROBS[0, 0].std(ddof=1), "min": LOG_PROBS[0, 0].min(),
+            "max": LOG_PROBS[0, 0].max()}.items()},
+    }  # fmt: skip
+    assert [part["comparisons"][0]["is_close"] for part in loss["comparisons"]] == [True, True, False, False]
+    held = {(part["rank"], part["micro"]): part["comparisons"][1] for part in debug["comparisons"]}
+    assert {cell for cell, item in held.items() if not item["is_close"]} == {(1, 0)}
+    assert held[1, 0]["name"] == "old_log_probs" and held[1, 0]["max_diff"] == pytest.approx(0.5)
+    assert debug["comparisons"][0]["comparisons"][2] == {
+        "name": "advantages", "status": "first_none", "t2_shape": [6, 8]
+    }  # fmt: skip
+    assert (datums["status"], datums["num_datums"], datums["input_tokens_len"]) == ("analyzed", 2, 3)
+    assert set(datums["loss_fn_inputs_keys"]) == {"target_tokens", "logprobs", "advantages"}
+    assert re.search(r"IS_LOSS_DEBUG_ALL(.|\n)* old_log_probs: ✗ diff=(5.0|4.9)\d+e-01", ran.stdout), ran.stdout
+    assert "Number of datums: 2" in ran.stdout.splitlines()
 
 
 def test_a_remote_dump_is_compared_by_what_it_has(base, tmp_path):

@@ -20,6 +20,7 @@ ALLOWED = {
     "compare_debug_dumps.py": "entry point of the NexRL document",
     "cli/compare.py": "options of the NexRL document",
     "reports/comparison_document.py": "output lines of the NexRL document",
+    "reports/comparison_sections.py": "report of the NexRL document",
     "analysis/diagnosis.py": "advice of the NexRL document",
     "debug_ray_dapo.py": "entry point of the ArcherCodeR guide",
     "launcher": "entry point of the AReaL guide",
