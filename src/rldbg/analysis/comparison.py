@@ -49,6 +49,7 @@ def compare(
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros, first_update=first_update)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0, first_update=first_update)
+    right.twin = left
     if shift is None:
         _refuse_other_numbering(left, right)
     chosen = _steps_to_compare(left, right, steps)

@@ -32,7 +32,9 @@ class Task(NamedTuple):
 @non_finite_numbers()
 def run_task(task: Task) -> list[UnitResult]:
     """The entry point of another process: runs the units in order."""
-    worker = UnitWorker(task.a.open(), task.b.open(), task.tolerances)
+    a, b = task.a.open(), task.b.open()
+    b.twin = a
+    worker = UnitWorker(a, b, task.tolerances)
     return [worker.run(unit) for unit in task.units]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, mark_padding, unpad_responses, unpad_sequences
-from rldbg.recording import Record, Recording
+from rldbg.recording import Entry, Record, Recording
 from rldbg.recording import open as open_recording
 from rldbg.weights import WeightFault, faults_of, snapshots_of
 
@@ -20,6 +21,11 @@ _NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "routing", "r
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 # Small files are cached too: hypotheses read all of a step many times.
 _KEPT_UP_TO_BYTES = 1 << 27
+
+
+# Files of formats that are decoded number by number; those of the others are mapped.
+_DECODED = (".pt", ".jsonl")
+_WORTH_COMPARING_BYTES = 1 << 20
 
 
 class Source(NamedTuple):
@@ -66,6 +72,7 @@ class Side:
         self.label = label
         self._narrowed = (num_ranks, num_micros, shift, first_update)
         self.shift = shift
+        self.twin: Side | None = None
         self._entries = defaultdict(list)
         self._kept: dict[str, tuple[int, list[Record]]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
@@ -120,12 +127,23 @@ class Side:
         """Unpadded, in the order of their keys, each read lazily; those of the last step are cached if few
         enough."""
         entries = self._entries.get((kind, step), ())
-        read = (self._unpadded(self.recording.read_entry(entry), step) for entry in entries)
+        read = (self._unpadded(self._read(entry), step) for entry in entries)
         if kind not in _KEPT and self.size_bytes(kind, step) > _KEPT_UP_TO_BYTES:
             return read
         if kind not in self._kept or self._kept[kind][0] != step:
             self._kept[kind] = (step, list(read))
         return iter(self._kept[kind][1])
+
+    def _read(self, entry: Entry) -> Record:
+        """A file that has the same bytes on the other side is decoded once."""
+        twin = self.twin
+        if twin is None or not entry.file.endswith(_DECODED) or entry.size_bytes < _WORTH_COMPARING_BYTES:
+            return self.recording.read_entry(entry)
+        others = twin._entries.get((entry.kind, entry.step + twin.shift), ())
+        other = next((item for item in others if item == entry), None)
+        if other is None or not _same_bytes(self.recording, twin.recording, entry.file):
+            return self.recording.read_entry(entry)
+        return twin.recording.read_entry(other)
 
     def _unpadded(self, record: Record, step: int) -> Record:
         if record.key.kind in SEQUENCE_KINDS:
@@ -138,3 +156,9 @@ class Side:
             known = [extents(self.recording.read_entry(entry)) for entry in entries]
             self._extents = (step, {sample: extent for found in known for sample, extent in found.items()})
         return self._extents[1]
+
+
+def _same_bytes(one: Recording, other: Recording, file: str) -> bool:
+    if one.layout.name != other.layout.name or type(one.tree) is not type(other.tree):
+        return False
+    return filecmp.cmp(one.tree.local(file), other.tree.local(file), shallow=False)

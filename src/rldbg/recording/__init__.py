@@ -10,6 +10,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.recording.assembly import CannotAssemble, assemble, is_sharded, part_held
     from rldbg.recording.conversion import convert
+    from rldbg.recording.dump_options import how_to_record
     from rldbg.recording.formats.batch_file import write_batch
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         DebugBlock,
         RolloutWorkerBlock,
         debug_block_from_environment,
-        how_to_record,
         origins_of,
         parse_debug_block,
         parse_rollout_worker_block,

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 
@@ -286,3 +287,23 @@ def test_what_follows_the_first_optimizer_step_can_be_left_out(tmp_path):
     a, b = rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")
     assert compare(a, b).verdict == "different"
     assert compare(a, b, first_update=True).verdict == "equal"
+
+
+def test_a_file_with_the_same_bytes_on_both_sides_is_decoded_once(base, tmp_path, monkeypatch):
+    from rldbg.analysis import side
+
+    monkeypatch.setattr(side, "_WORTH_COMPARING_BYTES", 1)
+    same = copy_of(base, tmp_path / "same")
+    opened = rldbg.open(same)
+    assert compare(rldbg.open(base), opened).verdict == "equal" and not opened._contents
+    samples = trajectories()
+    samples[5]["tokens"][6] += 1
+    other = rldbg.open(write(tmp_path / "other", samples))
+    first = compare(rldbg.open(base), other).first_difference.to_dict()
+    assert (first["field"], first["sample"], first["token"]) == ("tokens", "g1/1", 6)
+    assert list(other._contents) == ["trajectory/step_000000.pt"], "forward data are the same"
+
+
+def copy_of(folder, place):
+    shutil.copytree(folder, place)
+    return place

@@ -39,10 +39,12 @@ class NumberLanes:
         if not len(self._width):
             self._width = np.frombuffer(self._pickled.translate(_WIDTH_TABLE) + bytes(_MARGIN), np.uint8)
             self._guesses = np.flatnonzero((self._data[:-1] == _MARK) & (self._width[1 : len(self._data)] > 0)) + 1
-        if start not in self._block:
+        found = self._block.get(start)
+        if found is None:
             ahead = {first: run for first, run in self._block.items() if first > start}
             self._block = ahead | self._step_block(start)
-        return self._block.get(start)
+            found = self._block.get(start)
+        return found
 
     def _step_block(self, start: int) -> dict[int, tuple[np.ndarray, int]]:
         """The runs from here on, as many as fit one block of lanes."""
@@ -89,15 +91,15 @@ class NumberLanes:
         places = np.ascontiguousarray(trail[:, is_whole].T)  # one row per run
         widths = np.diff(places, axis=1).astype(np.uint8)
         operands: np.ndarray = np.ndarray((len(self._data) - 4,), "<i4", self._pickled, 1, (1,))
-        values = operands[places[:, :-1]] & _OPERAND_BITS[widths]
+        values = (operands[places[:, :-1]] & _OPERAND_BITS.take(widths)).astype(np.int64)
         counts = np.count_nonzero(widths, axis=1).tolist()
         has_floats = (widths == _WIDEST).any(axis=1).tolist()
         runs = {}
-        for row, count in enumerate(counts):
-            numbers = values[row, :count].astype(np.int64)
+        for row, (first, end) in enumerate(places[:, [0, -1]].tolist()):
+            numbers = values[row, : counts[row]]
             if has_floats[row]:
-                numbers = self._with_floats(numbers, places[row, :count], widths[row, :count])
-            runs[int(places[row, 0])] = (numbers, int(places[row, -1]))
+                numbers = self._with_floats(numbers, places[row, : counts[row]], widths[row, : counts[row]])
+            runs[first] = (numbers, end)
         return runs
 
     def _with_floats(self, numbers: np.ndarray, places: np.ndarray, widths: np.ndarray) -> np.ndarray:
