@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from rldbg.agent.waits import kernel, look, mark_moved
+from rldbg.agent.waits.chosen import without_inherited_ranks
 from rldbg.agent.waits.looking import Looking
 from rldbg.agent.waits.native_calls import native_wait
 from rldbg.agent.waits.source import Sources
@@ -112,3 +113,16 @@ def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():
             child.kill()
     main = entry["threads"][0]
     assert main["wait"]["kind"] == "sleep" and not main.get("moved"), entry
+
+
+def test_a_helper_of_a_rank_is_not_that_rank():
+    def process(pid, parent, rank):
+        return {"pid": pid, "parent": parent, "rank": rank, "role": "train", "who": f"train/{rank}"}
+
+    found = without_inherited_ranks([process(1, 0, 0), process(2, 1, 0), process(3, 2, 0), process(4, 1, 1)])
+    assert [(entry["rank"], entry["who"]) for entry in found] == [
+        (0, "train/0"),
+        (None, "train.child@2"),
+        (None, "train.child@3"),
+        (1, "train/1"),
+    ]

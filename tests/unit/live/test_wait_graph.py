@@ -92,6 +92,19 @@ def test_what_one_rank_waits_for_is_said_with_who_is_missing():
     assert wait_of(ranks, 2, "h") == wait_of(ranks, 3, "h") == ""
 
 
+def test_ranks_that_wait_for_their_gpu_lead_to_the_one_that_is_elsewhere():
+    gpu = {"kind": "cuda", "call": "cudaStreamSynchronize"}
+    ranks = [_process(n, _thread("MainThread", dict(gpu), main=True), rank=n, world_size=3) for n in range(2)]
+    slow = _thread("MainThread", {"kind": "sleep"}, main=True, place=("data.py", 9, "load"))
+    (found,) = explain([*ranks, _process(2, slow, rank=2, world_size=3)])
+    assert found.verdict == (
+        "rank 0 waits at job.py:7 (work) for the GPU to finish its work (cudaStreamSynchronize); rank 2 is elsewhere "
+        "(a collective on the GPU may need it), but sleeps (time.sleep) at data.py:9 (load)"
+    )
+    # AND nobody is accused where all of them wait
+    assert "elsewhere" not in explain(ranks)[0].verdict
+
+
 def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
     idle = {"kind": "queue_get", "name": "jobs", "key": "0x9", "users": [], "type": "Queue", "size": 0}
     busy = _thread("MainThread", {"kind": "computing"}, main=True)

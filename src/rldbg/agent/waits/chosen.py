@@ -105,6 +105,15 @@ def told_rank(entry: Facts, modules: Mapping[str, Object]) -> Facts:
     return found | ({"who": f"{entry['role']}/{found['rank']}"} if "rank" in found else {})
 
 
+def without_inherited_ranks(found: list[Facts]) -> list[Facts]:
+    """A helper that a rank started has its environment, and is not that rank."""
+    ranks = {entry["pid"]: entry.get("rank") for entry in found}
+    for entry in found:
+        if entry["rank"] is not None and ranks.get(entry["parent"]) == entry["rank"]:
+            entry |= {"rank": None, "who": f"{entry['role']}.child@{entry['pid']}"}
+    return found
+
+
 def _is_number(told: Mapping[str, str], name: str) -> bool:
     return told.get(name, "").isdigit()
 

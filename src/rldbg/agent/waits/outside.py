@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .chosen import chosen_processes, describe, told_rank
+from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
 from .kernel import Facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
@@ -51,6 +51,7 @@ def look(
     if apart_s:
         time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
+    without_inherited_ranks(found)
     if found and (notes := nccl_notes(wanted)):
         found[0]["notes"] = notes
     return found

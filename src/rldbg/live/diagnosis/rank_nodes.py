@@ -1,6 +1,6 @@
 """Ranks in the wait graph: who is missing in the collective or the process group that others wait in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rldbg.agent import Message
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
@@ -14,6 +14,7 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
     """Adds edges from ranks in collectives to those who are not in the same one; `judged` ones are known better."""
     ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
     waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
+    _join_devices(nodes, ranked, waiting)
     if not waiting:
         return nodes
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
@@ -29,6 +30,15 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
         if not node.edges and not node.wait.get("lost"):
             node.wait = {**node.wait, "lost": "all ranks are in it: it is in progress, or its transport is stuck"}
     return nodes
+
+
+def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:
+    """A rank whose GPU does not finish may wait there for others: calls of collectives on a GPU return at once."""
+    mains = {rank: front for rank, stack in ranked.items() if (front := _front(nodes, stack, None)) is not None}
+    on_gpu = {rank for rank, node in mains.items() if node.kind == "cuda"}
+    for rank in on_gpu:
+        elsewhere = [node for other, node in sorted(mains.items()) if other not in on_gpu and other not in waiting]
+        mains[rank].edges += [Edge(node.id, "is elsewhere (a collective on the GPU may need it)") for node in elsewhere]
 
 
 def _missing(rank: int, world: int, ended: Sequence[str]) -> Node:
