@@ -67,6 +67,29 @@ while True:
 """
 
 
+# As torchrun does: a signal becomes an exception, and the exit code is that of a failure.
+RAISES_AT_SIGTERM = """
+import pathlib, signal, time
+def end(number, _frame):
+    raise RuntimeError(f"got signal {number}")
+signal.signal(signal.SIGTERM, end)
+pathlib.Path("up").touch()
+time.sleep(600)
+"""
+
+
+def test_a_run_that_was_told_to_end_is_not_diagnosed_as_a_failure(tmp_path):
+    (tmp_path / "train.py").write_text(RAISES_AT_SIGTERM)
+    command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--", "python", "train.py"]
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), **options) as run:
+        until(lambda: (tmp_path / "up").exists(), "the program")
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == 1 and "RuntimeError: got signal 15" in said
+    assert "rldbg: ended by SIGTERM; exit code 1" in said and "unknown failure" not in said, said
+
+
 def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
     (tmp_path / "train.py").write_text(IGNORES_SIGTERM)
     command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--no-doctor", "--", "python", "train.py"]

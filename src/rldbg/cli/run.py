@@ -157,7 +157,8 @@ def command(
         pass_exceptions=passed,
         listen=listen,
     )
-    diagnosis = _diagnosed(outcome, request) if ask_doctor and outcome.exit_code not in _NOT_A_FAILURE else None
+    failed = outcome.exit_code not in _NOT_A_FAILURE and not outcome.asked_to_end
+    diagnosis = _diagnosed(outcome, request) if ask_doctor and failed else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
 
@@ -210,7 +211,8 @@ def _conclude(outcome: "Outcome", diagnosis: "Diagnosis | None", *, as_json: boo
         console(stderr=True).print(to_terminal(diagnosis))
     if outcome.findings and not as_json:
         _note_findings(outcome.findings)
-    print_note(f"rldbg: exit code {outcome.exit_code}; run folder {outcome.run}")
+    ended = f"ended by {outcome.asked_to_end}; " if outcome.asked_to_end else ""
+    print_note(f"rldbg: {ended}exit code {outcome.exit_code}; run folder {outcome.run}")
 
 
 def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Run") -> None:

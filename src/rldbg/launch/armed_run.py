@@ -28,6 +28,7 @@ from rldbg.tripwire import Event, WatcherProcess
 _ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s")
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _WAITED = {*_FORWARDED, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sent it to the whole foreground group, the child included
 
@@ -43,6 +44,8 @@ class Outcome:
     processes: tuple[dict[str, Any], ...]
     ray_logs: tuple[Path, ...] = ()
     """Folders and logs of Ray that belong to the run."""
+    asked_to_end: str = ""
+    """The signal by which a run was ended in which nothing had crashed: how its launcher reports that is no failure."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -99,12 +102,19 @@ def run_armed(
             watch.tick()
             tripwire.tick()
 
+        asked: list[str] = []
+
+        def asked_to_end(name: str) -> None:
+            if not any((folder / "crashes").glob("*.json")):
+                asked.append(name)
+
         exit_code = run_child(
             plan.argv,
             environment=plan.environment,
             prepare=watch.begin,
             started=watch.follow,
             tick=tick,
+            asked_to_end=asked_to_end,
             output=(output.stdout, output.stderr),
         )
         tripwire.close()
@@ -124,6 +134,7 @@ def run_armed(
         tuple(by_severity(findings)),
         tuple(watch.reported.values()),
         tuple(watch.ray_logs),
+        asked[0] if asked else "",
     )
     run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
     return outcome
@@ -194,12 +205,14 @@ def run_child(
     prepare: Callable[[], None] = lambda: None,
     started: Callable[[int], None] = lambda _pid: None,
     tick: Callable[[], None] = lambda: None,
+    asked_to_end: Callable[[str], None] = lambda _name: None,
     every_s: float = 0.5,
     output: tuple[int, int] = (1, 2),
 ) -> int:
     """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
 
-    `output` are the descriptors it gets as standard output and error.
+    `output` are the descriptors it gets as standard output and error. `asked_to_end` is told the name of each signal
+    that asks for the end.
 
     The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
     because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
@@ -213,14 +226,14 @@ def run_child(
         actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
         pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
         started(pid)
-        return _wait(pid, tick, every_s)
+        return _wait(pid, tick, asked_to_end, every_s)
     finally:
         while signal.sigtimedwait(_WAITED, 0) is not None:
             continue
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(pid: int, tick: Callable[[], None], every_s: float) -> int:
+def _wait(pid: int, tick: Callable[[], None], asked_to_end: Callable[[str], None], every_s: float) -> int:
     was_asked_to_end = False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -228,6 +241,8 @@ def _wait(pid: int, tick: Callable[[], None], every_s: float) -> int:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
         info = signal.sigtimedwait(_WAITED, every_s)
+        if info is not None and info.si_signo in _ENDING:
+            asked_to_end(signal.Signals(info.si_signo).name)
         if info is None:
             tick()
         elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
