@@ -91,12 +91,12 @@ class NumberLanes:
         places = np.ascontiguousarray(trail[:, is_whole].T)  # one row per run
         widths = np.diff(places, axis=1).astype(np.uint8)
         operands: np.ndarray = np.ndarray((len(self._data) - 4,), "<i4", self._pickled, 1, (1,))
-        values = (operands[places[:, :-1]] & _OPERAND_BITS.take(widths)).astype(np.int64)
+        values = operands[places[:, :-1]] & _OPERAND_BITS.take(widths)
         counts = np.count_nonzero(widths, axis=1).tolist()
         has_floats = (widths == _WIDEST).any(axis=1).tolist()
         runs = {}
         for row, (first, end) in enumerate(places[:, [0, -1]].tolist()):
-            numbers = values[row, : counts[row]]
+            numbers = values[row, : counts[row]].astype(np.int64)
             if has_floats[row]:
                 numbers = self._with_floats(numbers, places[row, : counts[row]], widths[row, : counts[row]])
             runs[first] = (numbers, end)
