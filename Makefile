@@ -70,7 +70,7 @@ setup: .venv/.installed
 
 # The tour needs less than the tests, and nothing more where the tests' packages are installed.
 .venv/.installed-for-demo: pyproject.toml constraints.txt
-	@test .venv/.installed -nt pyproject.toml -a .venv/.installed -nt constraints.txt || PYTHON=$(PYTHON) .ci/setup ray,train
+	@test .venv/.installed -nt pyproject.toml -a .venv/.installed -nt constraints.txt || PYTHON=$(PYTHON) .ci/setup ray,train,serve
 	@touch $@
 
 clean:

@@ -67,8 +67,10 @@ def _nav() -> Iterator[object]:
     yield {"By guide": "guides.md"}
     yield {"For agents and trackers": ["mcp.md", "trackers.md"]}
     yield {"Verbs": ["verbs.md", *(page for page in verbs if page not in ("frameworks.md", "mcp.md", "config.md"))]}
-    names = "recorder recording kinds layouts replay tolerances environment config serve_fields training_service"
-    yield {"Formats and protocols": [f"{name}.md" for name in names.split()]}
+    # Whatever is not listed elsewhere: the formats, protocols and settings.
+    listed = {"index.md", "frameworks.md", "guides.md", "mcp.md", "trackers.md", "verbs.md", "architecture.md"}
+    listed |= {"contributing.md", *verbs} - {"config.md"}
+    yield {"Formats and protocols": sorted(page.name for page in DOCS.glob("*.md") if page.name not in listed)}
     yield {"Known failures": ["failures/index.md", *failures]}
     yield {"Architecture": "architecture.md"}
     yield {"How to add things": "contributing.md"}

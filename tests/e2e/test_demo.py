@@ -27,7 +27,7 @@ def tour(tmp_path_factory):
 
 @pytest.mark.timeout(900)
 def test_the_tour_finds_what_it_promises(tour):
-    _, said = tour
+    folder, said = tour
     texts = [each.text for each in blocks(ROOT / "README.md") if each.language == "text"]
     texts += [each.text for page in pages() for each in blocks(page) if each.mark == "from the tour"]
     promised = [line for text in texts for line in text.splitlines()]
@@ -35,6 +35,7 @@ def test_the_tour_finds_what_it_promises(tour):
     for line in promised:
         assert line in said, line
     assert said.count("$ rldbg train") == 2 and said.count("$ rldbg run") == 3
+    assert (folder / "report" / "index.html").as_uri() in said
 
 
 @pytest.mark.timeout(600)

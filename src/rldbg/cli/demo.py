@@ -9,7 +9,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line
 from rldbg.core import ExitCode
-from rldbg.demo import STOPS, Stage, hide_bug
+from rldbg.demo import REPORT, STOPS, Stage, hide_bug
 
 
 @verb("demo")
@@ -17,7 +17,10 @@ from rldbg.demo import STOPS, Stage, hide_bug
 @click.option("--only", type=click.Choice([stop.name for stop in STOPS]), help="Play one stop.")
 @click.option("--bug", metavar="NAME", help="Hide a bug of `rldbg zoo list`, or a `random` one, for me to find.")
 def command(run_folder: Path | None, only: str | None, bug: str | None, as_json: bool) -> int:
-    """Take the tour: record, find a bug, rerun a step, stop ranks, explain a hang and a crash. Prints each command."""
+    """Take the tour: record, find a bug, rerun a step, stop ranks, explain a hang and a crash, look at a report.
+
+    Each command is printed and can be repeated. Ends with the address of the report.
+    """
     from rldbg.core import Run
     from rldbg.trainer.zoo import BUGS, find_bug
 
@@ -37,8 +40,13 @@ def command(run_folder: Path | None, only: str | None, bug: str | None, as_json:
             stage.say(f"\n── {stop.title}\n{stop.why}")
             stop.play(stage)
     seconds = time.monotonic() - started
+    page = run.path.absolute() / REPORT / "index.html"
+    address = page.as_uri() if page.is_file() else None
     if as_json:
-        print_json({"run": str(run.path), "seconds": seconds, "commands": [each._asdict() for each in stage.visited]})
-    else:
-        print_line(f"\nThe tour took {seconds:.0f} s. Look at the runs in a browser: cd {run.path}; rldbg ui")
+        commands = [each._asdict() for each in stage.visited]
+        print_json({"run": str(run.path), "seconds": seconds, "commands": commands, "report": address})
+        return ExitCode.OK
+    print_line(f"\nThe tour took {seconds:.0f} s. Look at the runs in a browser: cd {run.path}; rldbg ui --open")
+    if address:
+        print_line(f"The report of the run with the bug: {address}")
     return ExitCode.OK

@@ -44,7 +44,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("profile", "Profiling and diagnosis", "Profile selected workers and steps; report where the time goes."),
     Verb("doctor", "Profiling and diagnosis", "Find the root cause of a failure and its fix; check this machine."),
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),
-    Verb("demo", "Embedded trainer", "Take the tour: train, record, verify, check, replay, compare, rerun."),
+    Verb(
+        "demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang and a crash."
+    ),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
     Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
     Verb("config", "Configuration", "Show the resolved configuration and where each value comes from."),

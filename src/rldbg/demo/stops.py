@@ -9,9 +9,10 @@ from typing import NamedTuple
 from rldbg.core import ExitCode
 from rldbg.demo.stage import Stage, stopped_ranks
 
+REPORT = "report"
 BUG = "one-rank-shifts-old-log-probs"
 _FOUND = (ExitCode.FINDING,)
-_STEPS = 8
+_STEPS = 6
 _LOOP = ("torchrun", "--standalone", "--nproc-per-node", "2", "loop.py")
 
 
@@ -72,6 +73,13 @@ def _crash(stage: Stage) -> None:
     stage.rldbg("run", "--wait", "0", "--", *_LOOP, "crash", expect=_FOUND)
 
 
+def _look(stage: Stage) -> None:
+    """The report of the run with the bug; without a web server's packages the command says what to install."""
+    _trained(stage, "second", f"++zoo.bug={BUG}")
+    shutil.rmtree(stage.folder / REPORT, ignore_errors=True)
+    stage.rldbg("ui", "second", "--export", REPORT, expect=(ExitCode.OK, ExitCode.PREREQUISITE))
+
+
 def _place_program(stage: Stage) -> Path:
     """Puts the training loop into the folder, without what an earlier stop left there for it."""
     (stage.folder / "judge.json").unlink(missing_ok=True)
@@ -114,5 +122,11 @@ STOPS = (
         "Find the root cause of a crash",
         "One rank fails, the others only lose their connection to it.",
         _crash,
+    ),
+    Stop(
+        "look",
+        "Look at it in a browser",
+        "Samples token by token, findings and steps; a report opens from disk and can be sent to somebody.",
+        _look,
     ),
 )
