@@ -45,7 +45,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("doctor", "Profiling and diagnosis", "Find the root cause of a failure and its fix; check this machine."),
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),
     Verb(
-        "demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang and a crash."
+        "demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang."
     ),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
     Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
