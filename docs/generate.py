@@ -13,6 +13,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import click
+from man import manual
 from picture import packages_svg
 from site_settings import site_settings
 
@@ -178,6 +179,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for name, text in failure_pages(Library.load()).items():
         yield f"failures/{name}", text
     yield "../zensical.toml", site_settings()
+    yield "../man/rldbg.1", manual()
 
 
 def main() -> int:

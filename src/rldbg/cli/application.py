@@ -47,9 +47,10 @@ class LazyVerbs(CommandGroup):
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from rldbg.version import __version__
+        from rldbg.cli.installed import version_lines
 
-        click.echo(f"rldbg {__version__}")
+        for line in version_lines():
+            click.echo(line)
         ctx.exit()
 
 
@@ -70,7 +71,14 @@ def _print_completion(ctx: click.Context, _parameter: click.Parameter, value: st
     "3 missing prerequisite, 4 incomplete data, 5 unreachable.",
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RLDBG"},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Print the version and what is installed beside it, then exit.",
+)
 @click.option(
     "--completion",
     type=click.Choice(["bash", "zsh", "fish"]),
@@ -90,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _invoke(arguments)
     except RldbgError as error:
-        return _fail(error.to_dict(), error.exit_code, wants_json)
+        return _fail(error.to_dict() | _page_of(arguments), error.exit_code, wants_json)
     except click.UsageError as error:
         if isinstance(error, NoCommandError) and not wants_json:
             return _explain(error)
@@ -120,6 +128,12 @@ def _invoke(arguments: Sequence[str]) -> int:
             raise end.__context__ from None
         raise
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _page_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The page of the verb that was called."""
+    pages = [verb.page for verb in VERBS if arguments and verb.name == arguments[0]]
+    return {"page": pages[0]} if pages else {}
 
 
 def _explain(error: click.UsageError) -> int:
@@ -153,12 +167,25 @@ def _report_bug(error: Exception, wants_json: bool) -> int:
     return _fail(body, ExitCode.INTERNAL, wants_json)
 
 
+def _note_quiet(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    from rldbg.cli.output import QUIET
+
+    ctx.meta[QUIET] = value
+
+
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare a verb: a click command with `--json`, whose function returns an exit code (None is 0)."""
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
         with_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-        command: click.Command = click.command(name, **settings)(with_json(function))  # type: ignore[no-untyped-call]
+        quiet = click.option(
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_note_quiet,
+            help="Print the result and errors only: no notes, no progress.",
+        )
+        command: click.Command = click.command(name, **settings)(with_json(quiet(function)))  # type: ignore[no-untyped-call]
         return command
 
     return decorate

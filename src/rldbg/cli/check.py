@@ -6,6 +6,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_note, show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, Severity, UsageError, worst
 
 _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}
@@ -45,8 +46,10 @@ def command(
     from rldbg.reports.check import to_terminal
 
     recording = open_recording(path, layout=layout)
-    report = check(recording, only=only, steps=steps or None)
-    rows: list[Row] = metrics_by_step(recording, steps or None) if metrics or export is not None else []
+    with progress("checking", "records read", as_json=as_json) as advance:
+        recording.on_read = advance
+        report = check(recording, only=only, steps=steps or None)
+        rows: list[Row] = metrics_by_step(recording, steps or None) if metrics or export is not None else []
     if export is not None:
         export_metrics(rows, export)
         print_note(f"metrics of {len(rows)} steps: {export}")

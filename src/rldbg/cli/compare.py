@@ -8,6 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_all, print_json, print_line, print_note, to_json
+from rldbg.cli.progress import progress
 from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError, explained_as
 
 if TYPE_CHECKING:
@@ -103,7 +104,10 @@ def command(
         raise UsageError("--tokenizer is for the --html report", "add --html report.html")
     opened = [open_recording(path, layout=layout) for path in paths]
     options["repetitions"] = options["repetitions"] or noise_beside(opened[0])
-    results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
+    with progress("comparing", "records read", as_json=as_json) as advance:
+        for recording in (*opened, *options["repetitions"]):
+            recording.on_read = advance
+        results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
     body = results[0].to_dict() if len(results) == 1 else _together(results)
     if self_hosted_dir:
         assert isinstance(chosen, tuple)

@@ -7,6 +7,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode
 
 _FORMATS = ("nexrl-pt", "nexrl-jsonl", "safetensors", "parquet")
@@ -37,7 +38,10 @@ def command(
     from rldbg.recording import convert, open
     from rldbg.reports.findings import to_terminal
 
-    result = convert(open(path, layout), out, target, kind=kind, step=step, overwrite=overwrite)
+    recording = open(path, layout)
+    with progress("converting", "records", total=len(recording.entries(kind, step)), as_json=as_json) as advance:
+        recording.on_read = advance
+        result = convert(recording, out, target, kind=kind, step=step, overwrite=overwrite)
     said = f"{result.records:,} records in {result.files:,} files, {result.bytes:,} bytes: {result.out}"
     show(result.to_dict(), as_json, lambda: [said, to_terminal(result.findings)])
     return ExitCode.FINDING if result.findings else ExitCode.OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, show
+from rldbg.cli.output import is_quiet, print_json, print_line, print_note, show
 from rldbg.core import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _watched(paths: tuple[str, ...], library: "Library", engine: "EngineName") -
 @contextmanager
 def _reading(library: "Library", *, quiet: bool) -> "Iterator[tuple[Callable[[int], None], Callable[[Hit], None]]]":
     """A progress bar while logs are read, and the first line of each possible cause as soon as it is found."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or is_quiet() or not sys.stderr.isatty():
         yield (lambda _count: None), (lambda _hit: None)
         return
     from rich.progress import DownloadColumn, Progress, SpinnerColumn, TimeElapsedColumn, TransferSpeedColumn

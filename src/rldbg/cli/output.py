@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+import click
+
 from rldbg.core import Environment
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 SCHEMA_VERSION = 1
+QUIET = "rldbg.quiet"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
@@ -45,7 +48,8 @@ def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
         _write_line(json.dumps({"error": dict(error)}), sys.stdout)
         return
     hint = f"\n  try: {visible(error['hint'])}" if error["hint"] else ""
-    _write_line(f"error: {visible(error['message'])}{hint}", sys.stderr)
+    page = f"\n  see: {error['page']}" if error.get("page") else ""
+    _write_line(f"error: {visible(error['message'])}{hint}{page}", sys.stderr)
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -83,8 +87,15 @@ def print_line(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print progress or advice on stderr."""
-    _write_line(visible(text), sys.stderr)
+    """Print progress or advice on stderr, unless --quiet was given."""
+    if not is_quiet():
+        _write_line(visible(text), sys.stderr)
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given to the verb that runs."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
 
 
 def _write_line(text: str, stream: TextIO) -> None:

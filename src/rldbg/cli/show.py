@@ -9,6 +9,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_note, print_result, show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def command(
 
     recording = open(path, layout)
     if sample is not None:
-        found = recording.sample(_sample_id(sample), step, _known_kind(recording, kind), rank)
+        wanted = _sample_id(sample), step, _known_kind(recording, kind), rank
+        with progress("searching", "records", as_json=as_json) as advance:
+            recording.on_read = advance
+            found = recording.sample(*wanted)
         return _show_sample(recording, found, tokenizer, as_json)
     if (step, kind, rank) != (None, None, None):
         return _show_records(recording, kind, step, rank, as_json)

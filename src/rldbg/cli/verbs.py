@@ -2,6 +2,10 @@
 
 from typing import NamedTuple
 
+DOCUMENTATION = "https://github.com/rldbg/rldbg/tree/main/docs"
+# Pages that have another name than their verb.
+_PAGES = {"pause": "ps", "continue": "ps", "broker": "ps", "track": "trackers", "demo": "index"}
+
 
 class Verb(NamedTuple):
     name: str
@@ -12,6 +16,11 @@ class Verb(NamedTuple):
     @property
     def module(self) -> str:
         return "rldbg.cli." + {"continue": "continue_", "break": "break_"}.get(self.name, self.name.replace("-", "_"))
+
+    @property
+    def page(self) -> str:
+        """Where the documentation of the verb is."""
+        return f"{DOCUMENTATION}/{_PAGES.get(self.name, self.name)}.md"
 
 
 VERBS: tuple[Verb, ...] = (
@@ -44,9 +53,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("profile", "Profiling and diagnosis", "Profile selected workers and steps; report where the time goes."),
     Verb("doctor", "Profiling and diagnosis", "Find the root cause of a failure and its fix; check this machine."),
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),
-    Verb(
-        "demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang."
-    ),
+    Verb("demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang."),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
     Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
     Verb("config", "Configuration", "Show the resolved configuration and where each value comes from."),

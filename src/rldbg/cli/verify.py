@@ -4,6 +4,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, Severity, worst
 
 
@@ -19,7 +20,9 @@ def command(path: str, layout: str | None, as_json: bool) -> int:
     from rldbg.reports.recording import verification_to_terminal
 
     recording = open(path, layout)
-    findings = recording.verify()
+    with progress("reading", "records", total=len(recording.listing.entries), as_json=as_json) as advance:
+        recording.on_read = advance
+        findings = recording.verify()
     is_fine = worst(findings) in (None, Severity.INFO)
     document = {"ok": is_fine, "findings": [finding.to_dict() for finding in findings]}
     records = len(recording.listing.entries)

@@ -9,6 +9,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note, show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, UsageError
 
 _ACTIONS = ("list", "run", "score")
@@ -122,7 +123,13 @@ def _score(
 
     chosen = [find_bug(name) for name in bugs] or BUGS
     pairs = PAIRS if with_pairs else ()
-    result = score(chosen, pairs, recipe, folder, processes=processes, on_row=print_note)
+    with progress("scoring", "runs", as_json=as_json) as advance:
+
+        def on_row(line: str) -> None:
+            print_note(line)
+            advance()
+
+        result = score(chosen, pairs, recipe, folder, processes=processes, on_row=on_row)
     show(result.to_dict(), as_json, lambda: score_to_markdown(result) if markdown else score_to_lines(result))
     everything = result.totals()["all"]
     return ExitCode.OK if everything.found == everything.bugs and not result.false_alarms else ExitCode.FINDING

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -81,6 +81,8 @@ class Recording:
         self._cached = cached
         self._listing = _narrowed(listing, within) if listing is not None else None
         self._contents: OrderedDict[str, Any] = OrderedDict()
+        self.on_read: Callable[[], None] | None = None
+        """Called after each record that was read, for progress."""
 
     @property
     def listing(self) -> Listing:
@@ -145,6 +147,8 @@ class Recording:
                 self._contents[entry.file] = self.layout.load(self.tree, entry.file)
             while len(self._contents) > _CONTENTS_KEPT:
                 self._contents.popitem(last=False)
+        if self.on_read is not None:
+            self.on_read()
         with reading(self.tree.place(entry.file)):
             return self.layout.record(self._contents[entry.file], entry)
 
@@ -200,7 +204,9 @@ class Recording:
     def relisted(self) -> "Recording":
         """The same recording, looked at anew: what changed since, and what the index may have hidden, is seen."""
         tree = replace(self.tree) if isinstance(self.tree, LocalTree) else self.tree
-        return Recording(tree, self.layout, self.layout.survey(tree), within=self.within, run=self.run)
+        again = Recording(tree, self.layout, self.layout.survey(tree), within=self.within, run=self.run)
+        again.on_read = self.on_read
+        return again
 
     def verify(self) -> list[Finding]:
         """What is wrong: reads every file, and never trusts the index."""

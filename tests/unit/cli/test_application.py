@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from rldbg.cli.application import run
 from rldbg.cli.output import visible
 from rldbg.cli.verbs import GROUPS, VERBS
+from ui_recordings import two_turns
 
 HEAVY = ("torch", "ray", "transformers", "pandas", "nicegui", "numpy", "pydantic", "rich", "omegaconf")
 
@@ -34,7 +36,62 @@ def test_version(capsys):
     from rldbg import __version__
 
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"rldbg {__version__}\n"
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"rldbg {__version__}"
+    import numpy
+
+    assert rest[0].startswith("Python 3.") and f"numpy {numpy.__version__}" in rest[1]
+
+
+def test_every_verb_has_a_page_and_errors_lead_to_it(capsys):
+    from rldbg.cli.verbs import DOCUMENTATION
+
+    docs = Path(__file__).parents[3] / "docs"
+    for verb in VERBS:
+        assert (docs / verb.page.removeprefix(f"{DOCUMENTATION}/")).is_file() or verb.hidden, verb.name
+    assert run(["check", "nowhere"]) == 4
+    assert capsys.readouterr().err.splitlines()[-1] == f"  see: {DOCUMENTATION}/check.md"
+    assert run(["check", "nowhere", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"]["page"] == f"{DOCUMENTATION}/check.md"
+
+
+def test_quiet_leaves_the_result_and_errors_only(tmp_path, capsys):
+    words = ["check", str(two_turns(tmp_path / "recording")), "--export", str(tmp_path / "metrics.parquet")]
+    run(words)
+    loud = capsys.readouterr()
+    run([*words, "--quiet"])
+    quiet = capsys.readouterr()
+    assert loud.err and quiet.err == "" and quiet.out == loud.out
+    assert run(["check", "nowhere", "--quiet"]) == 4 and "no such file" in capsys.readouterr().err
+
+
+def test_progress_shows_a_rate_on_a_terminal_after_a_while_only(capsys, monkeypatch):
+    import io
+    import time
+
+    from rldbg.cli import progress as module
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def shown(stream, work):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with module.progress("reading", "records", total=50) as advance:
+            work(advance)
+        return stream.getvalue()
+
+    def long_work(advance):
+        deadline = time.monotonic() + 60
+        while "records" not in sys.stderr.getvalue() and time.monotonic() < deadline:
+            advance()
+            time.sleep(0.02)
+
+    monkeypatch.setattr(module, "SHOWN_AFTER_S", 0.05)
+    assert "of 50 records" in shown(Terminal(), long_work)
+    monkeypatch.setattr(module, "SHOWN_AFTER_S", 60)
+    assert shown(Terminal(), lambda advance: advance()).strip("\x1b[?25h\n\r") == ""
+    assert shown(io.StringIO(), lambda advance: advance()) == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

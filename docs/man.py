@@ -1,0 +1,66 @@
+"""The manual page `man/rldbg.1`, from what `--help` prints. It is installed with the package."""
+
+import importlib
+from collections.abc import Iterator
+
+import click
+
+from rldbg.cli.application import application
+from rldbg.cli.verbs import GROUPS, VERBS
+from rldbg.version import __version__
+
+
+def manual() -> str:
+    """In the macros of man(7), without a date: the same source gives the same page."""
+    lines = [
+        f'.TH RLDBG 1 "" "rldbg {__version__}" "User Commands"',
+        ".SH NAME",
+        "rldbg \\- the debugger for distributed RL post\\-training of language models",
+        ".SH SYNOPSIS",
+        ".B rldbg",
+        "VERB [OPTIONS] [ARGUMENTS]",
+        ".SH DESCRIPTION",
+        _escaped(application.help or ""),
+        ".SH OPTIONS",
+        *_options(application),
+    ]
+    for group in GROUPS:
+        lines.append(f'.SH "{group.upper()}"')
+        for verb in VERBS:
+            if verb.group == group and not verb.hidden:
+                lines += _command(importlib.import_module(verb.module).command, f"rldbg {verb.name}")
+    lines += [".SH EXIT STATUS", _escaped(application.epilog or "")]
+    return "\n".join(lines) + "\n"
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(context) if piece)])
+    yield f'.SS "{_escaped(usage)}"'
+    for paragraph in (command.help or command.short_help or "").split("\n\n"):
+        # click marks paragraphs whose lines stay as they are.
+        as_it_is = paragraph.startswith("\b")
+        yield ".PP"
+        yield from ([".nf"] if as_it_is else [])
+        yield from (_escaped(line) for line in paragraph.removeprefix("\b\n").splitlines())
+        yield from ([".fi"] if as_it_is else [])
+    yield from _options(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                yield from _command(inner, f"{path} {name}")
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    context = click.Context(command)
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield from (".TP", f".B {_escaped(record[0])}", _escaped(" ".join(record[1].split())) or "\\&")
+
+
+def _escaped(text: str) -> str:
+    """Plain characters: no command of the formatter, no hyphen where an option has a minus."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text
