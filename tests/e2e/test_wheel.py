@@ -38,8 +38,11 @@ def rldbg(wheel, tmp_path_factory):
 
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel):
-    """Outside the list: what Git ignores."""
+    """Outside the list: what Git ignores. The manual page goes beside the package."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    data = {name for name in packed if ".data/" in name}
+    assert [name.partition(".data/")[2] for name in data] == ["data/share/man/man1/rldbg.1"]
+    packed -= data
     folder = ROOT / "src"
     present = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert packed == {name for name in present if "__pycache__" not in name and not name.endswith((".pyc", ".swp"))}
