@@ -376,6 +376,37 @@ def dead_thread():
     engine.generate()
 
 
+def polls_for_file():
+    checkpoint = "/nowhere/step_4"
+    ready()
+    while not os.path.exists(checkpoint):  # noqa: PTH110 - as training scripts have it
+        time.sleep(1)
+
+
+def async_semaphore():
+    """The task that has the only slot waits for something else."""
+
+    async def rollout(slots, reply):
+        async with slots:
+            await reply
+
+    async def main():
+        slots, loop = asyncio.Semaphore(1), asyncio.get_running_loop()
+        tasks = [asyncio.create_task(rollout(slots, loop.create_future()), name=f"rollout-{n}") for n in range(2)]
+        loop.call_soon(ready)
+        await tasks[1]
+
+    asyncio.run(main())
+
+
+def pooled_library_call():
+    """What was submitted is a function of a library."""
+    with ThreadPoolExecutor(1, thread_name_prefix="judge") as pool:
+        judged = pool.submit(threading.Event().wait)
+        ready()
+        judged.result()
+
+
 def killed_in_pool(number):
     if number == 1:
         os.kill(os.getpid(), 9)

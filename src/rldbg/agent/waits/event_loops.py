@@ -71,6 +71,8 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         if kind == "inner":
             if inner := _inner(frame, expression):
                 return inner
+        elif kind == "sleep" and place is not None:
+            return {"kind": "sleep", "polls": sources.polled(place)}
         elif kind is not None:
             return _primitive(kind, frame, frames, user or 0, sources)
     waiter = task.get("_fut_waiter")
@@ -140,7 +142,7 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     if kind.startswith("queue_"):
         wait["size"] = items.length() if items is not None else None
         wait["limit"] = limit.number() if limit is not None else None
-    if wait["kind"] == "lock":
+    if wait["kind"] in ("lock", "semaphore"):
         wait["choices"] = [{"name": name, "key": wait["key"], "owner": None}]
     if kind == "stream" and (transport := value.get("_transport")) is not None:
         wait |= _connection(transport)

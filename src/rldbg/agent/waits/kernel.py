@@ -33,6 +33,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "flock": (73, 32),
     "fsync": (74, 82),
     "fdatasync": (75, 83),
+    "rt_sigtimedwait": (128, 137),
     "futex": (202, 98),
     "semtimedop": (220, 192),
     "clock_nanosleep": (230, 115),
@@ -49,7 +50,7 @@ _COLUMN = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
 _NAMES = {} if _COLUMN is None else {numbers[_COLUMN]: name for name, numbers in _CALLS.items()}
 _WITHOUT_FILE = frozenset(
     {"poll", "ppoll", "select", "pselect6", "pause", "nanosleep", "clock_nanosleep", "wait4", "waitid", "semop"}
-    | {"semtimedop", "futex", "openat"}
+    | {"semtimedop", "futex", "openat", "rt_sigtimedwait"}
 )
 _SERVICE = re.compile(
     r"/ray/(dashboard|_private|core|autoscaler)/|/raylet/raylet|gcs_server|ray-dashboard|ray::(DashboardAgent|RuntimeEnvAgent)"

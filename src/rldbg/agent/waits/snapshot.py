@@ -98,6 +98,11 @@ def frame_facts(frame: Frame) -> Facts:
     return {"file": frame.file, "line": frame.line, "function": frame.function}
 
 
+def _runs_an_item(frames: Sequence[Frame]) -> bool:
+    """A thread of a pool that does what somebody submitted, be it a function of a library."""
+    return any(f.file.endswith(_POOLS[0]) and f.function.rpartition(".")[2] == "run" for f in frames)
+
+
 def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
     kernel = thread_facts(pid, thread.native) if thread.native else {}
     looking = Looking(thread.frames, kernel, sources, ended_process)
@@ -106,7 +111,7 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "ident": thread.ident,
         "native": thread.native,
         "main": thread.native == pid or thread.name == "MainThread",
-        "background": users_place(thread.frames) is None,
+        "background": users_place(thread.frames) is None and not _runs_an_item(thread.frames),
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
         "loops": any(frame.file.endswith("asyncio/base_events.py") for frame in thread.frames),
         "daemon": thread.daemon,

@@ -59,6 +59,23 @@ class Sources:
         found = [node.value for node in self._on_line(frame) if isinstance(node, ast.Await)]
         return found[-1] if found else None
 
+    def polled(self, frame: Frame) -> str:
+        """What a loop around the line looks for again and again: "until `CONDITION` (NAME = VALUE)"."""
+        inside = list(self._on_line(frame))
+        within = max((n for n, node in enumerate(inside) if isinstance(node, _FUNCTIONS)), default=-1)
+        loops = [node for node in inside[within + 1 :] if isinstance(node, ast.While)]
+        if not loops:
+            return ""
+        test, word = loops[-1].test, "while"
+        if isinstance(test, ast.Constant):
+            ends = [node.test for node in ast.walk(loops[-1]) if isinstance(node, ast.If) and _leaves(node)]
+            if len(ends) != 1:
+                return ""
+            test, word = ends[0], "until"
+        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, word = test.operand, "until"
+        return f"{word} `{ast.unparse(test)[:100]}`{_values_in(test, frame)}"
+
     def uses(self, frame: Frame) -> dict[int, set[str]]:
         """Objects that the frame's function can reach, by address, with the methods that it calls on them."""
         found: dict[int, set[str]] = {}
@@ -147,6 +164,23 @@ class Sources:
                 if node.func.attr in methods and ast.unparse(node.func.value).rpartition(".")[2] == last:
                     found.setdefault(function.name, f"{function.name}:{node.lineno}")
         return list(found.values())
+
+
+def _leaves(node: ast.If) -> bool:
+    """Whether the branch ends the loop around it."""
+    return bool(node.body) and isinstance(node.body[-1], ast.Break | ast.Return)
+
+
+def _values_in(expression: ast.expr, frame: Frame) -> str:
+    """Texts and numbers of the variables in an expression, as far as they are plain."""
+    named = [node for node in ast.walk(expression) if isinstance(node, ast.Name | ast.Attribute)]
+    found: dict[str, str] = {}
+    for node in named:
+        value = resolve(node, frame)
+        plain = (value.text() if value.text() is not None else value.number()) if value is not None else None
+        if plain is not None:
+            found[ast.unparse(node)] = repr(plain)[:80]
+    return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

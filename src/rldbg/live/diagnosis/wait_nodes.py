@@ -120,6 +120,8 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
     fate = _fate(stack) if speaks else {}
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
+    if wait.get("polls"):
+        activity = f"sleeps and looks again (a loop {wait['polls']})"
     if entry.get("moved"):
         wait, activity = {}, "is running"
     place = place_text(entry.get("place"))
