@@ -180,8 +180,15 @@ def decode(path: Path | str) -> NativeFile:
         return NativeFile(Path(path), keys, metadata, tensors)
 
 
+# Looked up by exact type first: each parameter of a model has many of them.
+_PLAIN_DATA = frozenset({str, bool, int, float, list, dict, type(None)})
+_DATA: Form = ("data", "")
+
+
 def form_of(value: Any) -> Form:
     """A field's layout and dtype: what must agree between the records of a file."""
+    if type(value) in _PLAIN_DATA:
+        return _DATA
     if isinstance(value, Ragged):
         values: Any = value.values
         return "ragged", values.dtype if isinstance(values, EncodedArray) else _dtype_name(values.dtype)
@@ -189,7 +196,7 @@ def form_of(value: Any) -> Form:
         return "dense", value.dtype
     if isinstance(value, np.ndarray) and ((name := _dtype_name(value.dtype)) in DTYPES or name == COMPLEX128):
         return "dense", name
-    return "data", ""
+    return _DATA
 
 
 @lru_cache(maxsize=64)  # numpy makes the name anew each time it is asked for

@@ -30,7 +30,7 @@ def to_json(value: Any) -> Any:
         if all(map(_is_same_in_json, value.values())):
             return value
         return {key: item if _is_same_in_json(item) else to_json(item) for key, item in value.items()}
-    if exact is float and math.isfinite(value):
+    if _is_same_in_json(value) or (exact is list and all(map(_is_same_in_json, value))):
         return value
     if isinstance(value, str):
         return str(value)

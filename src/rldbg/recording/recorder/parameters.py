@@ -223,7 +223,7 @@ def _statistics(value: np.ndarray | EncodedArray) -> dict[str, float | None]:
     """norm, mean and unbiased standard deviation in float64; None where there are too few values to have one."""
     count, mean, squared_deviations, squares = 0, 0.0, 0.0, 0.0
     for chunk in _chunks(value):
-        chunk_mean = float(chunk.mean())
+        chunk_mean = float(np.add.reduce(chunk)) / chunk.size  # as mean(), without its preparations
         difference, total = chunk_mean - mean, count + chunk.size
         deviations = chunk - chunk_mean
         squared_deviations += float(deviations @ deviations) + difference**2 * count * chunk.size / total
