@@ -1,9 +1,12 @@
 """A hook that a framework no longer has is named once per run, on stderr and in the run folder."""
 
+import gzip
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from profile_jobs import profile
 
 from unit.frameworks.distributions import make_distribution
@@ -77,3 +80,57 @@ def test_a_framework_that_is_not_imported_is_not_spoken_of(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "hook not found" not in done.stderr
     assert not (tmp_path / "run" / "profiling" / "unresolved").exists()
+
+
+WORKERS = """
+import torch
+
+class ActorRolloutRefWorker:
+    def init_model(self):
+        self.model = torch.nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def update_actor(self, step):
+        for mini_batch in range(4):
+            with torch.profiler.record_function(f"RL step {step} mini-batch {mini_batch}"):
+                self.model(torch.ones(2, 4)).sum().backward()
+                self.optimizer.step()
+    def compute_log_prob(self):
+        pass
+    def update_weights(self):
+        pass
+
+class TrainingWorker:
+    def train_mini_batch(self):
+        pass
+    def train_batch(self):
+        pass
+"""
+RANK = """\
+from verl.workers.engine_workers import ActorRolloutRefWorker
+worker = ActorRolloutRefWorker()
+worker.init_model()
+for step in range(1, 7):
+    worker.update_actor(step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (["--workers", "*", "--steps", "3:5"], {}),
+        ([], {"NRL_NSYS_WORKER_PATTERNS": "*", "NRL_NSYS_PROFILE_STEP_RANGE": "3:5"}),
+    ],
+)
+def test_six_rl_steps_of_four_mini_batches_are_profiled_by_rl_steps(tmp_path, flags, variables):
+    site = site_with(tmp_path, "0.9.1", **{"verl/workers/__init__.py": "", "verl/workers/engine_workers.py": WORKERS})
+    (tmp_path / "job.py").write_text(RANK)
+    path = f"{site}:{Path(__file__).parents[2] / 'src'}"
+    command = ["--tool", "torch", "--run", "run", *flags, "--", sys.executable, "job.py"]
+
+    done = profile(tmp_path, *command, PYTHONPATH=path, **variables)
+
+    assert done.returncode == 0, done.stderr
+    (trace,) = (tmp_path / "run").rglob("*.torch.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    seen = {event["name"] for event in events if event.get("name", "").startswith("RL step")}
+    assert seen == {f"RL step {step} mini-batch {number}" for step in (3, 4) for number in range(4)}
