@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rldbg.core import IncompleteDataError, Run, UsageError
-from rldbg.frameworks import GENERIC, Framework, find_framework, frameworks, read_hooks, recorded_hooks
+from rldbg.frameworks import Framework, find_framework, frameworks, read_hooks, recorded_hooks
 
 # Not param: the optimizer's moments are not recorded.
 _OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient")
@@ -45,8 +45,6 @@ def rerun_step(run: Path, step: int, *, debugger: bool) -> Rerun:
     asked = json.dumps({"recording": str(run.absolute()), "step": step, "pdb": debugger})
     flags = ["--run", str(again.absolute()), "--record", ",".join(kinds), "--full-length", "--name-suffix", ""]
     flags += ["--no-doctor", "--wait", "0", "--env", f"RLDBG_RERUN={asked}"]
-    if framework.rerun == "program":
-        flags += ["--framework", GENERIC]
     command = [sys.executable, "-m", "rldbg", "run", *flags, "--", *_command(run, facts, framework)]
     done = subprocess.run(command, cwd=facts.get("cwd") or None)
     if done.returncode:

@@ -141,8 +141,8 @@ class VerlRecording(FrameworkRecording):
             "loss",
             **where,
             loss=loss,
-            **{name: value / ranks for name, value in _present(terms, metrics).items()},
-            metrics=metrics,
+            **{name: metrics[key] / ranks for name, key in terms.items() if key in metrics},
+            metrics={name: value for name, value in metrics.items() if name not in terms.values()},
             extra_info=loss_facts(loss_function, micro_batch),
         )
 
@@ -167,10 +167,6 @@ def _sequences(prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray], b
     pairs = zip(prompts, responses, strict=True)
     rows = [np.concatenate([np.full(len(prompt), before, dtype), row.astype(dtype)]) for prompt, row in pairs]
     return Ragged.from_rows(rows, dtype)
-
-
-def _present(names: Mapping[str, str], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: metrics[key] for name, key in names.items() if key in metrics}
 
 
 def _setting(data: Any, name: str) -> Any:
