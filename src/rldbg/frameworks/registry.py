@@ -20,6 +20,7 @@ _BUILT_IN = (
     "nexrl",
     "sglang",
     "msprobe",
+    "debug_mode",
     "slime",
     "miles",
     "verl",

@@ -183,6 +183,14 @@ def prime_episode(group: str, score: float, *, trainable=True, advantages=True) 
     return {"id": "e", "env": {"id": "sums"}, "group": {"id": group}, "traces": [trace]}
 
 
+def debug_mode(root: Path) -> None:
+    """As DebugMode of torch 2.13 writes one linear layer, with hashes."""
+    lines = ["    [nn.Mod] Linear", "      aten::t(t: f32[3, 4])  ->  t: f32[4, 3]  # {'hash': 3.5}"]
+    lines += ["      aten::addmm(t: f32[3], t: f32[2, 4], t: f32[4, 3])  ->  t: f32[2, 3]  # {'hash': 2.25}"]
+    root.mkdir()
+    (root / "debug_mode_step0_rank0.txt").write_text("\n".join(lines))
+
+
 def msprobe(root: Path, *, steps=1, ranks=1, tensors=True) -> None:
     """As level `mix` of msprobe 26.2.0 writes one linear layer."""
     for step in range(steps):

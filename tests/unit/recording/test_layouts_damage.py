@@ -50,6 +50,7 @@ _MAKERS = {
     "slime": _slime,
     "sglang": lambda root: peer_dumps.sglang(root, ranks=1, layers=1),
     "msprobe": peer_dumps.msprobe,
+    "debug_mode": peer_dumps.debug_mode,
     "verl": lambda root: peer_dumps.verl_batch(root, 1),
     "areal": _areal,
     "prime_rl": lambda root: peer_dumps.lines(root / "step_1" / "rank_0.jsonl", [peer_dumps.prime_row(1, 0, 0, 0)]),
