@@ -137,11 +137,12 @@ class VerlRecording(FrameworkRecording):
             name: found for name, value in output["metrics"].items() if (found := float_or_none(value)) is not None
         }
         terms = {"pg_loss": "actor/pg_loss", "entropy_loss": "actor/entropy_loss", "kl_loss": "kl_loss"}
+        parts: dict[str, Any] = {name: metrics[key] / ranks for name, key in terms.items() if key in metrics}
         recorder.record(
             "loss",
             **where,
             loss=loss,
-            **{name: metrics[key] / ranks for name, key in terms.items() if key in metrics},
+            **parts,
             metrics={name: value for name, value in metrics.items() if name not in terms.values()},
             extra_info=loss_facts(loss_function, micro_batch),
         )
