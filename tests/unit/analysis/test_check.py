@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import rldbg
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis import check
 from rldbg.analysis.checks import CHECKS
@@ -111,7 +112,10 @@ def test_a_loss_is_checked_without_the_ratio(tmp_path, scale):
 
 def test_a_loss_that_cannot_be_checked_says_what_is_missing(tmp_path):
     without = write(tmp_path, step_data(1) | {"left_out": ("old_log_probs", "elementwise_loss")})
-    report = check(without, only=["loss-follows-inputs"])
+    assert check(without, only=["loss-follows-inputs"]).passed, "losses, log probs and advantages are there"
+    for file in tmp_path.rglob("loss/step_*"):
+        file.unlink()
+    report = check(rldbg.open(tmp_path), only=["loss-follows-inputs"])
     assert report.not_applicable["loss-follows-inputs"] == (
         "the is_loss_debug records have no old_log_probs and no elementwise_loss"
     )

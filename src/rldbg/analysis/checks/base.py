@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens, read_tokens
 from rldbg.core import Finding, SampleId, Severity
+from rldbg.recording import IDS_FROM, Record
 
 
 class StepView:
@@ -21,6 +24,48 @@ class StepView:
     @cached_property
     def samples(self) -> dict[SampleId, SampleTokens]:
         return read_tokens(self.side, self.step)
+
+    @cached_property
+    def rewards(self) -> dict[SampleId, float]:
+        """Also those of samples whose tokens were not recorded, as in dumps of texts."""
+        known = {name: sample.reward for name, sample in self.samples.items() if sample.reward is not None}
+        return self._per_sample("reward") | known
+
+    @cached_property
+    def advantages(self) -> dict[SampleId, float]:
+        """One per sample: that of its first trained token."""
+        found = {name: sample.trained("advantages") for name, sample in self.samples.items()}
+        known = {name: float(item[0][0]) for name, item in found.items() if item is not None and item[0].size}
+        return self._per_sample("advantages") | known
+
+    @cached_property
+    def texts(self) -> dict[SampleId, str]:
+        """Responses of samples whose tokens were not recorded."""
+        return {
+            sample: str(extra["completion"])
+            for record in self._sequences()
+            if "extra_fields" in record.fields
+            for sample, extra in zip(record.samples, record.rows("extra_fields"), strict=False)
+            if sample not in self.samples and "completion" in extra
+        }
+
+    @cached_property
+    def made_up_ids(self) -> bool:
+        """Whether groups are those of equal prompts in a file: its reader made the ids."""
+        return any(IDS_FROM in record.extra for record in self._sequences())
+
+    def _sequences(self) -> Iterator[Record]:
+        for kind in ("trajectory", "prepared_trajectories"):
+            yield from self.side.records(kind, self.step)
+
+    def _per_sample(self, field: str) -> dict[SampleId, float]:
+        return {
+            sample: float(value)
+            for record in self._sequences()
+            if field in record.fields
+            for sample, value in zip(record.samples, record.rows(field), strict=False)
+            if np.ndim(value) == 0
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
+from rldbg.analysis.checks.whole_losses import losses_follow_tokens
 from rldbg.analysis.measure import same_bytes
 from rldbg.analysis.normalisation import normalisations
 from rldbg.recording import Record, part_held
@@ -20,13 +21,8 @@ _STILL = 1e-6
 
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
-    names, rewards, recorded = [], [], []
-    for sample in view.samples.values():
-        found = sample.trained("advantages")
-        if found is not None and found[0].size and sample.reward is not None:
-            names.append(sample.sample)
-            rewards.append(sample.reward)
-            recorded.append(float(found[0][0]))
+    names = [name for name in view.advantages if name in view.rewards]
+    rewards, recorded = [view.rewards[name] for name in names], [view.advantages[name] for name in names]
     if len(names) < 2:
         raise NotApplicable("no advantages beside rewards of the same samples")
     numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in names))}
@@ -41,6 +37,8 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
         if best is None or gap[worst] < best[0]:
             best = (float(gap[worst]), how, worst)
     assert best is not None
+    if view.made_up_ids:
+        raise NotApplicable("advantages that fit no normalisation by equal prompts, and groups were not recorded")
     gap_text, how, worst = f"{best[0]:.4g}", best[1], best[2]
     yield Violation(
         f"step {view.step} sample {names[worst]}",
@@ -62,7 +60,10 @@ def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.nda
 
 
 def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
-    """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped."""
+    """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped.
+
+    Without it, the loss of each micro-batch is held against its log probs, advantages and mask.
+    """
     needed = ("log_probs", "old_log_probs", "advantages", "elementwise_loss")
     seen, lacking = False, ""
     for record in view.side.records("is_loss_debug", view.step):
@@ -73,7 +74,7 @@ def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
         seen = True
         yield from _loss_violations(view, record)
     if not seen:
-        raise NotApplicable(lacking or "no is_loss_debug records")
+        yield from losses_follow_tokens(view, lacking)
 
 
 def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:

@@ -25,9 +25,8 @@ def _masks_non_empty(view: StepView) -> Iterable[Violation]:
 
 def _groups_informative(view: StepView) -> Iterable[Violation]:
     groups: dict[str, list[float]] = defaultdict(list)
-    for sample in view.samples.values():
-        if sample.reward is not None:
-            groups[sample.sample.group_id].append(sample.reward)
+    for sample, reward in view.rewards.items():
+        groups[sample.group_id].append(reward)
     real = {name: rewards for name, rewards in groups.items() if len(rewards) > 1}
     if not real:
         raise NotApplicable("no groups of more than one sample")
@@ -39,10 +38,9 @@ def _groups_informative(view: StepView) -> Iterable[Violation]:
 
 
 def _rewards_finite(view: StepView) -> Iterable[Violation]:
-    rewards = [(sample.sample, sample.reward) for sample in view.samples.values() if sample.reward is not None]
-    if not rewards:
+    if not view.rewards:
         raise NotApplicable("no rewards")
-    for sample, reward in rewards:
+    for sample, reward in view.rewards.items():
         if not np.isfinite(reward):
             yield Violation(f"step {view.step} sample {sample}", (f"reward is {reward}",))
 
@@ -88,13 +86,17 @@ def _few_duplicates(view: StepView) -> Iterable[Violation]:
         response = np.asarray(sample.tokens[sample.prompt_length :], dtype="<i8")
         groups[sample.sample.group_id].append(response.tobytes())
         lengths[sample.sample.group_id] = max(lengths.get(sample.sample.group_id, 0), len(response))
+    for name_of_text, text in view.texts.items():
+        groups[name_of_text.group_id].append(text.encode())
+        lengths[name_of_text.group_id] = max(lengths.get(name_of_text.group_id, 0), len(text.split()))
     if not groups:
         raise NotApplicable("no trajectories")
+    unit = "words" if view.texts else "tokens"
     for name, responses in groups.items():
         if len(responses) > 1 and len(set(responses)) == 1 and lengths[name] > _MANY:
             yield Violation(
                 f"step {view.step} group {name}",
-                (f"all {len(responses)} responses of {lengths[name]} tokens are equal",),
+                (f"all {len(responses)} responses of {lengths[name]} {unit} are equal",),
             )
 
 

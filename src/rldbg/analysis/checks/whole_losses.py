@@ -1,0 +1,99 @@
+"""The loss of each micro-batch against its log probs, advantages and mask, where the terms of the loss were not
+recorded.
+
+How tokens are reduced to one loss, where the ratio is clipped and what the sum is divided by is not recorded either. So
+a step holds if one rule of those in use explains all of its micro-batches, up to one factor for all of them; and it is
+violated if every rule agrees on a sign that the losses do not have. Anything else is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rldbg.analysis.checks.base import NotApplicable, StepView, Violation
+from rldbg.recording import Record
+
+_CLIPS = ((np.inf, np.inf), (0.2, 0.2), (0.2, 0.28), (0.1, 0.1), (0.3, 0.3))
+_SLACK = 1e-3
+_LOSSES = ("pg_loss", "loss")
+_Cell = tuple[int, int, int, int]
+
+
+def losses_follow_tokens(view: StepView, lacking: str) -> Iterable[Violation]:
+    losses = {_cell(record): record for record in view.side.records("loss", view.step)}
+    cells: list[tuple[_Cell, float, list[float]]] = []
+    for record in view.side.records("forward_data", view.step):
+        loss = losses.get(_cell(record))
+        name = next((item for item in _LOSSES if loss is not None and item in loss.fields), None)
+        terms = _terms(view, record)
+        if loss is not None and name is not None and terms is not None:
+            cells.append((_cell(record), float(loss.array(name).reshape(-1)[0]), list(_reduced(*terms))))
+    if not cells:
+        raise NotApplicable(lacking or "no is_loss_debug, and no losses beside log probs, old log probs and advantages")
+    given = np.array([loss for _, loss, _ in cells])
+    expected = np.array([values for *_, values in cells])
+    if any(_fits(given, column) for column in expected.T):
+        return
+    wrong = [
+        (cell, loss, values[0])
+        for cell, loss, values in cells
+        if all(loss * value < 0 and abs(value) > _SLACK for value in values)
+    ]
+    if len(wrong) < len(cells):
+        raise NotApplicable("losses that none of the usual reductions explains, and no is_loss_debug")
+    (rank, micro, _, _), given_loss, value = wrong[0]
+    yield Violation(
+        f"step {view.step} rank {rank} micro {micro}",
+        ("the loss does not have the sign of -ratio * advantage", f"it is {given_loss:.6g}; the terms give {value:.6g}"),
+    )
+
+
+def _cell(record: Record) -> _Cell:
+    key = record.key
+    return key.rank, key.micro, key.epoch, key.mini_batch
+
+
+def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[float]] | None:
+    """Ratios of the trained tokens of each sample, and its advantage; None if any is not known."""
+    if "log_probs" not in record.fields or not record.samples:
+        return None
+    ratios, advantages = [], []
+    for sample, log_probs in zip(record.samples, record.rows("log_probs"), strict=False):
+        known = view.samples.get(sample)
+        old = None if known is None else known.quantities.get("old_log_probs")
+        if known is None or old is None or sample not in view.advantages:
+            return None
+        mask = np.asarray(known.loss_mask)[known.prompt_length :] != 0
+        length = min(len(mask), len(log_probs), len(old.values))
+        gap = np.asarray(log_probs, np.float64)[:length] - np.asarray(old.values, np.float64)[:length]
+        ratios.append(np.exp(gap)[mask[:length]])
+        advantages.append(view.advantages[sample])
+    return ratios, advantages
+
+
+def _reduced(ratios: list[np.ndarray], advantages: list[float]) -> Iterator[float]:
+    """The loss by every rule: three reductions of the tokens for each clip."""
+    for low, high in _CLIPS:
+        rows = [
+            np.maximum(-ratio * value, -np.clip(ratio, 1 - low, 1 + high) * value)
+            for ratio, value in zip(ratios, advantages, strict=True)
+            if ratio.size
+        ]
+        tokens = sum(row.size for row in rows)
+        yield sum(float(row.sum()) for row in rows) / max(tokens, 1)
+        yield sum(float(row.mean()) for row in rows) / max(len(rows), 1)
+        yield sum(float(row.sum()) for row in rows) / max(len(rows), 1)
+
+
+def _fits(given: np.ndarray, expected: np.ndarray) -> bool:
+    """Equal up to one positive factor; a single micro-batch has to be equal itself."""
+    size = float(np.abs(expected).max(initial=0.0))
+    if np.abs(given - expected).max(initial=0.0) <= _SLACK * max(size, 1e-2):
+        return True
+    product = float(given @ expected)
+    if len(given) < 2 or product <= 0:
+        return False
+    factor = product / float(expected @ expected)
+    return float(np.abs(given - factor * expected).max()) <= _SLACK * max(factor * size, 1e-6)
