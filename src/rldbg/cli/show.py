@@ -1,9 +1,9 @@
 """`rldbg show`: what is in a recording, and is it healthy; the fields of its records; one sample token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,8 @@ from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, SampleId, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from rldbg.recording import Recording, Sample
 
 _MAX_RECORDS = 12
@@ -49,7 +51,7 @@ def command(
         with progress("searching", "records", as_json=as_json) as advance:
             recording.on_read = advance
             found = recording.sample(*wanted)
-        return _show_sample(recording, found, tokenizer, as_json)
+        return _show_sample(path, recording, found, tokenizer, as_json)
     if (step, kind, rank) != (None, None, None):
         return _show_records(recording, kind, step, rank, as_json)
     return _show_summary(recording, as_json)
@@ -109,14 +111,33 @@ def _known_kind(recording: "Recording", kind: str | None) -> str | None:
     return kind
 
 
-def _show_sample(recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool) -> int:
+def _show_sample(path: str, recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool) -> int:
     from rldbg.recording import TokenColumns
     from rldbg.reports.recording import sample_to_json, sample_to_terminal
 
     columns = TokenColumns(sample)
     texts = _texts(recording, tokenizer, columns.tokens.tolist())
-    show(sample_to_json(sample, columns, texts), as_json, lambda: [sample_to_terminal(sample, columns, texts)])
+    episode = _episode(path, sample)
+    body = sample_to_json(sample, columns, texts) | ({} if episode is None else {"episode": episode})
+
+    def lines() -> "Iterator[RenderableType]":
+        if episode is not None:
+            from rldbg.reports.episode import episode_to_terminal
+
+            yield episode_to_terminal(episode)
+        yield sample_to_terminal(sample, columns, texts)
+
+    show(body, as_json, lambda: list(lines()))
     return ExitCode.OK
+
+
+def _episode(path: str, sample: "Sample") -> dict[str, Any] | None:
+    """The conversation that the sample came of, if PATH is the folder of a rollout."""
+    if not (Path(path) / "generated").is_dir():
+        return None
+    from rldbg.inference.workflows import read_episode
+
+    return read_episode(Path(path), str(sample.id))
 
 
 def _sample_id(text: str) -> SampleId:

@@ -3,10 +3,11 @@
 import json
 import sys
 
+import httpx
 import pytest
 
 from rldbg.core import IncompleteDataError, Run
-from rldbg.inference.workflows import RolloutRequest, rollout
+from rldbg.inference.workflows import RolloutRequest, rollout, rollout_run
 from rldbg.inference.workflows.faults import KINDS, fault_of
 from rldbg.replay import ReplayRollout
 from rldbg.reports.rollout import to_terminal
@@ -73,6 +74,70 @@ def test_a_rollout_is_repeated_from_its_recording_without_a_server(run, tmp_path
     ]
     answers = [sorted(json.dumps(json.loads(line)["answer"]) for line in lines) for lines in kept]
     assert answers[0] == answers[1] and len(answers[0]) == (8 if name == "Agent" else 4)
+
+
+def test_show_prints_the_conversation_that_a_sample_came_of(run, tmp_path, capsys):
+    from rldbg.cli.application import run as command
+
+    with small_server() as server:
+        run("Agent", server, n=2)
+    assert command(["show", str(tmp_path / "run"), "--sample", "0/1"]) == 0
+    told = capsys.readouterr().out
+    first, second = told.index("user  question 0"), told.index("tool  42")
+    assert first < told.index("request 0") < told.index("calls  calculator(") < second < told.index("request 1")
+    assert told.count("question 0") == 1, "a message is shown where it was said"
+    assert "rewards 1" in told and " ms" in told
+    assert command(["show", str(tmp_path / "run"), "--sample", "0/1", "--json"]) == 0
+    episode = json.loads(capsys.readouterr().out)["episode"]
+    assert "0/1" in episode["samples"] and episode["rewards"] == [1.0] * len(episode["samples"])
+    requests = [event for event in episode["events"] if event["kind"] == "request"]
+    assert [message["role"] for message in requests[1]["messages"]] == ["tool"] and not requests[1]["rewritten"]
+    assert all(event["duration_ms"] >= 0 for event in episode["events"])
+
+
+AREAL = """
+class Workflow:
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    async def arun_episode(self, engine, data):
+        answer = await engine.agenerate(input_ids=self.tokenizer.encode(data["prompt"]))
+        assert answer.tokenizer is self.tokenizer
+        ids = answer.input_tokens + answer.output_tokens
+        mask = [0] * answer.input_len + [1] * answer.output_len
+        return {"input_ids": ids, "loss_mask": mask, "rewards": 1.0}
+"""
+
+
+class Letters:
+    eos_token_id = pad_token_id = 0
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+
+
+def test_a_workflow_that_needs_a_tokenizer_gets_that_of_the_served_model(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")
+    told = {"model_path": str(tmp_path / "model")}
+    monkeypatch.setattr(rollout_run, "http_request", lambda *_request, **_how: httpx.Response(200, json=told))
+    (tmp_path / "areal_workflow.py").write_text(AREAL)
+    with small_server() as server:
+        request = RolloutRequest(
+            workflow=f"{tmp_path}/areal_workflow.py:Workflow", data=rows(tmp_path / "data.jsonl", ROWS[:2]),
+            timeout_s=20, addresses=[server.address],
+        )  # fmt: skip
+        made = []
+        report = rollout(
+            request,
+            lambda: Run.create(name="t", path=tmp_path / "run"),
+            load_tokenizer=lambda place: made.append(place) or Letters(place),
+        )
+    assert report.ok, report.failures
+    assert made == [told["model_path"]]
 
 
 def test_a_workflow_that_asks_something_else_is_told_where(run, tmp_path):

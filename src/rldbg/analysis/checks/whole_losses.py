@@ -46,7 +46,10 @@ def losses_follow_tokens(view: StepView, lacking: str) -> Iterable[Violation]:
     (rank, micro, _, _), given_loss, value = wrong[0]
     yield Violation(
         f"step {view.step} rank {rank} micro {micro}",
-        ("the loss does not have the sign of -ratio * advantage", f"it is {given_loss:.6g}; the terms give {value:.6g}"),
+        (
+            "the loss does not have the sign of -ratio * advantage",
+            f"it is {given_loss:.6g}; the terms give {value:.6g}",
+        ),
     )
 
 

@@ -38,7 +38,8 @@ class ArealAdapter(Adapter):
         self._workflow = workflow
 
     def call(self, episode: Episode) -> Any:
-        return self._workflow.arun_episode(EpisodeEngine(episode), dict(episode.row.data))
+        engine = EpisodeEngine(episode, getattr(self._workflow, "tokenizer", None))
+        return self._workflow.arun_episode(engine, dict(episode.row.data))
 
     def rows(self, episode: Episode, result: Any) -> list[Trained]:
         if isinstance(result, Mapping) and result and all(hasattr(v, "to_tensor_dict") for v in result.values()):
@@ -82,8 +83,9 @@ class ModelResponse:
 class EpisodeEngine:
     """What `arun_episode` gets as its engine: AReaL's `agenerate` and `get_version`."""
 
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, episode: Episode, tokenizer: Any = None) -> None:
         self._episode = episode
+        self._tokenizer = tokenizer
 
     async def agenerate(self, request: Any = None, **named: Any) -> ModelResponse:
         """The request is AReaL's ModelRequest, any object or mapping with its names, token ids, or keywords."""
@@ -96,7 +98,7 @@ class EpisodeEngine:
             raise UsageError("the request has no input_ids", "agenerate takes a request with input_ids and gconfig")
         settings = GenerationSettings.from_object(read("gconfig"), self._episode.settings)
         answer = await self._episode.generate(prompt, settings, rid=str(read("rid", "") or ""))
-        return _response(answer, read("tokenizer"))
+        return _response(answer, read("tokenizer") or self._tokenizer)
 
     def get_version(self) -> int:
         """The version of the weights that answered last."""

@@ -42,6 +42,11 @@ class ExchangeLog:
         with self._lock:
             self._lines.append(line)
 
+    def entries(self) -> Iterator[dict[str, Any]]:
+        with self._lock:
+            lines = list(self._lines)
+        return (json.loads(line) for line in lines)
+
     def write(self, run: Path) -> None:
         file = run / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)

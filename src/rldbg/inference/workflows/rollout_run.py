@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import PrerequisiteError, Run, load_user_object
+from rldbg.core import NoAnswerError, PrerequisiteError, Run, http_request, load_user_object
 from rldbg.inference.workflows.data import EpisodeSpec, load_rows, specs_of
 from rldbg.inference.workflows.episode import Episode
+from rldbg.inference.workflows.episode_trace import write_episodes
 from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, RecordedExchanges
 from rldbg.inference.workflows.faults import FaultOutcome, judged
 from rldbg.inference.workflows.network_thread import NetworkThread
@@ -27,7 +28,7 @@ from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.request_formats import Protocol
 from rldbg.inference.workflows.results import padded_batch, samples_of
 from rldbg.inference.workflows.runner import Observer, Runner
-from rldbg.inference.workflows.servers import Servers
+from rldbg.inference.workflows.servers import Servers, base_address
 from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, rewards_here, trace_parts
 from rldbg.inference.workflows.timeline import write_trace
@@ -68,6 +69,7 @@ class RolloutRequest:
 
 
 # Loads a tokenizer by the name or folder it was asked for.
+_ASK_S = 10.0
 TokenizerLoader = Callable[[str], Any]
 
 
@@ -91,6 +93,7 @@ def rollout(
         run = make_run()
         outcomes = runner.run(opened.specs, finish=opened.finish)
     opened.exchanges.log.write(run.path)
+    write_episodes(run.path, outcomes, opened.exchanges.log.entries())
     batch, notes = _save(request, run, outcomes)
     report = RolloutReport(
         workflow=request.workflow,
@@ -127,7 +130,7 @@ class _OpenRollout:
         self.tokenizer = cache(self._tokenizer)
         rows = load_rows(request.data, limit=request.limit)
         arguments = {name: _argument(value) for name, value in request.arguments.items()}
-        construction = Construction(request.settings, arguments, self.tokenizer)
+        construction = Construction(request.settings, arguments, self._found_tokenizer)
         self.shape, self._workflow = load_workflow(request.workflow, shape=request.shape, construction=construction)
         rewards_here(self._workflow)
         if request.trace:
@@ -203,8 +206,28 @@ class _OpenRollout:
         self._stack.callback(self._proxy.stop)
         return self._proxy
 
+    def _found_tokenizer(self) -> Any:
+        """For a workflow that is made with one: the one that was given, else that of the model that is served."""
+        place = "" if self._request.tokenizer or self._request.replay else _served_folder(self._request)
+        return self._load_tokenizer(place) if place else self.tokenizer()
+
     def _tokenizer(self) -> Any:
         return self._load_tokenizer(self._request.tokenizer) if self._request.tokenizer else None
+
+
+def _served_folder(request: RolloutRequest) -> str:
+    """The folder of the served model, if a server names one that is on this machine."""
+    for address in request.addresses:
+        try:
+            url = f"{base_address(address)}/model_info"
+            answer = http_request("GET", url, token=request.api_key or "", timeout_s=_ASK_S)
+        except NoAnswerError:
+            continue
+        known = answer.json() if answer.status_code == 200 else {}
+        path = str(known.get("tokenizer_path") or known.get("model_path") or "")
+        if path and (Path(path) / "tokenizer_config.json").is_file():
+            return path
+    return ""
 
 
 def _room_for(concurrency: int) -> int:
