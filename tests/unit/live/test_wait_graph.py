@@ -112,6 +112,11 @@ def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
     assert found.kind == "unknown" and "is computing at job.py:7" in found.verdict
 
 
+def test_a_job_of_which_nothing_was_seen_is_not_called_idle():
+    (found,) = explain([])
+    assert found.verdict == "nothing can be said about the job: no process was found to look at"
+
+
 def test_what_cannot_be_seen_is_said():
     (found,) = explain([_process(1, unanswered="process 1 belongs to uid 0")])
     assert found.kind == "unknown" and "belongs to uid 0" in found.evidence[0]

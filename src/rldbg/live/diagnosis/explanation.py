@@ -85,7 +85,10 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> Diagnosis:
     shown = [node for node in graph.nodes.values() if not node.background and (node.place or node.gone)]
     unanswered = [f"{stack['who']}: {stack['unanswered']}" for stack in stacks if stack.get("unanswered")]
     if not shown:
-        words = "nothing can be said about the job" if unanswered else "no thread runs code of the user: all are idle"
+        seen = stacks and not unanswered
+        words = "no thread runs code of the user: all are idle" if seen else "nothing can be said about the job"
+        if not stacks:
+            words += ": no process was found to look at"
         return Diagnosis(words, "unknown", (), tuple(unanswered))
     gone = [node for node in shown if node.gone]
     words = "; ".join(clause(node) for node in (gone or shown)[:3])

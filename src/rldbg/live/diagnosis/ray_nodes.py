@@ -94,6 +94,8 @@ class _Joining:
             self._explained.add(groups[0]["placement_group_id"])
             return
         lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
+        if "tasks" in (self._ray.get("unlisted") or []):
+            lost = "which task makes it is not known without Ray's dashboard"
         node.wait = {**node.wait, "lost": lost}
 
     def _awaited(self, node: Node) -> Iterator[Facts]:

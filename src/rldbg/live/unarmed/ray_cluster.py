@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
+from rldbg.live.unarmed.ray_tables import NOTE, rows_of
 
 _WITHOUT = "look at single processes: rldbg stacks --pid PID"
 _CHILD_S = 240.0
@@ -77,7 +78,10 @@ def dashboard_url(address: str) -> str:
         return address
     found = str(look_at_ray(address, stacks=False)["dashboard"])
     if not found:
-        raise UnreachableError("this machine's Ray cluster has no dashboard", "pip install 'ray[default]'")
+        raise UnreachableError(
+            "this machine's Ray cluster has no dashboard",
+            "pip install 'ray[default]', and start Ray with a dashboard; `rldbg stacks --ray auto` needs none",
+        )
     return found
 
 
@@ -115,13 +119,23 @@ def _view(ray: Any) -> dict[str, Any]:
         try:
             rows = getattr(state, f"list_{kind}")(**options)
         except Exception as error:  # noqa: BLE001 - the state API raises whatever its server or HTTP client raises
-            view["notes"].append(f"Ray does not list its {kind}: {str(error).splitlines()[0][:200]}")
-            view[kind] = []
+            found = rows_of(kind, view["nodes"])
+            if not view["dashboard"]:
+                view["notes"] = [NOTE]
+            else:
+                view["notes"].append(f"Ray does not list its {kind}: {str(error).splitlines()[0][:200]}")
+            view["unlisted"] = [*view.get("unlisted", []), kind]
+            view[kind] = _without_own(found, own)
             continue
         found = [{name: _plain(getattr(row, name, None)) for name in names.split()} for row in rows]
-        mine = {("job_id", own), ("pid", os.getpid())}
-        view[kind] = [row for row in found if not mine & {(name, row.get(name)) for name in ("job_id", "pid")}]
+        view[kind] = _without_own(found, own)
     return view
+
+
+def _without_own(rows: list[dict[str, Any]], job: str) -> list[dict[str, Any]]:
+    """Without what this look itself runs in the cluster."""
+    mine = {("job_id", job), ("pid", os.getpid())}
+    return [row for row in rows if not mine & {(name, row.get(name)) for name in ("job_id", "pid")}]
 
 
 def _dashboard() -> str:
