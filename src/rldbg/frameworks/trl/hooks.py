@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rldbg.agent.profiling import Hook
 
 _GRPO, _RLOO = "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"
+_ASYNC = "trl.experimental.async_grpo.async_grpo_trainer"
 _HANDLER, _TRAINER = "transformers.trainer_callback", "transformers.trainer"
 
 
@@ -89,6 +90,24 @@ HOOKS = (
         handler="gradient_norm",
     ),
     Hook(_GRPO, "GRPOTrainer.__init__", since="0.19.0", seen="1.16.0", handler="created"),
+    Hook(_ASYNC, "AsyncGRPOTrainer.__init__", since="1.16.0", seen="1.16.0", handler="async_created"),
+    Hook(
+        _ASYNC,
+        "DataCollatorForRollout.torch_call",
+        since="1.16.0",
+        seen="1.16.0",
+        records=("trajectory", "prepared_trajectories", "old_log_probs"),
+        handler="async_batch",
+    ),
+    Hook(
+        _ASYNC,
+        "AsyncGRPOTrainer.compute_loss",
+        phase="loss",
+        since="1.16.0",
+        seen="1.16.0",
+        records=("loss",),
+        handler="async_loss",
+    ),
     *_online_trainer(_GRPO, "GRPOTrainer"),
     *_online_trainer(_RLOO, "RLOOTrainer"),
 )

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
-from rldbg.frameworks.recorded import FrameworkRecording, Recorded
+from rldbg.frameworks.recorded import Recorded
 from rldbg.frameworks.rerun import Rerun, stop_in
+from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import Place, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
@@ -37,7 +38,7 @@ class _Generation:
     """Where the loss gets only their sum (RLOO)."""
 
 
-class TrlRecording(FrameworkRecording):
+class TrlRecording(AsyncBatches):
     """One trainer at a time: TRL has one per process."""
 
     def __init__(self, recorded: Recorded) -> None:

@@ -1,0 +1,77 @@
+"""AsyncGRPOTrainer by a stub of the shape of its source (TRL 1.16.0): it needs a GPU and a server to run."""
+
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rldbg.frameworks import plan_for, recorded
+from rldbg.recording import open as open_recording
+
+torch = pytest.importorskip("torch")
+
+
+class DataCollatorForRollout:
+    def torch_call(self, examples):
+        return {"rows": len(examples[0])}
+
+
+class AsyncGRPOTrainer:
+    def __init__(self):
+        self.args = SimpleNamespace(gradient_accumulation_steps=2)
+        self.state = SimpleNamespace(global_step=0)
+        self.accelerator = SimpleNamespace(num_processes=2)
+        self.model = torch.nn.Linear(2, 1)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return torch.tensor(0.5)
+
+
+def sample(prompt, response, reward):
+    ids, zeros = [*prompt, *response], [0.0] * len(prompt)
+    return {
+        "input_ids": np.array(ids),
+        "completion_mask": np.array([0] * len(prompt) + [1] * len(response)),
+        "old_log_probs": np.array(zeros + [-0.5] * len(response), np.float32),
+        "advantage": reward - 0.5,
+        "group_id": 0,
+        "metrics": {"reward": reward, "rewards/exact": reward},
+    }
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Two micro-batches of the first step and one of the next, each with two ranks' rows of one sample."""
+    module = ModuleType("trl.experimental.async_grpo.async_grpo_trainer")
+    module.DataCollatorForRollout = type("DataCollatorForRollout", (), dict(DataCollatorForRollout.__dict__))
+    module.AsyncGRPOTrainer = type("AsyncGRPOTrainer", (), dict(AsyncGRPOTrainer.__dict__))
+    hooks = recorded.ProcessHooks(plan_for(tmp_path))
+    hooks.hook(module)
+    trainer, collator = module.AsyncGRPOTrainer(), module.DataCollatorForRollout()
+    for number in range(3):
+        rows = [SimpleNamespace(samples=[sample([1, 2], [3 + number, rank], float(rank))]) for rank in range(2)]
+        assert collator.torch_call([rows]) == {"rows": 2}
+    for number in range(3):
+        trainer.state.global_step = number // 2
+        assert float(trainer.compute_loss(None, {"global_n_tokens": torch.tensor([8.0, 8.0])})) == 0.5
+    hooks.recorded.recorder().close()
+    return open_recording(tmp_path)
+
+
+def test_collated_samples_belong_to_the_step_that_trains_on_them(recording):
+    samples = {step: list(recording.records("trajectory", step)) for step in recording.steps("trajectory")}
+    assert {step: len(records) for step, records in samples.items()} == {0: 2, 1: 1}
+    first = samples[0][0]
+    assert [row.tolist() for row in first.rows("tokens")] == [[1, 2, 3, 0], [1, 2, 3, 1]]
+    assert first.array("reward").tolist() == [0.0, 1.0]
+    (prepared,) = recording.records("prepared_trajectories", 1)
+    assert [row.tolist() for row in prepared.rows("advantages")] == [[-0.5] * 4, [0.5] * 4]
+    (old,) = recording.records("old_log_probs", 1)
+    assert [row.tolist() for row in old.rows("old_log_probs")] == [[-0.5, -0.5]] * 2
+
+
+def test_losses_say_by_what_they_are_divided(recording):
+    losses = [(record.key.step, record.key.micro, record.fields["loss"]) for record in recording.records("loss")]
+    assert losses == [(0, 0, 0.5), (0, 1, 0.5), (1, 0, 0.5)]
+    info = next(recording.records("loss")).fields["extra_info"]
+    assert info == {"aggregation": "token_mean", "denominator": 8.0}
