@@ -16,6 +16,16 @@ from ui_recordings import hostile, long_sample, two_turns, weights_of_two_replic
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
 WAIT_MS = 60_000
+RECORDS = """
+import os
+import rldbg
+recorder = rldbg.Recorder({folder!r})
+recorder.record(
+    "trajectory", step=0, samples=[("g0", int(os.environ["RANK"]))], tokens=[[5, 6, 7]], loss_mask=[[0, 1, 1]],
+    logprobs=[[0.0, -1.0, -0.5]], reward=[1.0],
+)
+recorder.close()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +34,7 @@ def job(tmp_path_factory):
     with LiveJob(tmp_path_factory.mktemp("live")) as job:
         for rank in range(2):
             (job.folder / f"break_{rank}").touch()
-        job.ranks(job.write("loop.py", LOOP), 2)
+        job.ranks(job.write("loop.py", RECORDS.format(folder=str(job.run.path / "recording")) + LOOP), 2)
         yield job
 
 
@@ -259,6 +269,9 @@ def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
     page.locator(".line.here .gutter").click()
     page.wait_for_selector(".line.here .gutter.set")
     assert [item["line"] for item in job.client.request("break_list")["breaks"]] != []
+    page.locator("#recorded a", has_text="g0/0").click()
+    page.wait_for_selector(".flow .t")
+    page.go_back()
     page.locator("button:has-text('remove')").click()
     page.wait_for_selector("button:has-text('remove')", state="detached")
     page.click("#resume")

@@ -18,6 +18,7 @@ ANSWER_LIMIT = 60_000
 _STATISTICS_LIMIT = 50_000_000
 _MEMBERS = 200
 _CELLS = 48
+_SAMPLES = 64
 
 
 class JsonText:
@@ -91,6 +92,15 @@ def members(value: Any) -> JsonText:
     while len(repr(JsonText(body))) > ANSWER_LIMIT:
         del found[len(found) // 2 :]
     return JsonText(body)
+
+
+def recorded() -> JsonText:
+    """The record with samples that this process made last: {"kind", "step", "micro", "samples"}; empty without one."""
+    header = getattr(sys, "_rldbg_recorded", None)
+    if header is None:
+        return JsonText({})
+    key, samples = header.key, [str(sample) for sample in header.samples[:_SAMPLES]]
+    return JsonText({"kind": key.kind, "step": key.step, "micro": key.micro, "samples": samples})
 
 
 def _pairs(value: Any) -> tuple[list[tuple[str, str, Any]], int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue
     from rldbg.live.prompt.commands import Commands, OtherProcesses, Outcome
     from rldbg.live.prompt.crash_file import CrashFile
-    from rldbg.live.prompt.debuggee import BrokerDebuggee, members, source_lines
+    from rldbg.live.prompt.debuggee import BrokerDebuggee, last_recorded, members, source_lines
     from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, compress, group_answers
     from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
     from rldbg.live.prompt.prompt import Prompt

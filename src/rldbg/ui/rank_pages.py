@@ -18,6 +18,7 @@ from rldbg.live import (
     explain,
     group_stacks,
     is_alive,
+    last_recorded,
     members,
     ray_view_of,
     source_lines,
@@ -139,9 +140,11 @@ def _source(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
 
 
 def _members(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
-    """What the value of an expression is made of in the frame of the stop; its local variables without one."""
+    """What the value of an expression is made of in the frame of the stop; without one, its local variables
+    and which samples the process recorded last."""
     with _stopped(client, who) as debuggee:
-        return {"expression": text, **members(debuggee, text, debuggee.top_frame)}
+        found = {"expression": text, **members(debuggee, text, debuggee.top_frame)}
+        return found if text else found | {"recorded": last_recorded(debuggee, debuggee.top_frame)}
 
 
 @contextmanager

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import torch
 
-from rldbg.agent.values import ANSWER_LIMIT, answer, answers, describe, members, source
+import rldbg
+from rldbg.agent.values import ANSWER_LIMIT, answer, answers, describe, members, recorded, source
 
 
 class _Hostile:
@@ -108,3 +109,13 @@ def test_a_tensor_has_a_histogram_and_a_table_of_its_numbers():
     assert members(torch.empty(2, device="meta")).body["picture"] is None
     assert members(torch.empty(0)).body["picture"] is None
     assert members(torch.ones(3, dtype=torch.bool)).body["picture"]["rows"] == [[1.0, 1.0, 1.0]]
+
+
+def test_what_was_recorded_last_is_told(tmp_path, monkeypatch):
+    monkeypatch.delattr("sys._rldbg_recorded", raising=False)
+    assert recorded().body == {}
+    with rldbg.Recorder(tmp_path) as recorder:
+        rows = {"log_probs": np.zeros((2, 3)), "response_mask": np.ones((2, 3))}
+        recorder.record("forward_data", step=4, micro=1, samples=[("g0", 0), ("g0", 1)], **rows)
+        recorder.record("loss", step=4, micro=1, loss=0.5)
+    assert recorded().body == {"kind": "forward_data", "step": 4, "micro": 1, "samples": ["g0/0", "g0/1"]}

@@ -157,6 +157,11 @@ def members(debuggee: Debuggee, expression: str, frame_id: int | str) -> Message
     return call(debuggee, f"{_VALUES}.members(({expression}\n))", frame_id, expression, LOOKING_S)
 
 
+def last_recorded(debuggee: Debuggee, frame_id: int | str) -> Message:
+    """The record with samples that the process made last; empty when it made none."""
+    return call(debuggee, f"{_VALUES}.recorded()", frame_id, "what was recorded", LOOKING_S)
+
+
 def source_lines(debuggee: Debuggee, file: str, first: int, last: int, frame_id: int | str) -> tuple[list[str], int]:
     """Lines of a file as the process itself sees it, and how many the file has."""
     lines: list[str] = []

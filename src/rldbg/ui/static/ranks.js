@@ -37,7 +37,7 @@ R.views.ranks = async (view) => {
       const breaks = new Set((await R.api(`${base}/ranks`)).breaks.filter((each) => each.file === source.file).map((each) => each.line));
       if (!view.alive) return;
       R.fill(inside, R.sourceCard(source, { breaks, onbreak: async (where) => { await run("break", where); await inspect(process); } }),
-        R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.valueMembers(asking(process), "", found)));
+        R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.lastRecorded(name, found.recorded), R.valueMembers(asking(process), "", found)));
     } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
   };
   const draw = async () => {
