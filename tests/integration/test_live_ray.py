@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from live_job import LiveJob, until
 from ray_stage import SCENES, Stage
+from ui_site import CHROMIUM, Site, opened_browser, served
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,25 @@ def test_four_actors_stop_under_their_names_and_go_on(job, stage):
     assert "secret" in job.rldbg("attach", "dtensor_policy_worker/2", "-c", "locals").stdout
     job.rldbg("continue", "all")
     assert stage.result("actors") == [1, 8, 15, 22]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def test_actors_are_asked_and_resumed_in_the_browser(job, stage):
+    stage.play("actors")
+    job.wait_stopped(4)
+    with served(job.run.path) as url, opened_browser() as browser:
+        site = Site(browser, url)
+        page = site.open("run/run/ranks", "#processes .verdict:has-text('stopped') >> nth=3")
+        page.fill("#who", "*policy*")
+        page.fill("#debug-command", "p secret")
+        page.press("#debug-command", "Enter")
+        page.wait_for_selector("#answers .group >> nth=3")
+        assert sorted(page.locator("#answers .group pre").all_inner_texts(), key=int) == ["1", "8", "15", "22"]
+        page.locator("#processes a.where").first.click()
+        page.wait_for_selector("#variables .value:has-text('secret')")
+        page.click("#resume")
+        assert stage.result("actors") == [1, 8, 15, 22]
+        assert (site.elsewhere, site.complaints) == ([], [])
 
 
 @pytest.mark.soak

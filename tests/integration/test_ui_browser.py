@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import urllib.error
@@ -10,12 +9,13 @@ import urllib.request
 
 import pytest
 from live_job import LOOP, LiveJob, until
+from ui_site import CHROMIUM, WAIT_MS, Site, opened_browser, served
 
+from third_party import material, needs
 from ui_recordings import hostile, long_sample, two_turns, weights_of_two_replicas
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
-WAIT_MS = 60_000
+FIXTURES = material("fixtures")
 RECORDS = """
 import os
 import rldbg
@@ -48,60 +48,21 @@ def server(tmp_path_factory, job):
     weights_of_two_replicas(folder / "held")
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{not json")
-    roots = [str(folder / name) for name in ("first", "second", "hostile", "long", "held", "broken")]
-    roots.append(str(job.run.path))
-    command = [sys.executable, "-m", "rldbg", "ui", *roots, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    url = process.stdout.readline().strip()
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", url), url
-    yield url
-    process.terminate()
-    process.wait(30)
-    process.stdout.close()
+    roots = [folder / name for name in ("first", "second", "hostile", "long", "held", "broken")]
+    roots.append(job.run.path)
+    with served(*roots) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    with opened_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
 def site(browser, server):
-    """A page, what it asked of other hosts, and what it complained about."""
-    page = browser.new_context(viewport={"width": 1300, "height": 850}).new_page()
-    page.set_default_timeout(WAIT_MS)
-    site = Site(page, server)
-    page.goto(server)
-    return site
-
-
-class Site:
-    def __init__(self, page, url):
-        self.page = page
-        self.base = url.partition("?")[0]
-        self.elsewhere = []
-        self.complaints = []
-        page.on("request", lambda request: self._asked(request.url))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and self.complaints.append(message.text))
-
-    def _asked(self, url):
-        if not url.startswith((self.base, "data:", "blob:")):
-            self.elsewhere.append(url)
-
-    def open(self, path, expected):
-        self.page.goto(f"{self.base}#/{path}")
-        self.page.wait_for_selector(expected)
-        return self.page
-
-    def text(self):
-        return self.page.inner_text("main")
+    return Site(browser, server)
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +163,22 @@ def test_the_first_wrong_tensor_and_the_template_are_shown(site):
     assert page.locator(".t.trained").count() > 0 and page.locator(".t.off").count() > 0
     site.open("run/first/weights", ".card.error")
     assert "--record weights" in site.text()
+
+
+@needs(FIXTURES)
+def test_samples_of_other_frameworks_are_shown(browser):
+    names = ("verl/exp_proj", "trl/completions", "nexrl/self_hosted_pt", "slime", "areal/rollout")
+    with served(*(FIXTURES / name for name in names)) as url:
+        site = Site(browser, url)
+        site.page.wait_for_selector("#runs a.name >> nth=4")
+        for run in site.page.locator("#runs a.name").all_inner_texts():
+            site.open(f"run/{run}", "#kinds td")
+            page = site.open(f"run/{run}/samples", ".vrow .vcell")
+            page.locator(".vrow").first.click()
+            page.wait_for_selector(".tokenhead, .card.error")
+            assert page.locator(".card.error").count() == 0, (run, site.text())
+        assert (site.elsewhere, site.complaints) == ([], [])
+        site.page.context.close()
 
 
 def test_hostile_text_is_shown_and_never_run(site):
