@@ -69,19 +69,27 @@ def test_samples_have_names_that_other_runs_have_too(run):
     assert len({sample.group_id for sample in driver}) == 8
 
 
-def test_a_recorded_step_runs_again_in_one_process_and_pdb_stops_in_its_loss(run):
+def again(run, *flags, typed=None):
+    """What `rldbg rerun` of step 2 prints, and the verdict of each stage."""
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = rldbg("rerun", run, "--step", 2, "--pdb", "--json", typed="p sorted(data.keys())[:1]\nc\nc\n", **variables)
+    done = rldbg("rerun", run, "--step", 2, "--json", *flags, typed=typed, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ppo_loss()" in done.stdout
-    assert "['advantages']" in done.stdout
     found = json.loads(done.stdout[done.stdout.index('{"schema_version"') :])
-    verdicts = {stage["stage"]: stage["verdict"] for stage in found["stages"]}
-    again = {verdicts[stage] for stage in ("advantage", "old_log_probs", "forward", "loss", "gradient")}
-    assert again <= {"equal", "equal within noise"}, verdicts
+    return done.stdout, {stage["stage"]: stage["verdict"] for stage in found["stages"]}
 
 
-@pytest.mark.soak
+def assert_equal(verdicts):
+    stages = ("advantage", "old_log_probs", "forward", "loss", "gradient")
+    assert {verdicts[stage] for stage in stages} <= {"equal", "equal within noise"}, verdicts
+
+
+def test_a_recorded_step_runs_again_in_one_process_and_pdb_stops_in_its_loss(run):
+    shown, verdicts = again(run, "--pdb", typed="p sorted(data.keys())[:1]\nc\nc\n")
+    assert "ppo_loss()" in shown
+    assert "['advantages']" in shown
+    assert_equal(verdicts)
+
+
 def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
     settings = {
         "trainer.n_gpus_per_node": 2,
@@ -96,5 +104,7 @@ def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
     for kind in ("forward_data", "loss", "gradient", "param"):
         assert {entry.rank for entry in recording.entries() if entry.kind == kind} == {0, 1}, kind
     assert {"entropy", "ref_log_probs"} <= set(next(recording.records(kind="forward_data")).fields)
+    assert {"pg_loss", "entropy_loss", "kl_loss"} <= set(next(recording.records(kind="loss")).fields)
     found = json.loads(rldbg("check", run, "--json").stdout)
     assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+    assert_equal(again(run)[1])
