@@ -73,6 +73,10 @@ def test_the_tinker_client_trains_and_samples(tinker_python, service):
     assert report["many"]["tokens:sum"] == 6000
     assert report["restored"]["loss:sum"] == pytest.approx(report["one"]["loss:sum"], rel=1e-5)
     assert report["named"] == [11, 1]
+    run, path = report["run"]
+    assert run in report["runs"] and path == f"tinker://{run}/weights/kept" and path in report["all_checkpoints"]
+    assert report["checkpoints"] == ["weights/kept", "sampler_weights/named"] and report["left"] == ["weights/kept"]
+    assert any(run in models for models in report["sessions"])
     assert report["unknown_loss"].startswith("BadRequestError") and "no loss 'no_such_loss'" in report["unknown_loss"]
     assert "outside the vocabulary" in report["outside"]
     assert report["no_snapshot"].startswith("NotFoundError")

@@ -13,6 +13,7 @@ from rldbg.training_service.bodies import LIMIT_BYTES, Bodies
 from rldbg.training_service.errors import NotFoundError, RequestError
 from rldbg.training_service.routing import routes
 from rldbg.training_service.service import TrainingService
+from rldbg.training_service.tinker_rest import TinkerRest
 from rldbg.training_service.tinker_sampling import TinkerSampling
 from rldbg.training_service.tinker_training import TinkerTraining
 from rldbg.training_service.weaver_sampling import WeaverSampling
@@ -34,6 +35,7 @@ def build_application(service: TrainingService, *, limit_bytes: int = LIMIT_BYTE
             *routes(WeaverSampling(service, bodies).table(), weaver_error),
             *routes(TinkerTraining(service, bodies).table(), tinker_error),
             *routes(TinkerSampling(service, bodies).table(), tinker_error),
+            *routes(TinkerRest(service, bodies).table(), tinker_error),
         ],
         exception_handlers={HTTPException: _no_route},
         lifespan=lifespan,

@@ -100,6 +100,14 @@ class TrainingService:
             raise NotFoundError(f"no session {session_id!r}")
         self._sessions[session_id] = time.time()
 
+    def sessions(self) -> list[str]:
+        """The newest first."""
+        return list(reversed(self._sessions))
+
+    def last_seen(self, entry: ModelEntry) -> float:
+        """When the session of a model was last heard of."""
+        return self._sessions.get(entry.model_id.partition(":")[0], 0.0)
+
     # Models
 
     def create_model(

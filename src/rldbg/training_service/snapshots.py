@@ -107,6 +107,9 @@ class Snapshots:
         found = [snapshot for place in places if (snapshot := self._read(place)) is not None]
         return sorted((item for item in found if not item.expired), key=lambda item: item.created_at)
 
+    def remove(self, snapshot: Snapshot) -> None:
+        shutil.rmtree(self._place(snapshot.model_id, snapshot.purpose, snapshot.name))
+
     def weights_file(self, snapshot: Snapshot) -> Path:
         return self._place(snapshot.model_id, snapshot.purpose, snapshot.name) / "weights.safetensors"
 

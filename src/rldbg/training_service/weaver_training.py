@@ -61,8 +61,11 @@ class WeaverTraining(Handlers):
         return JSONResponse(answer, 201)
 
     async def get_session(self, request: Request) -> Response:
-        self._service.touch_session(request.path_params["session"])
-        return JSONResponse({"id": request.path_params["session"], "status": "active"})
+        """Both protocols ask by this path: one wants the status, the other the models."""
+        session = request.path_params["session"]
+        self._service.touch_session(session)
+        models = [entry.model_id for entry in self._service.models if entry.model_id.startswith(f"{session}:")]
+        return JSONResponse({"id": session, "status": "active", "training_run_ids": models, "sampler_ids": []})
 
     async def heartbeat(self, request: Request) -> Response:
         self._service.touch_session(request.path_params["session"])

@@ -82,6 +82,17 @@ def main(url):
         .sequences[0]
         .tokens
     )
+    rest = service.create_rest_client()
+    run = saved.path.split("/")[2]
+    report["runs"] = [item.training_run_id for item in rest.list_training_runs(limit=100).result().training_runs]
+    report["run"] = [run, rest.get_training_run(run).result().last_checkpoint.tinker_path]
+    report["checkpoints"] = [item.checkpoint_id for item in rest.list_checkpoints(run).result().checkpoints]
+    report["all_checkpoints"] = [item.tinker_path for item in rest.list_user_checkpoints().result().checkpoints]
+    report["sessions"] = [
+        rest.get_session(item).result().training_run_ids for item in rest.list_sessions().result().sessions
+    ]
+    rest.delete_checkpoint_from_tinker_path(named.path).result()
+    report["left"] = [item.checkpoint_id for item in rest.list_checkpoints(run).result().checkpoints]
     report["unknown_loss"] = error_of(lambda: client.forward_backward([supervised()], "no_such_loss").result())
     outside = types.Datum(
         model_input=types.ModelInput.from_ints([99999]), loss_fn_inputs={"target_tokens": [1], "weights": [1.0]}

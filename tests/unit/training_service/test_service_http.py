@@ -442,3 +442,34 @@ def test_requests_with_one_thing_wrong_never_break_the_service(client):
 @pytest.mark.soak
 def test_many_requests_with_one_thing_wrong_never_break_the_service(client):
     fuzz(client, 20_000, seed=2)
+
+
+def test_training_runs_checkpoints_and_sessions_are_listed(client):
+    weaver = Weaver(client)
+    weaver.do("checkpoints", {"name": "first"})
+
+    def get(path, **parameters):
+        answer = client.get(f"/api/v1/{path}", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    run = get(f"training_runs/{weaver.model}")
+    assert (run["training_run_id"], run["base_model"], run["is_lora"]) == (weaver.model, "tiny", False)
+    assert run["last_checkpoint"]["tinker_path"] == f"tinker://{weaver.model}/weights/first"
+    assert run["last_sampler_checkpoint"] is None
+    listed = get("training_runs", limit=1000)
+    assert weaver.model in [item["training_run_id"] for item in listed["training_runs"]]
+    assert listed["cursor"]["total_count"] == len(listed["training_runs"])
+    assert len(get("training_runs", limit=1, offset=0)["training_runs"]) == 1
+    [checkpoint] = get(f"training_runs/{weaver.model}/checkpoints")["checkpoints"]
+    assert (checkpoint["checkpoint_id"], checkpoint["checkpoint_type"]) == ("weights/first", "training")
+    assert checkpoint in get("checkpoints", limit=1000)["checkpoints"]
+    assert get("sessions")["sessions"][0] == weaver.session
+    assert get(f"sessions/{weaver.session}")["training_run_ids"] == [weaver.model]
+    for path in ("training_runs?project_id=x", "checkpoints?limit=-1", "sessions?offset=x"):
+        refused = client.get(f"/api/v1/{path}")
+        assert refused.status_code == 400 and path.partition("?")[2].partition("=")[0] in refused.text
+    assert client.get("/api/v1/training_runs/nobody").status_code == 404
+    place = f"/api/v1/training_runs/{weaver.model}/checkpoints/weights/first"
+    assert client.delete(place).status_code == 204 and client.delete(place).status_code == 404
+    assert get(f"training_runs/{weaver.model}/checkpoints")["checkpoints"] == []
