@@ -16,6 +16,7 @@ from rldbg.core import setting
 from rldbg.training_service.batches import cut, pad
 from rldbg.training_service.datums import Datum
 from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.lora import LoraSettings, add_adapters, is_adapter, merged, named_tensors
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.passes import PassResult, PassTerms, forward, pass_result
 from rldbg.training_service.step_recorder import StepRecorder
@@ -42,17 +43,31 @@ class AdamSettings:
 class TrainedModel:
     """One model id. Gradients add up from pass to pass; the optimizer step uses and clears them."""
 
-    def __init__(self, model_id: str, base_model: str, module: Any, recorder: StepRecorder | None) -> None:
+    def __init__(
+        self,
+        model_id: str,
+        base_model: str,
+        module: Any,
+        recorder: StepRecorder | None,
+        lora: LoraSettings | None = None,
+    ) -> None:
         self.model_id = model_id
         self.base_model = base_model
         self.module = module
+        if lora is not None:
+            add_adapters(module, lora)
         self.step = 0
         self._optimizer = _new_optimizer(module)
         self._recorder = recorder
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+        """With adapters beside the weights that they adapt."""
+        return {name: parameter.detach() for name, parameter in named_tensors(self.module)}
+
+    @property
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        return merged(self.weights)
 
     def run_pass(self, datums: Sequence[Datum], settings: LossSettings, *, backward: bool) -> PassResult:
         """Forward, and backward if asked; a pass that fails leaves the accumulated gradients as they were."""
@@ -110,7 +125,7 @@ class TrainedModel:
         """The optimizer's tensors under `<parameter>/<name>`; empty before the first step."""
         return {
             f"{name}/{key}": value.detach().clone()
-            for name, parameter in self.module.named_parameters()
+            for name, parameter in named_tensors(self.module)
             for key, value in self._optimizer.state.get(parameter, {}).items()
             if key in _ADAM_STATE
         }
@@ -122,7 +137,7 @@ class TrainedModel:
         for parameter in self.module.parameters():
             parameter.grad = None
         saved = optimizer or {}
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in named_tensors(self.module):
             keys = {key: f"{name}/{key}" for key in _ADAM_STATE}
             if saved.keys() >= set(keys.values()):
                 self._optimizer.state[parameter] = {
@@ -136,10 +151,18 @@ class TrainedModel:
 
 
 def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    """Copies weights into a module; a name or shape that does not fit is an error that names it, before any copy."""
+    """Copies weights into a module; a name or shape that does not fit is an error that names it, before any copy.
+
+    Adapters that the module does not have are added to its weights; those that it has and is not given become 0.
+    """
     # A parameter that two places share may be given under the name of each.
-    named = dict(module.named_parameters(remove_duplicate=False))
-    missing = sorted(dict(module.named_parameters()).keys() - weights.keys())
+    named = dict(named_tensors(module, all_names=True))
+    adapters = {name for name in named if is_adapter(name)}
+    if not adapters:
+        weights = merged(weights)
+    elif not any(map(is_adapter, weights)):
+        weights = {**weights, **{name: named[name] * (not name.endswith("up")) for name in adapters}}
+    missing = sorted(dict(named_tensors(module)).keys() - weights.keys())
     unknown = sorted(weights.keys() - named.keys())
     if missing or unknown:
         raise RequestError(f"weights lack {missing[0]}" if missing else f"the model has no parameter {unknown[0]}")

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from rldbg.training_service.bases import BaseModel, BaseModels
 from rldbg.training_service.datums import Datum
 from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.losses import LossSettings, check_inputs
 from rldbg.training_service.models import AdamSettings, TrainedModel
 from rldbg.training_service.operations import Operation, Operations
@@ -38,6 +39,7 @@ class ModelEntry:
     digest: bytes
     creation: Operation
     order: RequestOrder
+    lora: LoraSettings | None = None
     trained: TrainedModel | None = None
 
     @property
@@ -119,6 +121,7 @@ class TrainingService:
         seed: int = 0,
         snapshot: Snapshot | None = None,
         with_optimizer: bool = False,
+        lora: LoraSettings | None = None,
     ) -> ModelEntry:
         """A model id for (session, number); the same request again gives the same model."""
         self.touch_session(session_id)
@@ -127,7 +130,9 @@ class TrainingService:
         if not isinstance(base_model, str) or not base_model:
             raise RequestError("base_model is not a name")
         model_id = f"{session_id}:train:{number}"
-        digest = digest_of(base_model, seed, snapshot.id if snapshot else None, with_optimizer)
+        if snapshot is not None and snapshot.lora is not None:
+            lora = LoraSettings(**snapshot.lora)
+        digest = digest_of(base_model, seed, snapshot.id if snapshot else None, with_optimizer, lora and asdict(lora))
         known = self._models.get(model_id)
         if known is not None:
             if known.digest != digest:
@@ -140,12 +145,13 @@ class TrainingService:
             digest=digest,
             creation=self.operations.add(Operation("create_model")),
             order=RequestOrder(gap_timeout_s=self._gap_timeout_s),
+            lora=lora,
         )
         recorder = self._recorder_for(model_id, next(self._created))
         self._models[model_id] = entry
 
         def build() -> ModelEntry:
-            model = TrainedModel(model_id, base_model, self.bases.build(base_model, seed), recorder)
+            model = TrainedModel(model_id, base_model, self.bases.build(base_model, seed), recorder, lora)
             if snapshot is not None:
                 model.load(*self.snapshots.load(snapshot, optimizer=with_optimizer))
             entry.trained = model
@@ -249,9 +255,11 @@ class TrainingService:
                 expires_at=None if ttl_s is None else created + ttl_s,
                 ephemeral=name is None,
                 kind=kind,
+                lora=None if purpose == "sampler" or entry.lora is None else asdict(entry.lora),
             )
             optimizer = model.optimizer_state() if with_optimizer else None
-            return then(self.snapshots.save(snapshot, model.weights, optimizer, overwrite=overwrite))
+            weights = model.whole_weights if purpose == "sampler" else model.weights
+            return then(self.snapshots.save(snapshot, weights, optimizer, overwrite=overwrite))
 
         return self._in_order(entry, number, digest, "save", job)
 
@@ -274,7 +282,7 @@ class TrainingService:
         def job() -> bytes:
             from safetensors.torch import save
 
-            return bytes(save(entry.model.weights))
+            return bytes(save(entry.model.whole_weights))
 
         return self._run("weights", job)
 

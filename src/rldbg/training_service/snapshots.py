@@ -48,6 +48,7 @@ class Snapshot:
     expires_at: float | None
     ephemeral: bool
     kind: str = "weight"
+    lora: dict[str, Any] | None = None
 
     def path(self, scheme: Scheme) -> str:
         segment = next(key[1] for key, value in _SEGMENTS.items() if key[0] == scheme and value == self.purpose)

@@ -13,6 +13,7 @@ from rldbg.training_service.errors import RequestError
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import Snapshot
+from rldbg.training_service.tinker_training import lora_facts
 
 _MOST = 1000
 _TYPES = {"weights": "training", "sampler": "sampler"}
@@ -67,8 +68,7 @@ class TinkerRest(Handlers):
             "training_run_id": entry.model_id,
             "base_model": entry.base_model,
             "model_owner": "local",
-            "is_lora": False,
-            "lora_rank": None,
+            **lora_facts(entry.lora),
             "corrupted": False,
             "last_request_time": _time(self._service.last_seen(entry)),
             "last_checkpoint": last.get("weights"),

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
@@ -95,12 +96,16 @@ class TinkerTraining(Handlers):
         optimizer = body.get("optimizer_config") or {}
         if isinstance(optimizer, Mapping) and optimizer.get("type", "adamw") != "adamw":
             raise RequestError(f"optimizer {optimizer.get('type')!r} is not supported here; adamw is")
-        base_model, lora = body.get("base_model"), body.get("lora_config")
-        seed = lora.get("seed") if isinstance(lora, Mapping) else None
+        base_model, given = body.get("base_model"), body.get("lora_config")
+        lora = None if given is None else read_settings(LoraSettings, given, "lora_config")
         if isinstance(base_model, str):
             await asyncio.to_thread(self._service.bases.describe, base_model)
         entry = self._service.create_model(
-            body.get("session_id"), body.get("model_seq_id"), base_model, seed=seed if isinstance(seed, int) else 0
+            body.get("session_id"),
+            body.get("model_seq_id"),
+            base_model,
+            seed=(lora.seed if lora else None) or 0,
+            lora=lora,
         )
         return _promise(entry.creation, lambda _: {"type": "create_model", "model_id": entry.model_id}, entry)
 
@@ -117,7 +122,7 @@ class TinkerTraining(Handlers):
             "tokenizer_id": entry.base.tokenizer_path,
         }
         return JSONResponse(
-            {"type": "get_info", "model_id": entry.model_id, "model_data": data, "is_lora": False, "lora_rank": None}
+            {"type": "get_info", "model_id": entry.model_id, "model_data": data, **lora_facts(entry.lora)}
         )
 
     # Training
@@ -208,11 +213,16 @@ class TinkerTraining(Handlers):
     async def weights_info(self, request: Request) -> Response:
         path = (await self._bodies.json(request)).get("tinker_path")
         snapshot = self._service.snapshots.find(str(path))
-        return JSONResponse({"base_model": snapshot.base_model, "is_lora": False, "lora_rank": None})
+        lora = None if snapshot.lora is None else LoraSettings(**snapshot.lora)
+        return JSONResponse({"base_model": snapshot.base_model, **lora_facts(lora)})
 
     def _numbered(self, body: Mapping[str, Any]) -> tuple[ModelEntry, int, bytes]:
         entry = self._service.model(body.get("model_id"))
         return entry, sequence_number(body), digest_of(body.get("type"), body)
+
+
+def lora_facts(lora: LoraSettings | None) -> dict[str, Any]:
+    return {"is_lora": lora is not None, "lora_rank": lora.rank if lora else None}
 
 
 def _promise(operation: Operation, present: Callable[[Any], Any], entry: ModelEntry | None = None) -> Response:

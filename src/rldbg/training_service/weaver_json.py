@@ -86,7 +86,7 @@ def model_json(entry: ModelEntry) -> dict[str, Any]:
     return {
         "id": entry.model_id,
         "base_model": entry.base_model,
-        "training_mode": "full_ft",
+        "training_mode": "full_ft" if entry.lora is None else "lora",
         "tokenizer_path": entry.base.tokenizer_path,
         "vocab_size": entry.base.vocabulary_size,
         "max_sequence_length": entry.base.max_length,
