@@ -1,7 +1,7 @@
 """Losses of two runs that split their mini-batches differently: micro-batches add up to the mini-batch's loss.
 
-That holds where a record says by what its mini-batch is divided (`extra_info.denominator`): the loss of a micro-batch
-is then its share of the whole, not a mean of its own.
+Where a record says by what its mini-batch is divided (`extra_info.denominator`), the loss of a micro-batch is its share
+of the whole. Where none does, it is a share or a mean of its own, whichever brings the two sides closer.
 """
 
 from __future__ import annotations
@@ -33,6 +33,36 @@ def by_mini_batch(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
     return {place: _added(members) for place, members in groups.items()}
 
 
+def by_samples(
+    a: Sequence[Record], b: Sequence[Record]
+) -> tuple[dict[tuple[int, int], Record], dict[tuple[int, int], Record]]:
+    """One record per mini-batch of both sides, without denominators: losses added, or averaged over samples."""
+    tried = [(_reduced(a, is_mean), _reduced(b, is_mean)) for is_mean in (False, True)]
+    return min(tried, key=lambda sides: _apart(*sides))
+
+
+def _reduced(records: Sequence[Record], is_mean: bool) -> dict[tuple[int, int], Record]:
+    groups: dict[tuple[int, int], list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.key):
+        groups[record.key.epoch, record.key.mini_batch].append(record)
+    found = {}
+    for place, members in groups.items():
+        samples = tuple(sample for record in members for sample in record.samples)
+        weights = [len(record.samples) / len(samples) if is_mean else 1.0 for record in members]
+        fields = _sums([record.fields for record in members], _ADDS_UP, weights)
+        found[place] = replace(members[0], fields=fields, samples=samples)
+    return found
+
+
+def _apart(a: Mapping[tuple[int, int], Record], b: Mapping[tuple[int, int], Record]) -> float:
+    """The largest difference of a loss, relative to the larger one."""
+    gaps = [0.0]
+    for place, record in a.items():
+        one, other = (float(item.fields.get("loss", 0.0)) for item in (record, b[place]))
+        gaps.append(abs(one - other) / max(abs(one), abs(other), 1e-12))
+    return max(gaps)
+
+
 def _added(records: Sequence[Record]) -> Record:
     first = records[0]
     fields: dict[str, Any] = _sums([record.fields for record in records], _ADDS_UP)
@@ -49,9 +79,12 @@ def _added(records: Sequence[Record]) -> Record:
     return replace(first, fields=fields, samples=samples)
 
 
-def _sums(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+def _sums(
+    parts: Sequence[Mapping[str, Any]], names: Sequence[str], weights: Sequence[float] | None = None
+) -> dict[str, float]:
+    factors = [1.0] * len(parts) if weights is None else weights
     return {
-        name: float(sum(float(part[name]) for part in parts))
+        name: float(sum(factor * float(part[name]) for factor, part in zip(factors, parts, strict=True)))
         for name in names
         if all(is_number(part.get(name)) for part in parts)
     }

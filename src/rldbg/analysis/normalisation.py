@@ -43,8 +43,10 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
     return None
 
 
-def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Each rule by name, with the advantages it gives."""
+def normalisations(
+    rewards: np.ndarray, groups: np.ndarray, lengths: np.ndarray | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Each rule by name, with the advantages it gives; with the samples' lengths also rules that use them."""
     scaled, centred = grpo_advantages(rewards, groups), grpo_advantages(rewards, groups, scale_by_std=False)
     size = _of_groups(np.size, rewards, groups)
     bessel = size / np.maximum(size - 1, 1)
@@ -79,3 +81,16 @@ def normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[st
     smallest = _of_groups(np.min, rewards, groups)
     span = best - smallest
     yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)
+    apart = _of_groups(lambda part: np.abs(part - part.mean()).mean(), rewards, groups)
+    yield (
+        "group mean and mean absolute deviation",
+        np.divide(centred, apart, out=np.zeros_like(centred), where=apart > 0),
+    )
+    if lengths is not None and lengths.min(initial=1.0) > 0:
+        weighted = _of_groups(np.sum, rewards * lengths, groups) / _of_groups(np.sum, lengths, groups)
+        scale = np.divide(scaled, centred, out=np.zeros_like(centred), where=centred != 0)
+        yield "group mean weighted by length and standard deviation", (rewards - weighted) * scale
+        yield "group mean weighted by length only", rewards - weighted
+        for name, values in (("group mean and standard deviation", scaled), ("group mean", centred)):
+            yield f"{name}, divided by the length", values / lengths
+            yield f"{name}, divided by the root of the length", values / np.sqrt(lengths)

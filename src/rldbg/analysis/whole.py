@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.losses import by_mini_batch, has_denominator
+from rldbg.analysis.losses import by_mini_batch, by_samples, has_denominator
 from rldbg.core import SampleId
 from rldbg.recording import CannotAssemble, Record, assemble, is_sharded
 
@@ -82,9 +82,25 @@ def pair_losses(kind: str, step: int, a: Sequence[Record], b: Sequence[Record], 
         pairing.notes.append("micro-batches are cut differently: their losses were added up to each mini-batch's")
         _match(pairing, by_mini_batch(a), by_mini_batch(b))
         return pairing
+    if have_samples and _mini_batches(mine) == _mini_batches(others):
+        pairing.method = "mini-batch"
+        pairing.notes.append(
+            "micro-batches are cut differently and no record has a denominator: their losses were added up, or "
+            "averaged over samples, whichever agrees better"
+        )
+        _match(pairing, *by_samples(a, b))
+        return pairing
     pairing.method = "key"
     _match(pairing, {record.key[2:]: record for record in a}, {record.key[2:]: record for record in b})
     return pairing
+
+
+def _mini_batches(contents: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[str]]:
+    """The samples of each mini-batch, however it is cut."""
+    found: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    for epoch, mini_batch, names in contents:
+        found[epoch, mini_batch] += names
+    return {place: sorted(names) for place, names in found.items()}
 
 
 def _content(record: Record, to_b: Mapping[Any, Any] | None) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from rldbg.analysis.explain import (
     rewards,
     rollout,
     routing,
+    sampling,
     sequences,
     updates,
 )
@@ -33,7 +34,7 @@ Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 # The order in which candidates are listed: those decided by tokens and masks before those that are fitted.
 _SOURCES = (
     *(non_finite, held_weights, histories, routing, updates, masks, sequences, inputs, batches, rewards, advantages),
-    *(rollout, log_probs, ratios, losses, loss_model, optimizer),
+    *(rollout, sampling, log_probs, ratios, losses, loss_model, optimizer),
 )
 
 

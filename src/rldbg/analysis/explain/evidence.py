@@ -127,10 +127,10 @@ class Evidence:
             view.__dict__[known] = narrowed(getattr(self, known))
         return view
 
-    def of_ranks(self, ranks: set[int]) -> Evidence:
-        """The same with the passes of some ranks only."""
+    def of_passes(self, what: str, numbers: set[int]) -> Evidence:
+        """The same with the passes of some ranks, or micro-batches, only."""
         view = copy.copy(self)
-        view.a, view.b = self.a.of_ranks(ranks), self.b.of_ranks(ranks)
+        view.a, view.b = self.a.of_passes(what, numbers), self.b.of_passes(what, numbers)
         return view
 
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:

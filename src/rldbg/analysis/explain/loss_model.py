@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
-from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.normalisation import normalisations
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens
@@ -58,6 +59,8 @@ class _Pass(NamedTuple):
     kl: np.ndarray | None
     # One value per token, by rule.
     advantages: dict[str, np.ndarray]
+    # Of the whole mini-batch: trained tokens, sequences and passes.
+    whole: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -185,6 +188,13 @@ _REDUCTIONS: dict[str, Callable[[np.ndarray, _Pass], float]] = {
     "the mean over sequences of their token means": _mean_of_means,
     "the mean over sequences of their token sums": lambda values, item: float(values.sum()) / len(item.starts),
     "the sum over tokens": lambda values, _: float(values.sum()),
+    "the mean over the mini-batch's tokens": lambda values, item: float(values.sum()) / item.whole[0],
+    "the mean over the mini-batch's sequences of their token means": lambda values, item: (
+        _mean_of_means(values, item) * len(item.starts) / item.whole[1]
+    ),
+    "the token mean of each micro-batch, divided by their number": lambda values, item: (
+        float(values.mean()) / item.whole[2]
+    ),
     "the sum over tokens divided by sequences times the longest": lambda values, item: (
         float(values.sum()) / (len(item.starts) * int(item.lengths.max()))
     ),
@@ -192,31 +202,43 @@ _REDUCTIONS: dict[str, Callable[[np.ndarray, _Pass], float]] = {
 
 
 def _passes(side: SideStep) -> Iterator[_Pass]:
+    by_update: dict[tuple[int, int], list[_Pass]] = defaultdict(list)
     rules = _advantages(side)
     for item in side.micros:
-        record = item.records.get("forward_data")
-        number = item.number("loss", "loss")
-        if record is None or number is None or not record.samples:
-            continue
-        known = side.samples_at(item.update)
-        rows = [known[sample] for sample in record.samples if sample in known and np.any(known[sample].loss_mask)]
-        new, old = _column(rows, "log_probs"), _column(rows, "old_log_probs")
-        if new is None or old is None or len(new) != len(old):
-            continue
-        lengths = [int(np.count_nonzero(row.loss_mask)) for row in rows]
-        if sum(lengths) != len(new):
-            continue
-        reference, entropy = _column(rows, "ref_log_probs"), _column(rows, "entropy")
-        gap = None if reference is None or len(reference) != len(new) else reference - new
-        yield _Pass(
-            number,
-            np.cumsum([0, *lengths[:-1]]),
-            np.exp(new - old),
-            new,
-            None if entropy is None or len(entropy) != len(new) else -entropy,
-            None if gap is None else np.expm1(gap) - gap,
-            {name: np.repeat([of[row.sample] for row in rows], lengths) for name, of in rules.items()},
-        )
+        # A policy loss that was recorded by itself has no further terms.
+        number = item.number("loss", "pg_loss")
+        number, is_alone = (item.number("loss", "loss"), False) if number is None else (number, True)
+        found = None if number is None else _pass(side, item, number, rules, is_alone=is_alone)
+        if found is not None:
+            by_update[item.update].append(found)
+    for passes in by_update.values():
+        whole = sum(len(item.ratio) for item in passes), sum(len(item.starts) for item in passes), len(passes)
+        yield from (item._replace(whole=whole) for item in passes)
+
+
+def _pass(
+    side: SideStep, item: MicroPass, number: float, rules: dict[str, dict[SampleId, float]], *, is_alone: bool
+) -> _Pass | None:
+    record = item.records.get("forward_data")
+    if record is None or not record.samples:
+        return None
+    known = side.samples_at(item.update)
+    rows = [known[sample] for sample in record.samples if sample in known and np.any(known[sample].loss_mask)]
+    new, old = _column(rows, "log_probs"), _column(rows, "old_log_probs")
+    lengths = [int(np.count_nonzero(row.loss_mask)) for row in rows]
+    if new is None or old is None or len(new) != len(old) or sum(lengths) != len(new):
+        return None
+    reference, entropy = _column(rows, "ref_log_probs"), _column(rows, "entropy")
+    gap = None if is_alone or reference is None or len(reference) != len(new) else reference - new
+    return _Pass(
+        number,
+        np.cumsum([0, *lengths[:-1]]),
+        np.exp(new - old),
+        new,
+        None if is_alone or entropy is None or len(entropy) != len(new) else -entropy,
+        None if gap is None else np.expm1(gap) - gap,
+        {name: np.repeat([of[row.sample] for row in rows], lengths) for name, of in rules.items()},
+    )
 
 
 def _column(rows: list[SampleTokens], name: str) -> np.ndarray | None:
@@ -234,9 +256,10 @@ def _advantages(side: SideStep) -> dict[str, dict[SampleId, float]]:
     names = list(dict.fromkeys(sample.sample.group_id for sample in samples))
     groups = np.asarray([names.index(sample.sample.group_id) for sample in samples])
     rewards = np.asarray([sample.reward for sample in samples], dtype=np.float64)
+    lengths = np.asarray([np.count_nonzero(sample.loss_mask) for sample in samples], dtype=np.float64)
     return {
         name: {sample.sample: float(value) for sample, value in zip(samples, values, strict=True)}
-        for name, values in normalisations(rewards, groups)
+        for name, values in normalisations(rewards, groups, lengths)
     }
 
 

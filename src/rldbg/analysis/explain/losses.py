@@ -3,19 +3,19 @@ two are compared. So a rule is found even where both sides give the same number,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from rldbg.analysis.explain.aggregation import Pass, PassStatistics, fitting_rules, mask_of, rules_of, totals_of
+from rldbg.analysis.explain.aggregation import mask_of, rules_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
+from rldbg.analysis.explain.kl_terms import kl_aggregation, kl_estimator
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.explain.wherever import Hypothesis
 
 _NOISE = 2e-6
-_HALVINGS = 40
 
 
 def aggregation(evidence: Evidence) -> Iterator[Explanation]:
@@ -80,76 +80,6 @@ def _weights(side: SideStep) -> tuple[dict[str, float], float] | None:
     if left > _NOISE * max(1.0, largest(table[:, 0])):
         return None
     return dict(zip(names, map(float, weights), strict=True)), left
-
-
-def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
-    """The KL term is estimated by different formulas."""
-    found = [_estimators(side) for _, side in evidence.sides]
-    if found[0] and found[1] and not set(found[0]) & set(found[1]):
-        a, b = found[0][0], found[1][0]
-        text = f"the KL term is {a} in A and {b} in B"
-        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b})
-
-
-def _estimators(side: SideStep) -> list[str]:
-    """The formulas that give a side's KL term in every pass, by the rule its policy loss is aggregated by."""
-    rules = [str(rule) for rule in rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss")]
-    names: list[str] = []
-    for name in _FORMULAS:
-        passes = []
-        for item in side.micros:
-            new, reference = item.array("forward_data", "log_probs"), item.array("forward_data", "ref_log_probs")
-            mask, number = mask_of(item), item.number("loss", "kl_loss")
-            if new is None or reference is None or mask is None or number is None or mask.shape != new.shape:
-                continue
-            gap = np.where(mask, new - reference, 0.0)
-            passes.append((item, _FORMULAS[name](gap), mask, number))
-        fitting = {str(rule) for rule in fitting_rules(side, passes)}
-        if fitting.intersection(rules) if rules else fitting:
-            names.append(name)
-        elif (bound := _bound(side, passes, rules)) is not None:
-            names.append(f"{name}, at most {bound:.3g} per token")
-    return names
-
-
-def _bound(side: SideStep, passes: Sequence[Pass], rules: Sequence[str]) -> float | None:
-    """The bound on a token's KL that gives every pass's number: it grows with the bound, so halving finds it."""
-    known = [values[mask] for _, values, mask, _ in passes]
-    top = max((float(part.max()) for part in known if part.size), default=0.0)
-    if len(passes) < 4 or top <= 0:
-        return None
-    totals = totals_of(side)
-    statistics = [PassStatistics(mask, totals[item.update], item.rank) for item, _, mask, _ in passes]
-    rule = next((rule for rule in rules if rule in statistics[0].rules), None)
-    if rule is None:
-        return None
-
-    def error(bound: float) -> np.ndarray:
-        made = [
-            item.number(rule, np.minimum(values, bound)) - number
-            for item, (_, values, _, number) in zip(statistics, passes, strict=True)
-        ]
-        return np.asarray(made)
-
-    low, high = 0.0, top
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(error(middle).sum()) < 0 else (low, middle)
-    left = largest(error(high))
-    clamped = sum(bool((part > high).any()) for part in known)
-    return high if left <= _NOISE and high < 0.99 * top and clamped >= 3 else None
-
-
-# By log p of the policy minus log p of the reference.
-_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "k1 (log ratio)": lambda gap: gap,
-    "k2 (half the squared log ratio)": lambda gap: gap**2 / 2,
-    "k3 (ratio - 1 - log ratio)": lambda gap: np.expm1(-gap) + gap,
-    "k3 with policy and reference exchanged": lambda gap: np.expm1(gap) - gap,
-    "the squared log ratio": lambda gap: gap**2,
-    "the absolute log ratio": np.abs,
-    "k1 with policy and reference exchanged": lambda gap: -gap,
-}
 
 
 def clipping(evidence: Evidence) -> Iterator[Explanation]:
@@ -303,38 +233,43 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
         yield applied("loss-scaled", text, b - a, b - factor * a, noise, {"factor": factor}, 0.95)
 
 
-def on_odd_ranks(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypothesis:
-    """The same on the ranks whose losses differ, where those of other ranks agree."""
+def where_odd(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypothesis:
+    """The same on the ranks or micro-batches whose losses differ, where those of others agree."""
 
     def narrowed(evidence: Evidence) -> Iterator[Explanation]:
-        odd = _odd_ranks(evidence)
-        if not odd:
+        odd = _odd_passes(evidence)
+        if odd is None:
             yield from hypothesis(evidence)
             return
-        where = f"on rank {', '.join(map(str, sorted(odd)))} only"
-        for item in hypothesis(evidence.of_ranks(odd)):
+        what, numbers = odd
+        where = f"on {what} {', '.join(map(str, sorted(numbers)))} only"
+        for item in hypothesis(evidence.of_passes("rank" if what == "rank" else "micro", numbers)):
             yield replace(item, explains=f"{item.explains}, {where}", parameters={**item.parameters, "where": where})
 
     narrowed.__module__, narrowed.__qualname__ = hypothesis.__module__, hypothesis.__qualname__
     return narrowed
 
 
-def _odd_ranks(evidence: Evidence) -> set[int]:
-    """The ranks whose losses differ at this optimizer step, if both sides have the same passes and some agree."""
+def _odd_passes(evidence: Evidence) -> tuple[str, set[int]] | None:
+    """The ranks, or else the micro-batches, whose losses differ at this optimizer step, if all of the others agree."""
     numbers = [
         {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
         for _, side in evidence.sides
     ]
     known = {key for key, value in numbers[0].items() if value is not None}
     if not known or any(numbers[1].get(key) is None for key in known) or len(numbers[1]) != len(known):
-        return set()
+        return None
     noise = 10 * _noise(evidence)
-    odd = {rank for rank, micro in known if not abs(numbers[0][rank, micro] - numbers[1][rank, micro]) <= noise}  # type: ignore[operator]
-    return odd if odd < {rank for rank, _ in known} else set()
+    odd = {key for key in known if not abs(numbers[0][key] - numbers[1][key]) <= noise}  # type: ignore[operator]
+    for place, what in enumerate(("rank", "micro-batch")):
+        values = {key[place] for key in odd}
+        if values < {key[place] for key in known}:
+            return what, values
+    return None
 
 
 _RULES = (
-    *map(on_odd_ranks, (surrogate, clipping, coefficients)),
-    *(aggregation, kl_estimator, entropy_aggregation),
+    *map(where_odd, (surrogate, clipping, coefficients)),
+    *(aggregation, kl_estimator, entropy_aggregation, kl_aggregation),
 )
 HYPOTHESES = {"ratio": (clipping,), "loss": (*_RULES, scaled), "gradient": _RULES}

@@ -17,12 +17,18 @@ from rldbg.analysis.explain.passes import SideStep
 
 _CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
 _BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
+_SECOND_BETAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
-_ADAM = "AdamW"
+_ADAM, _LARGEST = "AdamW", "AdamW that divides by its largest moments (AMSGrad)"
 _KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
     *((_ADAM, betas, _EPSILONS) for betas in _BETAS),
     ("plain gradient descent", (0.0, 0.0), (0.0,)),
     ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
+)
+# Tried when no usual optimizer fits.
+_RARE = (
+    *((_ADAM, betas, (1e-8,)) for betas in itertools.product((0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999), _SECOND_BETAS)),
+    *((_LARGEST, betas, _EPSILONS) for betas in _BETAS),
 )
 _COUPLED = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
 _REFINEMENTS = 5
@@ -67,14 +73,17 @@ class _History:
     step_starts: frozenset[int]
 
 
-def _history(side: SideStep) -> _History | None:
+def _history(side: SideStep, only: str | None = None) -> _History | None:
+    """Of all tensors, or of one; norms are those of the whole gradient."""
     places = side.updates("param")[:_STEPS]
     if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
         return None
     gradients, norms, parameters = [], [], []
     for place in places:
         gradient, parameter = side.tensors_of("gradient", place), side.tensors_of("param", place)
-        names = sorted(name for name in gradient if name in parameter)
+        names = sorted(name for name in gradient if name in parameter and only in (None, name))
+        if not names:
+            return None
         flat = np.concatenate([gradient[name].ravel() for name in names])
         stride = max(len(flat) // _ELEMENTS, 1)
         norms.append(float(np.linalg.norm(np.concatenate([value.ravel() for value in gradient.values()]))))
@@ -100,7 +109,7 @@ def identify(side: SideStep) -> list[Optimizer]:
         found = _fitting(history, _CLIPS, _KINDS, restarts=True)
     if not found:
         found = [item for decay in _COUPLED for item in _fitting(history, _CLIPS, _KINDS[:4], coupled=decay)]
-    return found or _fitting(history, _clips_between(history), _KINDS[:4])
+    return found or _fitting(history, _CLIPS, _RARE) or _fitting(history, _clips_between(history), _KINDS[:4])
 
 
 def _clips_between(history: _History) -> list[float | None]:
@@ -144,8 +153,9 @@ def _fitting(
 def _moments(history: _History, rule: Rule) -> list[tuple[np.ndarray, np.ndarray]]:
     """After each step the direction it takes, and what Adam divides it by, before epsilon."""
     beta1, beta2 = rule.betas
-    is_adam = rule.kind == _ADAM
+    is_adam = rule.kind in (_ADAM, _LARGEST)
     mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
+    largest_square = np.zeros_like(square)
     found, age = [], 0
     for place, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True)):
         if rule.restarts and place in history.step_starts:
@@ -158,8 +168,9 @@ def _moments(history: _History, rule: Rule) -> list[tuple[np.ndarray, np.ndarray
             )
         mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
         square = beta2 * square + (1 - beta2) * clipped**2
+        largest_square = np.maximum(largest_square, square) if rule.kind == _LARGEST else square
         if is_adam:
-            found.append((mean / (1 - beta1**age), np.sqrt(square / (1 - beta2**age))))
+            found.append((mean / (1 - beta1**age), np.sqrt(largest_square / (1 - beta2**age))))
         else:
             found.append((mean, np.ones_like(mean)))
     return found
@@ -217,15 +228,49 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     # A clip and an epsilon ten times as large are one optimizer where all gradients are clipped: of those that fit
     # equally well, take the two that have most in common.
     in_a, in_b = identify(evidence.a), identify(evidence.b)
+    if bool(in_a) != bool(in_b):
+        yield from _by_tensor(evidence, in_a or in_b, "B" if in_a else "A")
+        return
     pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
     if not pairs:
         return
     a, b, differences = min(pairs, key=lambda pair: len(pair[2]))
+    if not differences:
+        # Of few elements, some tensors' own settings do not show in a fit of all.
+        found = [*_by_tensor(evidence, [a], "B"), *_by_tensor(evidence, [b], "A")]
+        yield from found if len({item.parameters["side"] for item in found}) == 1 else ()
+        return
     residual = max(a.residual, b.residual)
     for name, text, one, other in differences:
         facts = {"a": one, "b": other}
         said = f"{text} {_show(one)} in A and {_show(other)} in B"
         yield Explanation(name, said, residual, _FIT, facts, together="optimizer")
+
+
+def _by_tensor(evidence: Evidence, known: list[Optimizer], label: str) -> Iterator[Explanation]:
+    """The other side's optimizer with a learning rate or a weight decay of its own for some tensors."""
+    side, right = (evidence.b, known[0]) if label == "B" else (evidence.a, known[0])
+    rate = float(np.median(right.rates))
+    fits: dict[str, Optimizer] = {}
+    for name in side.tensors_of("param", side.updates("param")[0]):
+        history = _history(side, name)
+        if history is not None:
+            fits[name] = _try(history, _moments(history, right.rule), right.rule)
+    if len(fits) < 2 or max(item.residual for item in fits.values()) > _FIT:
+        return
+    rates = {name: float(np.median(item.rates)) for name, item in fits.items()}
+    decays = {name: item.decay for name, item in fits.items() if abs(rates[name] - rate) <= 0.02 * rate}
+    residual = max(item.residual for item in fits.values())
+    for id, what, values, usual, apart in (
+        ("learning-rate", "learning rate", rates, rate, 0.02 * rate),
+        ("weight-decay", "weight decay", decays, right.decay, 5e-3),
+    ):
+        odd = {name: value for name, value in values.items() if abs(value - usual) > apart}
+        if 0 < len(odd) < len(values) and np.ptp(list(odd.values())) <= max(apart, 0.02 * abs(usual)):
+            names = ", ".join(sorted(odd)[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
+            text = f"{label}'s {what} is {np.median(list(odd.values())):.4g} for {names}, and {usual:.4g} for the rest"
+            facts = {"side": label, "names": sorted(odd), "rest": usual}
+            yield Explanation(id, text, residual, _FIT, facts, together="optimizer")
 
 
 def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object, object]]:

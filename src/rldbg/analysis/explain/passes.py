@@ -13,7 +13,7 @@ import numpy as np
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
-from rldbg.recording import Record, RecordKey, part_held
+from rldbg.recording import Ragged, Record, RecordKey, part_held
 
 Update = tuple[int, int]
 
@@ -28,11 +28,12 @@ class MicroPass:
     records: dict[str, Record]
 
     def array(self, kind: str, name: str) -> np.ndarray | None:
-        """A field in double precision."""
+        """A field in double precision; rows of different lengths are padded on the right with 0."""
         record = self.records.get(kind)
         if record is None or name not in record.fields:
             return None
-        values = record.array(name)
+        rows = record.fields[name]
+        values = rows.to_padded() if isinstance(rows, Ragged) else record.array(name)
         return values.astype(np.float64) if values.dtype.kind in "fiub" else None
 
     def number(self, kind: str, name: str) -> float | None:
@@ -70,10 +71,10 @@ class SideStep:
                 found[(key.epoch, key.mini_batch), key.rank, key.micro][kind] = record
         return [MicroPass(*place, records) for place, records in sorted(found.items(), key=lambda item: item[0])]
 
-    def of_ranks(self, ranks: set[int]) -> SideStep:
-        """The same with the passes of some ranks only."""
+    def of_passes(self, what: str, numbers: set[int]) -> SideStep:
+        """The same with the passes of some ranks (`rank`) or micro-batches (`micro`) only."""
         view = copy.copy(self)
-        view.__dict__["micros"] = [item for item in self.micros if item.rank in ranks]
+        view.__dict__["micros"] = [item for item in self.micros if getattr(item, what) in numbers]
         return view
 
     @cached_property

@@ -41,6 +41,7 @@ _LOCATIONS = frozenset({"rollout-mismatch", "backward", "one-term"})
 _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},
     "entropy-aggregation": {"aggregation"},
+    "kl-aggregation": {"aggregation"},
     "group-shares-seed": {"greedy"},
     # Tokens that were changed, added or lost after sampling say more than that they are others.
     "history-rewritten": {

@@ -83,11 +83,12 @@ def turn_of(loss_mask: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _ends(loss_mask: np.ndarray, *, first: bool) -> np.ndarray:
+def ends(loss_mask: np.ndarray, *, first: bool) -> np.ndarray:
+    """Where answers begin, or end."""
     trained = (loss_mask != 0).astype(int)
     edges = np.diff(np.concatenate([[0], trained, [0]]))
-    ends: np.ndarray = edges[:-1] == 1 if first else edges[1:] == -1
-    return ends
+    found: np.ndarray = edges[:-1] == 1 if first else edges[1:] == -1
+    return found
 
 
 def _parts(found: list[Gap]) -> Iterator[Part]:
@@ -98,8 +99,8 @@ def _parts(found: list[Gap]) -> Iterator[Part]:
         yield Part("after the first turn", lambda sample, _: turn_of(sample.loss_mask) > 1)
         yield Part("in the last turn", lambda sample, _: _is_last_turn(sample))
         yield Part("before the last turn", lambda sample, _: (sample.loss_mask != 0) & ~_is_last_turn(sample))
-    yield Part("at the first token of an answer", lambda sample, _: _ends(sample.loss_mask, first=True))
-    yield Part("at the last token of an answer", lambda sample, _: _ends(sample.loss_mask, first=False))
+    yield Part("at the first token of an answer", lambda sample, _: ends(sample.loss_mask, first=True))
+    yield Part("at the last token of an answer", lambda sample, _: ends(sample.loss_mask, first=False))
     for name in ("rank", "micro", "mini_batch"):
         for value in sorted({getattr(gap.source, name) for gap in found})[:16]:
             text = {"rank": "on rank", "micro": "in micro-batch", "mini_batch": "in mini-batch"}[name]

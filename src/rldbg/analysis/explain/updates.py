@@ -107,8 +107,12 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
     ordered = sorted(factors, key=lambda key: factors[key])
     low, high = factors[ordered[0]], factors[ordered[-1]]
     text = f"each tensor of B's gradients is A's times its own factor, from {low:.4g} to {high:.4g}"
-    norms = [float(np.linalg.norm(b[key])) for key in keys if abs(factors[key] - 1) > 1e-3]
-    if norms and max(norms) - min(norms) <= 1e-3 * max(norms):
+    odd = [key for key in keys if abs(factors[key] - 1) > 1e-3]
+    if len(odd) == 1:
+        text = f"B's gradient of {odd[0][0]} is A's times {factors[odd[0]]:.4g}; all others are equal"
+    norms = [float(np.linalg.norm(b[key])) for key in odd]
+    # One tensor has one norm, whatever scaled it.
+    if len(norms) > 1 and max(norms) - min(norms) <= 1e-3 * max(norms):
         text += f": clipped to a norm of {max(norms):.4g} tensor by tensor"
     share = sum(value <= 1e-3 for value in left.values()) / len(left)
     facts = {"lowest": low, "highest": high}

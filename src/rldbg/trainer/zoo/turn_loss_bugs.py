@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug, replaced
 from rldbg.trainer.zoo.turn_bugs import TURNS, answers
+
+_ONE_RANK = Lock()
 
 
 def _turns(mask: Any) -> Any:
@@ -96,7 +99,8 @@ def only_the_first_turn_clipped(original: Any, result: Any, micro: Any, *argumen
         narrow = clipped(*values, **bounds)
         return replace(narrow, values=narrow.values.where(turns == 1, wide.values))
 
-    with replaced(targets.POLICY_LOSS, loss):
+    # Ranks are threads of one process: each needs its own turns.
+    with _ONE_RANK, replaced(targets.POLICY_LOSS, loss):
         return original(result, micro, *arguments, **options)
 
 
