@@ -4,7 +4,7 @@ import pytest
 
 import rldbg
 from rldbg.analysis import compare
-from standalone_loops import dense_loop, rows_loop
+from standalone_loops import dense_loop, rows_loop, turns_loop
 
 # The stage in which each bug first shows in what the loops record, its cause, and the words that name it.
 BUGS = {
@@ -50,3 +50,30 @@ def test_a_bug_in_one_of_them_is_placed_and_named(tmp_path, recorded, bug):
     assert result.verdict == "different"
     assert (result.first_difference.stage, result.first_difference.step) == (stage, 1)
     assert result.explanations[0].id == cause and words in result.explanations[0].explains, result.explanations
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    place = tmp_path_factory.mktemp("turns") / "clean"
+    turns_loop.main(place)
+    return rldbg.open(place)
+
+
+def test_a_loop_of_turns_cut_into_other_micro_batches_is_no_difference_without_denominators(tmp_path, turns):
+    turns_loop.main(tmp_path / "other", micro=12)
+    result = compare(turns, rldbg.open(tmp_path / "other"))
+    assert result.verdict in ("equal within noise", "drift"), result.first_difference
+
+
+# The rest is compared in the soak.
+_SOME = ("first-token-greedy", "engine-misses-biases", "baseline-weighted-by-length", "kl-of-every-token")
+_MORE = tuple(bug for bug in turns_loop.BUGS if bug not in _SOME)
+
+
+@pytest.mark.parametrize("bug", [*_SOME, *(pytest.param(bug, marks=pytest.mark.soak) for bug in _MORE)])
+def test_a_bug_in_a_loop_of_turns_is_placed_and_named_or_left_open(tmp_path, turns, bug):
+    stage, cause = turns_loop.BUGS[bug]
+    turns_loop.main(tmp_path / "bug", bug=bug)
+    result = compare(turns, rldbg.open(tmp_path / "bug"))
+    assert result.verdict == "different" and result.first_difference.stage == stage
+    assert [item.id for item in result.explanations][:1] == ([] if cause is None else [cause]), result.explanations

@@ -71,9 +71,9 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
     """The two sides' losses follow from their own log probs and rewards, but by different rules."""
     if any("is_loss_debug" in item.records for _, side in evidence.sides for item in side.micros):
         return  # what each token's loss is was recorded
-    deadline = time.monotonic() + _BUDGET_S
+    deadline = time.thread_time() + _BUDGET_S
     rules = [_rules(side.side, deadline) for _, side in evidence.sides]
-    if not rules[0] or not rules[1] or set(rules[0]) & set(rules[1]) or time.monotonic() > deadline:
+    if not rules[0] or not rules[1] or set(rules[0]) & set(rules[1]) or time.thread_time() > deadline:
         return  # a search that was cut short proves no difference
     pairs = [(_apart(a, b), a, b) for a in rules[0] for b in rules[1]]
     fewest = min(len(parts) for parts, _, _ in pairs)
@@ -124,7 +124,7 @@ def _rules(side: Side, deadline: float) -> list[LossRule]:
         for form, name, reduction in itertools.product(_FORMS, _distinct(passes), _REDUCTIONS):
             rule = LossRule(name, form, (None, None), reduction, 0.0, 0.0)
             # Where the ratio is 1 no clip matters: that decides the rest first.
-            if early and (terms or _weights(early, rule, ()) is not None) and time.monotonic() < deadline:
+            if early and (terms or _weights(early, rule, ()) is not None) and time.thread_time() < deadline:
                 found += _with_clip(passes, rule, terms)
         if found:
             return found

@@ -238,8 +238,10 @@ def where_odd(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypoth
 
     def narrowed(evidence: Evidence) -> Iterator[Explanation]:
         odd = _odd_passes(evidence)
-        if odd is None:
-            yield from hypothesis(evidence)
+        # A rule may leave single micro-batches as they are by accident: all of them together come first.
+        whole = [] if odd is not None and odd[0] == "rank" else list(hypothesis(evidence))
+        if odd is None or whole:
+            yield from whole
             return
         what, numbers = odd
         where = f"on {what} {', '.join(map(str, sorted(numbers)))} only"
@@ -263,7 +265,7 @@ def _odd_passes(evidence: Evidence) -> tuple[str, set[int]] | None:
     odd = {key for key in known if not abs(numbers[0][key] - numbers[1][key]) <= noise}  # type: ignore[operator]
     for place, what in enumerate(("rank", "micro-batch")):
         values = {key[place] for key in odd}
-        if values < {key[place] for key in known}:
+        if values and values < {key[place] for key in known}:
             return what, values
     return None
 

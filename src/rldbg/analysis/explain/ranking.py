@@ -41,6 +41,8 @@ _LOCATIONS = frozenset({"rollout-mismatch", "backward", "one-term"})
 _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},
     "entropy-aggregation": {"aggregation"},
+    # A filter that leaves one token.
+    "greedy": {"sampling-filter"},
     "kl-aggregation": {"aggregation"},
     "group-shares-seed": {"greedy"},
     # Tokens that were changed, added or lost after sampling say more than that they are others.
