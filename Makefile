@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One thread per test process: two processes with two threads each only wait for each other. OMP_NUM_THREADS=2 is a matrix cell.
 unit test test-long: export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-long test-frameworks test-matrix test-lowest unit lint check soak bench docs man words setup clean
+.PHONY: demo test test-long test-frameworks test-matrix test-lowest unit lint check soak bench docs images man words setup clean
 
 demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
@@ -65,6 +65,10 @@ docs: setup
 # The manual page, from the texts of --help. `man man/rldbg.1` shows it.
 man: setup
 	$(BIN)/python docs/generate.py
+
+# The pictures of the README, from a real tour.
+images: setup
+	$(BIN)/python docs/record_images.py
 
 # Every text that a user can see, with its place.
 words: setup

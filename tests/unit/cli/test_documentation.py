@@ -37,3 +37,30 @@ def test_every_page_is_in_the_menu_of_the_site():
     menu = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     missing = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
     assert [name for name in missing if f'"{name}"' not in menu] == []
+
+
+def test_both_readmes_show_the_same_commands_pictures_and_links_in_under_200_lines():
+    def facts(name):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        code = [
+            (
+                each.language,
+                each.mark,
+                [line.split("  #")[0].split(" # ")[0].rstrip() for line in each.text.splitlines()],
+            )
+            for each in blocks(ROOT / name)
+        ]
+        return code, re.findall(r"\]\((docs/[^)]+)\)", text), text.count("\n## "), text.count("\n")
+
+    english, chinese = facts("README.md"), facts("README.zh.md")
+    assert english[0] == chinese[0]
+    assert english[1:3] == chinese[1:3]
+    assert max(english[3], chinese[3]) < 200
+
+
+def test_pictures_fetch_nothing_and_are_small():
+    for file in (ROOT / "docs" / "images").iterdir():
+        assert file.stat().st_size < 120_000, file.name
+        if file.suffix == ".svg":
+            found = re.findall(r"https?://[^\s\"')]+", file.read_text(encoding="utf-8"))
+            assert set(found) <= {"http://www.w3.org/2000/svg"}, file.name
