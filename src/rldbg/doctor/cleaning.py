@@ -22,7 +22,7 @@ _PREFIXES = tuple(
     for pattern in (
         # (WorkerDict pid=1234, ip=10.0.0.7)   (EngineCore_DP0 pid=12)   (VllmWorker rank=3 pid=9)
         r"\((?P<name>[\w.:<>*\[\]/@-]{1,90}(?:\([^()]{0,60}\))?)(?: rank=(?P<rank>\d+))? pid=(?P<pid>\d+)"
-        r"(?:, ip=(?P<node>[\w.:-]+))?\) ?",
+        r"(?:, (?:ip=(?P<node>[\w.:-]+))?)?\) ?",
         # (raylet)   (raylet, ip=10.0.0.7)   (autoscaler +18s)   (gcs_server)
         r"\((?P<name>raylet|gcs_server|autoscaler|dashboard\w*|log_monitor|pid=(?P<pid>\d+))"
         r"(?: \+[\dhms]+)?(?:, ip=(?P<node>[\w.:-]+))?\) ?",
@@ -41,6 +41,7 @@ _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray dedupl
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
 _NCCL_HOST = re.compile(r"^(?:\[[\d: -]+\] )?(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?:\d+|\w+)\] ")
+_WARNING = re.compile(r"\s*(?:\[?[\d][\d:., T+-]{4,30}\]?\s*)?(?:\[?(?:WARNING|WARN)\b|[\w./-]+\.py:\d+: \w*Warning: )")
 _JSON_TEXT = ("message", "msg", "log", "textPayload", "event", "text")
 
 
@@ -75,6 +76,11 @@ class Line(NamedTuple):
     text: str
     speaker: Speaker
     repeated: int = 1
+
+
+def is_warning(text: str) -> bool:
+    """Whether a clean line is one that its own logger calls a warning."""
+    return bool(_WARNING.match(text))
 
 
 def clean(raw: bytes | bytearray | str) -> Line:

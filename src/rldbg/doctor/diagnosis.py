@@ -113,7 +113,7 @@ class Diagnosis:
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
-        words = "the cause is not in these logs"
+        words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}" if self.fallout else "")
         if self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
             words = f"unknown failure, beginning with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")

@@ -74,6 +74,8 @@ class Signature(_Model):
     near: Regex | None = None
     """The line counts only when this occurs within a few dozen lines of it."""
     not_near: Regex | None = None
+    raised_in: Regex | None = None
+    """The line is an exception, and the last file of its traceback matches this."""
     last_before: Slug | None = None
     """The line counts only when it is the last thing that happened before that entry's trouble began."""
     when: list[Comparison] = []

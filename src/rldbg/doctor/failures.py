@@ -23,6 +23,7 @@ CRASH_WORDS = (
     "panicked at",
     "Check failed: ",
     "Aborted (core",
+    "Assertion `",
     "stack smashing detected",
     "double free or corruption",
     "ChildFailedError",
@@ -53,13 +54,14 @@ ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
 
 _EXCEPTION = re.compile(
     r"^(?P<type>(?:(?:[A-Za-z_]\w*\.)*(?:Exception|[A-Za-z_]\w*"
-    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*)"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*"
+    r"|Stop(?:Async)?Iteration)"
     r"|(?:[a-z_]\w*\.)+[A-Z]\w+)"
     r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
 )
 _LEVELLED = re.compile(
     r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b(?:[^A-Za-z\[]{0,40}\[[^\]]{1,60}\] *|[^A-Za-z]{0,40})"
-    r"|^\[[^\]]{0,80}\] *"
+    r"|^\[[^\]]{0,80}\] *|^\d{4}-\d\d-\d\d[ T][\d:.,]+Z? +"
 )
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -122,12 +124,13 @@ def _traceback(window: Window, place: Place) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out."""
     lines = [line for line in window.below(_MAX_LINES) if _same_voice(line, window.line)]
     frames: list[str] = []
+    is_remote = bool(_RAY_TASK.search(window.line.text))  # Ray leaves out frames that several processes share
     for number, line in enumerate(lines):
         if frame := _FRAME.search(line.text):
             frames.append(f"{frame['file']}:{frame['line']} in {frame['function'] or '?'}")
             continue
         found = _as_exception(line.text)
-        if found and frames and not _is_shown_code(lines, number):
+        if found and (frames or is_remote) and not _is_shown_code(lines, number):
             message = found[1] or _next_words(lines[number + 1 : number + 3])
             return Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
         if TRACEBACK in line.text:

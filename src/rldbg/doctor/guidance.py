@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import Entry
+from rldbg.doctor.entries import Entry, Role
 from rldbg.doctor.evidence import Evidence, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
+from rldbg.doctor.resemblance import resembling
 from rldbg.doctor.root_cause import Judgement, Sighting
 
 _FACTS = {
@@ -40,21 +41,26 @@ def next_steps(
             if step not in seen:
                 seen.add(step)
                 yield step
-    if judgement.first_error is None:
-        for entry in _candidates(judgement, library):
-            yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
+    for entry in _candidates(judgement, library):
+        yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
 
 def _candidates(judgement: Judgement, library: Library) -> list[Entry]:
-    """The causes that fit the symptoms best: of the most specific symptoms, then those known from most sources."""
+    """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best."""
+    if judgement.first_error is not None:
+        return resembling(judgement.first_error, library, _CANDIDATES)
     fit: dict[str, float] = {}
     for sighting in judgement.fallout:
         causes = [name for name in sighting.entry.downstream_of if library.entries[name].can_be_cause]
         if len(causes) < _ANYTHING_CAUSES_IT:
             for name in causes:
                 fit[name] = fit.get(name, 0.0) + 1 / len(causes)
-    ranked = sorted(fit, key=lambda name: (-fit[name], -len(library.entries[name].sources), name))
-    return [library.entries[name] for name in ranked[:_CANDIDATES]]
+
+    def order(name: str) -> tuple[float, bool, int, str]:
+        entry = library.entries[name]
+        return -fit[name], entry.role is Role.EITHER, -len(entry.sources), name
+
+    return [library.entries[name] for name in sorted(fit, key=order)[:_CANDIDATES]]
 
 
 def _confirmation(entry: Entry) -> str:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from rldbg.doctor import failures
 from rldbg.doctor.anchors import anchors_of
+from rldbg.doctor.cleaning import clean, is_warning
 from rldbg.doctor.engines import Engine, EngineName, engine_for
 from rldbg.doctor.entries import Entry, Signature
 from rldbg.doctor.expressions import Expression
@@ -22,6 +23,9 @@ class SignaturePattern:
     unless: Expression | None
     near: Expression | None
     not_near: Expression | None
+    raised_in: Expression | None
+    in_warnings: bool
+    """Whether lines that a logger calls a warning count: those of warnings, and where an example is such a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +130,6 @@ def _signature_pattern(entry: Entry, signature: Signature) -> SignaturePattern:
         expression(signature.unless),
         expression(signature.near),
         expression(signature.not_near),
+        expression(signature.raised_in),
+        entry.severity == "warning" or any(is_warning(clean(example).text) for example in signature.examples),
     )

@@ -3,11 +3,15 @@
 import re
 from typing import NamedTuple
 
+from rldbg.doctor.cleaning import is_warning
 from rldbg.doctor.entries import Comparison
+from rldbg.doctor.expressions import Expression
 from rldbg.doctor.patterns import SignaturePattern
 from rldbg.doctor.window import Window
 
 NEAR_LINES = 60
+_FRAME_LINES = 6
+_FRAME = re.compile(r'(?P<file>[^"\s]+\.pyx?)"?, line \d+')
 
 _ADVICE = re.compile(
     r"\b(?:may|might|could|can|possibl[ey]|potential(?:ly)?|likely|usually|often|sometimes|perhaps|maybe)\b"
@@ -37,6 +41,8 @@ def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
     if found is None:
         return None
     signature = pattern.signature
+    if not pattern.in_warnings and is_warning(window.line.text):
+        return None
     if pattern.unless is not None and pattern.unless.search(text):
         return None
     if window.is_test_name or (window.is_code and not signature.in_code):
@@ -57,12 +63,21 @@ def _across_fold(pattern: SignaturePattern, window: Window) -> re.Match[str] | N
 
 
 def _neighbourhood_fits(pattern: SignaturePattern, window: Window) -> bool:
+    if pattern.raised_in is not None and not _was_raised_in(pattern.raised_in, window):
+        return False
     if pattern.near is None and pattern.not_near is None:
         return True
     lines = window.around(NEAR_LINES).split("\n")
     if pattern.near is not None and not any(pattern.near.search(line) for line in lines):
         return False
     return pattern.not_near is None or not any(pattern.not_near.search(line) for line in lines)
+
+
+def _was_raised_in(place: Expression, window: Window) -> bool:
+    """Whether the last file above an exception is of a kind; a frame has its code and carets under it."""
+    frames = (frame for line in window.above(_FRAME_LINES) if (frame := _FRAME.search(line.text)))
+    last = next(frames, None)
+    return last is not None and place.search(last["file"]) is not None
 
 
 def _is_advice(text: str, start: int) -> bool:

@@ -386,3 +386,16 @@ def test_xid_45_is_read_by_the_xid_before_it(verdict, numbers, expected):
     assert ids(found) == expected
     if expected:
         assert f": {numbers[0]}," in found.root_causes[0].evidence[0].text
+
+
+def test_an_unknown_exception_has_the_known_causes_that_it_resembles(verdict):
+    found = verdict("RuntimeError: attention heads (28) leave a remainder over tensor parallel size 8\n")
+    assert found.verdict == "unknown" and found.first_error is not None
+    assert any(step.startswith("possible cause: ") and "(tp-not-divisible); " in step for step in found.next)
+    silent = verdict("ZeroDivisionError: division by zero\n").next
+    assert not any(step.startswith("possible cause") for step in silent), "nothing known resembles it"
+
+
+def test_a_symptom_alone_is_told_in_the_headline(verdict):
+    found = verdict("TimeoutError: server launch failed\n")
+    assert found.headline.endswith("only: An inference server does not answer")
