@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.analysis.old_log_probs import masked_like_losses
 from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_tensors
@@ -56,6 +57,8 @@ def pair_kind(
         pairing.blocks += part.blocks
         pairing.only_a += part.only_a
         pairing.only_b += part.only_b
+    if set(kinds) == {"old_log_probs", "is_loss_debug"}:
+        pairing.blocks = [masked_like_losses(block) for block in pairing.blocks]
     return pairing
 
 

@@ -256,6 +256,30 @@ def test_the_documents_report_has_its_sections_beside_ours(base, tmp_path, capsy
     assert "Number of datums: 2" in ran.stdout.splitlines()
 
 
+@pytest.mark.parametrize("width", [8, 6, 10])
+def test_old_log_probs_are_held_against_a_services_where_it_trains(base, tmp_path, width):
+    """The service pads each micro-batch by itself, and has no log probs of tokens that it does not train on."""
+    service = write(tmp_path / "service", trajectories())
+    for folder in (base / "old_log_probs", service / "is_loss_debug"):
+        folder.mkdir()
+    dump_pt({"step": 0, "old_log_probs": LOG_PROBS.reshape(24, 8)}, base / "old_log_probs" / "step_000000.pt")
+    for wrong in (0.0, 0.5):
+        for rank, micro in ((rank, micro) for rank in range(2) for micro in range(2)):
+            valid, values = np.zeros((6, width)), np.zeros((6, width), np.float32)
+            valid[:, : min(width, 8)] = 1
+            values[:, : min(width, 8)] = LOG_PROBS[rank, micro][:, :width]
+            valid[2, 3] = values[2, 3] = 0
+            values[4, 5] -= wrong * (rank == 1 and micro == 1)
+            body = {"step": 0, "rank": rank, "micro_idx": micro, "old_log_probs": values, "effective_valid": valid}
+            dump_pt(body, service / "is_loss_debug" / f"step_000000_rank{rank}_micro{micro}.pt")
+        for a, b in ((base, service), (service, base)):
+            result = run(a, b)
+            assert result.verdict == ("different" if wrong else "equal"), result.findings
+            if wrong:
+                first = result.first_difference
+                assert (first.stage.value, first.place.token, first.field) == ("old_log_probs", 5, "old_log_probs")
+
+
 def test_a_remote_dump_is_compared_by_what_it_has(base, tmp_path):
     remote = tmp_path / "remote"
     (remote / "prepared_trajectories").mkdir(parents=True)
