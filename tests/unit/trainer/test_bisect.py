@@ -123,6 +123,30 @@ def test_a_dump_of_another_tool_is_a_side(tmp_path, form):
     assert report.forward.matched_by == ("name" if form == "msprobe" else "similar name")
 
 
+def test_a_dump_of_msprobe_is_read_in_the_order_of_its_calls(tmp_path):
+    """As msprobe 26.2 writes it for a process without ranks; the gradient of an output is its backward pass's input."""
+    names = ["Module.layers.2.Linear", "Module.layers.10.Linear", "Module.head.Linear"]
+    calls = [f"{name}.forward.0" for name in names] + [f"{name}.backward.0" for name in reversed(names)]
+    for step in (1, 0):
+        place = tmp_path / f"step{step}" / "proc123" / "dump_tensor_data"
+        place.mkdir(parents=True)
+        (place.parent / "dump.json").write_text(json.dumps({"level": "L0", "data": {call: {} for call in calls}}))
+        for number, call in enumerate(calls):
+            for part, value in (("input", 100 + number), ("output", number)):
+                torch.save(torch.full((2,), step + value + 0.5), place / f"{call}.{part}.0.pt")
+    found = read_dump(tmp_path)
+    assert [(item.name, item.values[0]) for item in found.forward] == [
+        ("layers.2", 0.5),
+        ("layers.10", 1.5),
+        ("head", 2.5),
+    ]
+    assert [(item.name, item.values[0]) for item in found.backward] == [
+        ("head", 103.5),
+        ("layers.10", 104.5),
+        ("layers.2", 105.5),
+    ]
+
+
 def test_a_folder_without_dumps_says_so(tmp_path):
     with pytest.raises(IncompleteDataError, match="no dumped outputs"):
         read_dump(tmp_path)
