@@ -136,6 +136,10 @@ class Environment:
         if name not in self._values:
             os.environ[name] = value
 
+    def give(self, **values: str) -> None:
+        """Sets variables for this process and its children, whatever they were."""
+        os.environ.update(values)
+
     def put_back(self, name: str, value: str) -> None:
         """Gives a variable the value it had before another library changed it; none for an empty one."""
         if value:

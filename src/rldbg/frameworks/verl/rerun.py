@@ -6,7 +6,6 @@ recorded or from verl's checkpoint; the first step has the model's own.
 """
 
 import json
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import Run, SampleId
+from rldbg.core import Environment, Run, SampleId
 from rldbg.frameworks.recorded import process_hooks
 from rldbg.frameworks.registry import find_framework
 from rldbg.frameworks.rerun import NotRecorded, Rerun, parameters_after, refuse, stop_in
@@ -133,7 +132,7 @@ def worker_of(settings: Any) -> Any:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    Environment().give(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     worker = import_module("verl.workers.engine_workers").ActorRolloutRefWorker(config=settings, role="actor")
     worker.init_model()
     return worker
@@ -166,7 +165,7 @@ def _on_this_machine(settings: Any) -> None:
     if torch.accelerator.is_available():
         return
     profile = yaml.safe_load(Path(str(find_framework("verl").file("launch.yaml"))).read_text(encoding="utf-8"))
-    os.environ.update(profile["laptop_environment"])
+    Environment().give(**profile["laptop_environment"])
     for change in profile["laptop"]:
         group, _, key = change["key"].partition(".")
         if group == "actor_rollout_ref" and key != "model.path":
