@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -26,17 +27,17 @@ def wait_for_result(limit_s):
 threading.Thread(target=print_logs, name="ray_print_logs", daemon=True).start()
 wait_for_result(600)
 """
-# A wait that signals do not end, as in a collective: C code returns when its time is up.
+# A wait that signals do not end, as in a collective: it joins a thread of C that reads one character from `gate`.
 IN_C = """
 import ctypes, sys, threading, time
 libc = ctypes.CDLL(None)
-class Time(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
-mutex = ctypes.create_string_buffer(64)
-libc.pthread_mutex_lock(mutex)
-def all_reduce(limit_s):
+libc.fopen.restype = ctypes.c_void_p
+read = ctypes.cast(libc.fgetc, ctypes.c_void_p)
+def all_reduce():
     loss = 0.25
-    libc.pthread_mutex_timedlock(mutex, ctypes.byref(Time(int(time.time()) + limit_s, 0)))
+    reader = ctypes.c_ulong()
+    libc.pthread_create(ctypes.byref(reader), None, read, ctypes.c_void_p(libc.fopen(b"gate", b"r")))
+    libc.pthread_join(reader, None)
     after = loss
     time.sleep(600)
 def busy():
@@ -44,7 +45,7 @@ def busy():
         time.sleep(0.01)
 if "busy" in sys.argv:
     threading.Thread(target=busy, name="loader", daemon=True).start()
-all_reduce(int(sys.argv[1]))
+all_reduce()
 """
 
 
@@ -52,6 +53,22 @@ all_reduce(int(sys.argv[1]))
 def job(tmp_path):
     with LiveJob(tmp_path) as job:
         yield job
+
+
+@pytest.fixture
+def gate(job):
+    """A call ends the wait in C."""
+    os.mkfifo(job.folder / "gate")
+    # For reading too: whoever opens it does not wait for the other end.
+    descriptor = os.open(job.folder / "gate", os.O_RDWR)
+    yield lambda: os.write(descriptor, b"x")
+    os.close(descriptor)
+
+
+def _wait_in_c(job, *arguments):
+    process = _start(job, IN_C, *arguments)
+    until(lambda: "pthread_join" in _where(job), "the wait")
+    return process
 
 
 def _start(job, text, *arguments, python=sys.executable):
@@ -71,9 +88,9 @@ def test_attach_stops_in_the_main_thread_that_waits(job, version):
         assert "wait_for_result()" in done.stdout and "'MainThread'" in done.stdout, done.stdout
 
 
+@pytest.mark.usefixtures("gate")
 def test_attach_to_a_rank_in_c_shows_its_main_thread_and_resumes(job):
-    _start(job, IN_C, 600, "busy")
-    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+    _wait_in_c(job, "busy")
     done = job.rldbg("attach", "train", "-c", "w", "-c", "p loss", check=False)
     assert "all_reduce()" in done.stdout and "in C code" in done.stdout, done.stdout
     (stopped,) = job.stopped()
@@ -82,42 +99,47 @@ def test_attach_to_a_rank_in_c_shows_its_main_thread_and_resumes(job):
     until(lambda: not job.ps()[0]["debugged"], "the session to be closed")
 
 
-def test_a_rank_in_c_stops_as_soon_as_it_is_back_though_the_client_left(job):
-    process = _start(job, IN_C, 5)
-    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+def test_a_rank_in_c_stops_as_soon_as_it_is_back_though_the_client_left(job, gate):
+    process = _wait_in_c(job)
     # WHEN attach gives up THEN it says what will happen, and that happens
     _attach_in_vain(job)
     assert not job.stopped()
+    gate()
     (stopped,) = job.wait_stopped()
     assert (stopped["pid"], stopped["function"]) == (process["pid"], "all_reduce")
     job.rldbg("continue", "all")
 
 
-def test_attach_says_at_once_that_a_rank_in_c_stops_later_and_opens_its_prompt_then(job):
-    _start(job, IN_C, 8)
-    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
-    done = job.rldbg("attach", "train", "-c", "p loss", "-c", "c", "--wait", str(PATIENCE_S), timeout_s=2 * PATIENCE_S)
-    assert "train runs no Python now and stops at its next line" in done.stderr and "0.25" in done.stdout, done
+def test_attach_says_at_once_that_a_rank_in_c_stops_later_and_opens_its_prompt_then(job, gate):
+    _wait_in_c(job)
+    command = [sys.executable, "-m", "rldbg", "attach", "train", "-c", "p loss", "--wait", str(PATIENCE_S)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "--run", str(job.run.path)], **pipes) as attach:
+        assert "train runs no Python now and stops at its next line" in attach.stderr.readline()
+        gate()
+        text, _ = attach.communicate(timeout=PATIENCE_S)
+    assert attach.returncode == 0 and "0.25" in text, text
 
 
-def test_continue_cancels_a_pause_that_has_not_come_true(job):
-    _start(job, IN_C, 5)
-    until(lambda: "all_reduce" in str(job.client.request("stacks")), "the wait")
+def test_continue_cancels_a_pause_that_has_not_come_true(job, gate):
+    _wait_in_c(job)
     _attach_in_vain(job)
     job.client.request("continue", who="train")
+    gate()
     until(lambda: "time.sleep(600)" in _where(job), "the program to go on")
     assert not job.stopped() and not job.ps()[0]["debugged"]
 
 
 def _attach_in_vain(job):
-    """By a client that leaves; in this process, because the wait in C is short."""
+    """By a client that leaves."""
     with BrokerClient(job.run.path) as client, pytest.raises(UnreachableError, match="stops as soon as it does"):
         client.request("attach", who="train", stop=True, wait_s=0.5)
 
 
 def _where(job):
     """The line at which the main thread is."""
-    frames = job.client.request("stacks")["stacks"][0]["threads"][0]["frames"]
+    threads = job.client.request("stacks")["stacks"][0].get("threads") or [{"frames": []}]
+    frames = threads[0]["frames"]
     line = next((f["line"] for f in frames if f["function"] == "all_reduce"), 1)
     return (job.folder / "train.py").read_text().splitlines()[line - 1]
 
