@@ -166,6 +166,31 @@ def test_there_is_no_moment_between_a_step_and_its_stop():
     assert asyncio.run(scene()) == (True, False)
 
 
+def test_whoever_waits_for_a_resume_to_be_decided_hears_of_it():
+    async def scene():
+        debuggee, changed, session, running = await _session()
+        debuggee.stop(1)
+        await asyncio.wait_for(changed.wait(), 10)
+        asking = asyncio.create_task(session.request("continue", {"threadId": 1}))
+        while debuggee.asked[-1] != "continue":
+            await asyncio.sleep(0)
+        answer = debuggee.withdraw_answer()
+        # WHEN the debuggee says that it went before it answers
+        debuggee.answer({"type": "event", "event": "continued", "body": {"allThreadsContinued": True}})
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert session.is_halting
+        changed.clear()
+        debuggee.answer(answer)
+        # THEN its answer is a change: a pause that waits for it does not wait until its time is up
+        await asyncio.wait_for(changed.wait(), 10)
+        await asking
+        running.cancel()
+        return session.is_halting
+
+    assert asyncio.run(scene()) is False
+
+
 def test_a_pause_waits_until_the_step_before_it_has_begun():
     async def scene():
         debuggee, changed, session, running = await _session()

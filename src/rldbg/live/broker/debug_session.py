@@ -231,7 +231,8 @@ class DebugSession:
             self._went.set()
             self.stop, self._halt, self.translation, self._stopped_threads = before
             self.is_stepping = False
-            self._on_change()
+        # Also when it agreed: somebody may wait for this to be decided, to pause it again.
+        self._on_change()
 
     async def _until_gone(self, timeout_s: float) -> None:
         """A pause that arrives before a step has begun is undone by it, although the debuggee has agreed to both."""

@@ -86,7 +86,11 @@ def _collective(wait: Any, _name: str) -> str:
 
 
 def _ray(wait: Any, _name: str) -> str:
-    return str(wait.get("text") or f"the results of {wait.get('count') or 'some'} Ray tasks")
+    count = wait.get("count")
+    return str(
+        wait.get("text")
+        or ("the result of a Ray task" if count == 1 else f"the results of {count or 'some'} Ray tasks")
+    )
 
 
 _THINGS = {
