@@ -221,10 +221,10 @@ def _served_folder(request: RolloutRequest) -> str:
         try:
             url = f"{base_address(address)}/model_info"
             answer = http_request("GET", url, token=request.api_key or "", timeout_s=_ASK_S)
-        except NoAnswerError:
+            known = answer.json() if answer.status_code == 200 else {}
+            path = str(known.get("tokenizer_path") or known.get("model_path") or "")
+        except (NoAnswerError, ValueError, AttributeError):  # nobody is there, or it speaks another protocol
             continue
-        known = answer.json() if answer.status_code == 200 else {}
-        path = str(known.get("tokenizer_path") or known.get("model_path") or "")
         if path and (Path(path) / "tokenizer_config.json").is_file():
             return path
     return ""
