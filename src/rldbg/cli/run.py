@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _ATTENDED_WAIT_S = 600.0
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
+_WATCH_OPTIONS = ("stop", "when", "notify", "keep")
+# Parameters that a request has under the same name.
+_AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_breakpoints", "legacy", "laptop", "model")
 
 
 @verb(
@@ -71,37 +74,7 @@ _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 @click.option("--tame", is_flag=True, hidden=True, help="The former name of --skip-kills.")
 @click.option("--doctor/--no-doctor", "ask_doctor", default=True, help="Diagnose failures (default).")
 def command(
-    command: tuple[str, ...],
-    dry_run: bool,
-    post_mortem: bool,
-    steps: int | None,
-    epochs: int | None,
-    full_length: bool,
-    name_suffix: str,
-    set_options: tuple[str, ...],
-    set_environment: tuple[str, ...],
-    framework: str,
-    run_folder: Path | None,
-    record: str | None,
-    watch: bool,
-    stop: bool,
-    when: tuple[str, ...],
-    notify: str,
-    watch_rules: str,
-    keep: int,
-    laptop: bool,
-    model: str,
-    breakpoints: tuple[str, ...],
-    ray_breakpoints: bool,
-    legacy: bool,
-    wait_s: float | None,
-    pass_exceptions: str,
-    listen: str,
-    hide: bool,
-    skip_kills: bool,
-    tame: bool,
-    ask_doctor: bool,
-    as_json: bool,
+    command: tuple[str, ...], dry_run: bool, run_folder: Path | None, ask_doctor: bool, as_json: bool, **given: Any
 ) -> int:
     """Run a training script or command with debugging enabled.
 
@@ -109,58 +82,58 @@ def command(
     commands are stubs.
     """
     from rldbg.doctor import RunSettings
-    from rldbg.launch import Request, resolve_command, run_armed
+    from rldbg.launch import run_armed
 
-    if steps is not None and epochs is not None:
-        raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
-    if model and not laptop:
-        raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
-    watched = _watched(watch, stop=stop, when=when, notify=notify, rules=watch_rules, keep=keep)
-    argv, script = resolve_command(command, dry_run=dry_run)
     settings = RunSettings.load(Path(Environment().text("RLDBG_HOME")))
-    request = Request(
-        argv=argv,
-        script=script,
-        cwd=Path.cwd(),
-        environment=settings.without_unset(Environment().everything()),
-        framework=framework,
-        post_mortem=post_mortem,
-        steps=None if full_length else steps,
-        # A run is watched to its end.
-        epochs=None if full_length or (watch and epochs is None) else epochs or 1,
-        name_suffix=name_suffix,
-        set_options=tuple(_pair(text, "--set") for text in set_options),
-        set_environment=tuple(_pair(text, "--env") for text in set_environment),
-        noted_environment=tuple(settings.environment.items()),
-        record=record is not None or watch,
-        record_kinds=_kinds(record or ""),
-        watch=watched,
-        breakpoints=breakpoints,
-        ray_breakpoints=ray_breakpoints,
-        legacy=legacy,
-        skip_kills=skip_kills or tame,
-        laptop=laptop,
-        model=model,
-    )
+    request = _request(command, settings, given, dry_run=dry_run)
     if dry_run:
         return _explain(request, run_folder, as_json)
     _apply(settings)
-    passed = tuple(name.strip() for name in pass_exceptions.split(",") if name.strip())
     outcome = run_armed(
         request,
         run_folder=run_folder,
-        post_mortem_wait_s=_holding_s(wait_s),
+        post_mortem_wait_s=_holding_s(given["wait_s"]),
         say=lambda text: print_note(f"rldbg: {text}"),
         announce=announce,
         quiet_stdout=as_json,
-        redact_secrets=hide,
-        pass_exceptions=passed,
-        listen=listen,
+        redact_secrets=given["hide"],
+        pass_exceptions=tuple(name.strip() for name in given["pass_exceptions"].split(",") if name.strip()),
+        listen=given["listen"],
     )
     failed = outcome.exit_code not in _NOT_A_FAILURE and not outcome.asked_to_end
     diagnosis = _diagnosed(outcome, request) if ask_doctor and failed else None
     _conclude(outcome, diagnosis, as_json=as_json)
     return outcome.exit_code
+
+
+def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str, Any], *, dry_run: bool) -> "Request":
+    """What the options ask for; `given` has them by the names of their parameters."""
+    from rldbg.launch import Request, resolve_command
+
+    steps, epochs, full_length, watch = (given[name] for name in ("steps", "epochs", "full_length", "watch"))
+    if steps is not None and epochs is not None:
+        raise UsageError("--steps and --epochs are mutually exclusive", "give one of them")
+    if given["model"] and not given["laptop"]:
+        raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
+    watched = _watched(watch, rules=given["watch_rules"], **{name: given[name] for name in _WATCH_OPTIONS})
+    argv, script = resolve_command(command, dry_run=dry_run)
+    return Request(
+        argv=argv,
+        script=script,
+        cwd=Path.cwd(),
+        environment=settings.without_unset(Environment().everything()),
+        steps=None if full_length else steps,
+        # A run is watched to its end.
+        epochs=None if full_length or (watch and epochs is None) else epochs or 1,
+        set_options=tuple(_pair(text, "--set") for text in given["set_options"]),
+        set_environment=tuple(_pair(text, "--env") for text in given["set_environment"]),
+        noted_environment=tuple(settings.environment.items()),
+        record=given["record"] is not None or watch,
+        record_kinds=_kinds(given["record"] or ""),
+        watch=watched,
+        skip_kills=given["skip_kills"] or given["tame"],
+        **{name: given[name] for name in _AS_GIVEN},
+    )
 
 
 def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
@@ -243,13 +216,9 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def _kinds(text: str) -> tuple[str, ...]:
     """The kinds of --record by name; none means all that the framework can tell apart."""
-    from rldbg.recording import KINDS
+    from rldbg.recording import named_kinds
 
-    named = tuple(kind.strip() for kind in text.split(",") if kind.strip() not in ("", "all"))
-    unknown = [kind for kind in named if kind not in KINDS]
-    if unknown:
-        raise UsageError(f"unknown kind for --record: {unknown[0]!r}", f"choose from: {', '.join(KINDS)}")
-    return named
+    return named_kinds([kind.strip() for kind in text.split(",") if kind.strip()], "--record") or ()
 
 
 def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:

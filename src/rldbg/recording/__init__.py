@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DebugBlock,
         RolloutWorkerBlock,
         debug_block_from_environment,
+        named_kinds,
         origins_of,
         parse_debug_block,
         parse_rollout_worker_block,

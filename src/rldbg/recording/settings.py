@@ -217,13 +217,18 @@ def _flat(block: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def named_kinds(kinds: Iterable[str], source: str) -> tuple[str, ...] | None:
+    """Kinds by name, each of them declared; None where `all` is among them."""
+    named = tuple(kinds)
+    for kind in sorted(set(named) - {"all", *KINDS}):
+        raise unknown_key(kind, KINDS, source)
+    return None if "all" in named else named
+
+
 def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
     """Kinds by name as the block's switches; `all` is every declared kind."""
-    chosen = set(kinds)
-    if "all" in chosen:
-        chosen = set(KINDS)
-    for kind in sorted(chosen - set(KINDS)):
-        raise unknown_key(kind, KINDS, source)
+    named = named_kinds(kinds, source)
+    chosen = set(KINDS if named is None else named)
     remote = set(kinds_of(Mode.REMOTE_API))
     return {
         "dump_options": dict.fromkeys(chosen - remote, True),
