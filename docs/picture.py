@@ -81,7 +81,7 @@ def _boxes(rows: list[list[str]], imports: _Imports) -> dict[str, tuple[float, f
     boxes: dict[str, tuple[float, float, float]] = {}
     for number, row in zip(count(len(rows) - 1, -1), rows, strict=False):
         # Each above the middle of what it imports: fewer lines cross.
-        row = sorted(row, key=lambda name: (_middle([boxes[used] for used in imports[name]]), name))
+        row = sorted(row, key=lambda name: (_middle([boxes[used] for used in sorted(imports[name])]), name))
         widths = [len(name) * _LETTER + 20 for name in row]
         gap = (_WIDTH - 2 * _MARGIN - sum(widths)) / len(row)
         left = _MARGIN + gap / 2
