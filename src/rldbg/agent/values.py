@@ -96,7 +96,7 @@ def members(value: Any) -> JsonText:
 
 def recorded() -> JsonText:
     """The record with samples that this process made last: {"kind", "step", "micro", "samples"}; empty without one."""
-    header = getattr(sys, "_rldbg_recorded", None)
+    header = getattr(sys, "_rldbg_last_record", None)
     if header is None:
         return JsonText({})
     key, samples = header.key, [str(sample) for sample in header.samples[:_SAMPLES]]

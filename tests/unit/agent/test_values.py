@@ -112,7 +112,7 @@ def test_a_tensor_has_a_histogram_and_a_table_of_its_numbers():
 
 
 def test_what_was_recorded_last_is_told(tmp_path, monkeypatch):
-    monkeypatch.delattr("sys._rldbg_recorded", raising=False)
+    monkeypatch.delattr("sys._rldbg_last_record", raising=False)
     assert recorded().body == {}
     with rldbg.Recorder(tmp_path) as recorder:
         rows = {"log_probs": np.zeros((2, 3)), "response_mask": np.ones((2, 3))}

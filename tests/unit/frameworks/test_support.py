@@ -93,7 +93,8 @@ def test_all_are_listed_with_what_is_supported(tmp_path):
     found = {each["name"]: each for each in json.loads(done.stdout)["frameworks"]}
     assert found["nexrl"]["supported"]["replay"]
     assert found["trl"]["supported"]["record"] == (
-        "forward_data, gradient, is_loss_debug, loss, param, training_metrics, trajectory"
+        "forward_data, gradient, is_loss_debug, loss, old_log_probs, param, prepared_trajectories, training_metrics,"
+        " trajectory"
         " (by hooks, tested with runs of TRL 1.16.0)"
     )
     assert "tested with a stub of the shape of slime 0.3.1" in found["slime"]["supported"]["record"]

@@ -173,7 +173,7 @@ class Recorder:
             writer.submit(prepared.header, prepared.fields)
             if prepared.header.samples:
                 # What a debugger that stops this process can say it was working on.
-                setattr(sys, "_rldbg_recorded", prepared.header)  # noqa: B010 - mypy knows no such attribute
+                setattr(sys, "_rldbg_last_record", prepared.header)  # noqa: B010 - mypy knows no such attribute
 
     def _whole(self, step: Any) -> int | None:
         try:
