@@ -35,6 +35,8 @@ LONG = (
     "test_profile_remote_collection",
     "test_rollout_command",
     "test_tunnel_slurm",
+    "test_public_api",
+    "test_standalone_loops",
     "test_rerun_loss_ranks",
     "test_run_ray",
     "test_serve_load",
