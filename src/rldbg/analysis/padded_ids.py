@@ -11,6 +11,7 @@ import numpy as np
 from rldbg.analysis.measure import same_bytes
 from rldbg.analysis.measured import Measured
 from rldbg.analysis.row_places import RowPlace, RowsResult
+from rldbg.analysis.unpadding import NO_TOKEN
 from rldbg.recording import Ragged, Record
 
 
@@ -50,9 +51,10 @@ def _trained(record: Record, count: int) -> np.ndarray:
 
 
 def _pad_ids(ids: np.ndarray, ends: list[int]) -> set[int]:
-    """What a side pads with: the values after its responses, and those that several columns of a row begin with."""
+    """What a side pads with: the values after its responses, those that several columns of a row begin with,
+    and what stands where padding was recognised."""
     after = {int(value) for row, end in zip(ids, ends, strict=True) for value in np.unique(row[end:])}
-    return after | {int(row[0]) for row in ids if _leading(row) > 1}
+    return after | {int(row[0]) for row in ids if _leading(row) > 1} | {NO_TOKEN}
 
 
 def _padding(row: np.ndarray, pads: set[int]) -> int:

@@ -331,3 +331,19 @@ def test_a_file_with_the_same_bytes_on_both_sides_is_decoded_once(base, tmp_path
 def copy_of(folder, place):
     shutil.copytree(folder, place)
     return place
+
+
+def test_one_column_of_padding_that_only_one_side_can_know_is_no_difference(tmp_path):
+    """A trajectory says how long a prompt is; a recording without trajectories has ids and the response mask only."""
+    samples, ids = [("g", 0), ("g", 1)], np.array([[0, 11, 12, 16, 3, 1], [6, 12, 3, 16, 4, 1]])
+    passed = {"input_ids": ids, "response_mask": np.ones((2, 2)), "log_probs": np.full((2, 2), -0.5)}
+    with rldbg.Recorder(tmp_path / "a") as recorder:
+        tokens = [ids[0, 1:], ids[1]]
+        masks = [np.r_[np.zeros(len(row) - 2), np.ones(2)] for row in tokens]
+        recorder.record("trajectory", step=0, samples=samples, tokens=tokens, loss_mask=masks, reward=[0.0, 1.0])
+        recorder.record("forward_data", step=0, micro=0, samples=samples, **passed)
+    for name, changed in (("same", ids), ("other", np.where(ids == 11, 10, ids))):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            recorder.record("forward_data", step=0, micro=0, samples=samples, **passed | {"input_ids": changed})
+    verdicts = [compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / name)).verdict for name in ("same", "other")]
+    assert verdicts == ["equal", "different"]
