@@ -28,7 +28,7 @@ SHOWN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("compare first second", ("first at stage", ", sample", "old_log_probs  ✗", "because B")),
     ("cast all", ("loop/",)),
     ("stacks --diagnose", ("never entered",)),
-    ("run --wait 0", ("root cause", "unknown failure")),
+    ("run --wait 0", ("root cause", "the failure begins with")),
     ("rerun first --step 5 --set", ("differs", "first changes")),
 )
 _MOST_LINES = 5

@@ -87,7 +87,7 @@ def test_a_run_that_was_told_to_end_is_not_diagnosed_as_a_failure(tmp_path):
         run.send_signal(signal.SIGTERM)
         _, said = run.communicate(timeout=60)
     assert run.returncode == 1 and "RuntimeError: got signal 15" in said
-    assert "rldbg: ended by SIGTERM; exit code 1" in said and "unknown failure" not in said, said
+    assert "rldbg: ended by SIGTERM; exit code 1" in said and "the failure begins" not in said, said
 
 
 def test_a_second_sigterm_ends_the_run_at_once(tmp_path):

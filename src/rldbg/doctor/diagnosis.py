@@ -116,7 +116,8 @@ class Diagnosis:
         words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}" if self.fallout else "")
         if self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
-            words = f"unknown failure, beginning with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
+            words = f"the failure begins with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
+            words += "; no known failure matches it"
         return words + (f"; ranks {held_up} blocked the others" if held_up else "")
 
 

@@ -47,7 +47,7 @@ def test_healthy_is_exit_0_and_unknown_exit_1(doctor, tmp_path):
     (tmp_path / "b.log").write_text("SomeOddException x\nValueError: odd thing\n")
     code, out, _err = doctor(tmp_path / "b.log")
     assert code == 1
-    assert "unknown failure, beginning with ValueError: odd thing" in out
+    assert "the failure begins with ValueError: odd thing; no known failure matches it" in out
     (tmp_path / "c.log").write_text("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing it\n")
     assert "the cause is not in these logs" in doctor(tmp_path / "c.log")[1]
 
