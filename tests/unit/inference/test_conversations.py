@@ -113,7 +113,7 @@ def test_results_of_tools_come_into_the_same_prompt_from_three_protocols(talk, p
     blocks = [*ASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
 
     async def scene(client):
-        one = {"return_token_ids": True}
+        one = {"return_token_ids": True, "temperature": 0}
         first = await post(client, "/v1/chat/completions", messages=chat, tools=[TOOL], max_tokens=1, **one)
         second = await post(client, "/v1/responses", input=items, tools=[RESPONSES_TOOL], max_output_tokens=1, **one)
         third = await post(client, "/v1/messages", messages=blocks, tools=[MESSAGES_TOOL], max_tokens=1, **one)
@@ -232,8 +232,10 @@ def test_reasoning_that_the_prompt_has_opened_is_told_apart(talk):
 
 def test_responses_continue_stored_ones_and_models_are_found_by_name(talk):
     async def scene(client):
-        first = await post(client, "/v1/responses", input="One", instructions="Be brief", max_output_tokens=4)
-        then = {"previous_response_id": first["id"], "max_output_tokens": 4, "return_token_ids": True}
+        first = await post(
+            client, "/v1/responses", input="One", instructions="Be brief", max_output_tokens=4, temperature=0
+        )
+        then = {"previous_response_id": first["id"], "max_output_tokens": 4, "temperature": 0, "return_token_ids": True}
         second = await post(client, "/v1/responses", input="Two", **then)
         found = (await client.get(f"/v1/responses/{first['id']}")).json()
         gone = await client.delete(f"/v1/responses/{first['id']}")
