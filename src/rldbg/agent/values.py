@@ -5,6 +5,7 @@ imports the standard library only, and nothing of this package. Looking at a val
 never waits for work queued on a GPU stream.
 """
 
+import contextlib
 import json
 import linecache
 import math
@@ -118,19 +119,22 @@ def _pairs(value: Any) -> tuple[list[tuple[str, str, Any]], int]:
 
 def _picture(value: Any) -> dict[str, Any] | None:
     """A histogram, and rows of the numbers as a table of at most so many cells, of those evenly spaced."""
+    local = getattr(value, "_local_tensor", value)
     try:
-        local = getattr(value, "_local_tensor", value)
-        flat = local.detach() if hasattr(local, "detach") else local
-        if not 0 < math.prod(flat.shape) <= _STATISTICS_LIMIT or getattr(flat, "is_meta", False):
-            return None
-        table = flat.reshape(-1, flat.shape[-1]) if len(flat.shape) > 1 else flat.reshape(1, -1)
-        down, right = (range(0, size, -(-size // _CELLS)) for size in table.shape)
-        thinned = table[:: down.step, :: right.step]
-        cells = [[_cell(number) for number in row] for row in thinned.tolist()]
-        numbers = [number for row in cells for number in row if number is not None]
-        return {"rows": cells, "each": [down.step, right.step], "histogram": _histogram(numbers)}
+        with _own_stream(local):
+            return _table(local.detach() if hasattr(local, "detach") else local)
     except Exception:  # noqa: BLE001 - a tensor that cannot be read now is shown without a picture
         return None
+
+
+def _table(flat: Any) -> dict[str, Any] | None:
+    if not 0 < math.prod(flat.shape) <= _STATISTICS_LIMIT or getattr(flat, "is_meta", False):
+        return None
+    table = flat.reshape(-1, flat.shape[-1]) if len(flat.shape) > 1 else flat.reshape(1, -1)
+    down, right = (-(-size // _CELLS) for size in table.shape)
+    cells = [[_cell(number) for number in row] for row in table[::down, ::right].tolist()]
+    numbers = [number for row in cells for number in row if number is not None]
+    return {"rows": cells, "each": [down, right], "histogram": _histogram(numbers)}
 
 
 def _cell(number: Any) -> float | None:
@@ -256,11 +260,16 @@ def _torch_summary(torch: Any, value: Any) -> dict[str, Any]:
 def _torch_numbers(torch: Any, value: Any) -> dict[str, Any]:
     if value.dtype.is_complex:
         return {}
-    if value.device.type == "cuda":
-        # A stream of our own does not wait for a kernel or collective that hangs on the user's.
-        with torch.cuda.stream(torch.cuda.Stream(value.device)):
-            return _torch_statistics(torch, value)
-    return _torch_statistics(torch, value)
+    with _own_stream(value):
+        return _torch_statistics(torch, value)
+
+
+def _own_stream(value: Any) -> Any:
+    """A stream of our own does not wait for a kernel or collective that hangs on the user's."""
+    if not getattr(value, "is_cuda", False):
+        return contextlib.nullcontext()
+    torch = sys.modules["torch"]
+    return torch.cuda.stream(torch.cuda.Stream(value.device))
 
 
 def _torch_statistics(torch: Any, value: Any) -> dict[str, Any]:

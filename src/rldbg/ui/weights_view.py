@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.core import IncompleteDataError
 from rldbg.recording import Recording
-from rldbg.weights import faults_by_replica, faults_of, snapshots_of
+from rldbg.weights import WeightFault, faults_by_replica, grouped_faults, snapshots_of
 
 _LAYER = re.compile(r"(?:^|\.)(layers?|h|blocks?)\.(\d+)\.")
 _SHOWN = 200
@@ -20,20 +20,21 @@ def weights_view(recording: Recording) -> dict[str, Any]:
             f"{recording.title} does not say what was sent to the engine, nor what it holds",
             "record the kind `weights`: rldbg run --record weights -- COMMAND",
         )
-    cells = []
-    for held, faults in faults_by_replica(snapshots):
-        layers = Counter(layer_of(fault.name) for fault in faults)
+    cells: list[dict[str, Any]] = []
+    faults: list[WeightFault] = []
+    for held, wrong in faults_by_replica(snapshots):
+        faults += grouped_faults(wrong)
+        layers = Counter(layer_of(fault.name) for fault in wrong)
         cells.append(
             {
                 "version": held.version,
                 "replica": held.replica,
                 "tensors": len(held.by_name()),
-                "wrong": len(faults),
+                "wrong": len(wrong),
                 "layers": dict(layers),
             }
         )
     names = dict.fromkeys(layer_of(item.name) for snapshot in snapshots for item in snapshot.tensors)
-    faults = list(faults_of(snapshots))
     return {
         "sent": [
             {"version": item.version, "tensors": len(item.by_name())} for item in snapshots if item.side == "sent"

@@ -55,7 +55,7 @@ class WeightFault:
 def faults_of(snapshots: Iterable[WeightSnapshot]) -> Iterator[WeightFault]:
     """Of every replica at every version that was sent; tensors that are wrong alike are one fault."""
     for _, faults in faults_by_replica(snapshots):
-        yield from _grouped(faults)
+        yield from grouped_faults(faults)
 
 
 def faults_by_replica(snapshots: Iterable[WeightSnapshot]) -> Iterator[tuple[WeightSnapshot, list[WeightFault]]]:
@@ -67,7 +67,7 @@ def faults_by_replica(snapshots: Iterable[WeightSnapshot]) -> Iterator[tuple[Wei
             yield held, list(_Replica(held, sent).faults())
 
 
-def _grouped(faults: Iterable[WeightFault]) -> Iterator[WeightFault]:
+def grouped_faults(faults: Iterable[WeightFault]) -> Iterator[WeightFault]:
     """Tensors that are wrong alike are one fault: a version that was not loaded at all, an engine in another dtype."""
     found: dict[tuple[str, str], list[WeightFault]] = {}
     for fault in faults:
