@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.measure import non_finite_numbers
@@ -14,9 +16,9 @@ from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.results import Comparison, FirstDifference
 from rldbg.analysis.run_metrics import metrics_findings
+from rldbg.analysis.samples import StepSamples
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
-from rldbg.analysis.step_numbers import other_numbering
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import UnitResult, units_of
 from rldbg.core import Finding, IncompleteDataError, Severity
@@ -244,3 +246,25 @@ def _missing_steps(a: Side, b: Side) -> Iterable[Finding]:
                 "the other run ended earlier, recorded other steps, or lost files",
                 ("compare the steps both have with --step", f"rldbg verify {other.title}"),
             )
+
+
+def other_numbering(a: Side, b: Side) -> int | None:
+    """What to add to the steps of B so that they mean those of A; None when the numbers agree or it cannot be known.
+
+    The samples decide: the first steps of both sides hold the same sequences, and equal numbers do not.
+    """
+    steps_a, steps_b = sorted(a.steps("trajectory")), sorted(b.steps("trajectory"))
+    if not steps_a or not steps_b or steps_a[0] == steps_b[0]:
+        return None
+    first_a = _sequences(a, steps_a[0])
+    later = steps_a[0] if steps_a[0] in steps_b else None
+    if not first_a or not first_a & _sequences(b, steps_b[0]):
+        return None
+    if later is not None and first_a & _sequences(b, later):
+        return None
+    return steps_a[0] - steps_b[0]
+
+
+def _sequences(side: Side, step: int) -> set[bytes]:
+    tokens = StepSamples(side, step).tokens
+    return {np.asarray(row, dtype="<i8").tobytes() for row in tokens.values()}

@@ -2,7 +2,8 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -10,6 +11,9 @@ import click
 from rldbg.cli.groups import CommandGroup, NoCommandError
 from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import ExitCode, RldbgError
+from rldbg.version import __version__
+
+_PACKAGES = ("torch", "ray", "transformers", "numpy", "debugpy", "py-spy", "mcp")
 
 
 class LazyVerbs(CommandGroup):
@@ -47,8 +51,6 @@ class LazyVerbs(CommandGroup):
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from rldbg.cli.installed import version_lines
-
         for line in version_lines():
             click.echo(line)
         ctx.exit()
@@ -189,3 +191,28 @@ def verb(name: str, **settings: Any) -> Callable[[Callable[..., int | None]], cl
         return command
 
     return decorate
+
+
+def version_lines() -> Iterator[str]:
+    """The version alone on the first line, as scripts expect it; nothing is imported to find the others."""
+    yield f"rldbg {__version__}"
+    yield f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    from rldbg.frameworks import frameworks
+
+    known = {name: _version_of(name) for name in _PACKAGES}
+    # Where another project has a framework's name on the public index, the name says nothing.
+    others = [each.distribution for each in frameworks() if each.modules and not each.only_from]
+    found = known | {name: _version_of(name) for name in others if name != "rldbg"}
+    yield ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    missing = [name for name, number in known.items() if not number]
+    if missing:
+        yield f"not installed: {', '.join(missing)}"
+
+
+def _version_of(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,15 +1,25 @@
 """Where to look next when the cause is not in the logs: which file, which node, which moment, which variable."""
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import Entry, Role
-from rldbg.doctor.evidence import Evidence, LogEnd
+from rldbg.doctor.evidence import Evidence, Failure, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
-from rldbg.doctor.resemblance import resembling
 from rldbg.doctor.root_cause import Judgement, Sighting
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
+_SAY_NOTHING = frozenset(
+    {"object", "attribute", "nonetype", "argument", "keyword", "positional", "required", "missing"}
+)
+_SHARED_WORDS = 2
+_SHARED_WEIGHT = 0.4
+"""A candidate has this share of what the exception says; the rarer a word is among known failures, the more it says."""
+
 
 _FACTS = {
     "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),
@@ -108,3 +118,28 @@ def _silent_since(begin: Stamp, ends: list[LogEnd]) -> list[LogEnd]:
     timed = [end for end in ends if end.last and end.last.comparable(begin)]
     silent = [end for end in timed if end.last and end.last.seconds <= begin.seconds + _SILENT_S]
     return silent if len(silent) < len(timed) else []
+
+
+def resembling(failure: Failure, library: Library, count: int) -> list[Entry]:
+    """The causes that an exception without an entry resembles most: candidates to look into, never a verdict."""
+    said = _words(failure.message)
+    causes = [entry for entry in library.entries.values() if entry.can_be_cause and entry.signatures]
+    known = {entry.id: _words_of(entry) for entry in causes}
+    entries_with = Counter(word for words in known.values() for word in words)
+    weights = {word: math.log((1 + len(known)) / (1 + entries_with[word])) for word in said}
+    shares = {name: _share(words, weights) for name, words in known.items()}
+    best = sorted((name for name in shares if shares[name] >= _SHARED_WEIGHT), key=lambda name: (-shares[name], name))
+    return [library.entries[name] for name in best[:count]]
+
+
+def _share(words: frozenset[str], weights: Mapping[str, float]) -> float:
+    shared = [weights[word] for word in weights if word in words]
+    return sum(shared) / sum(weights.values()) if len(shared) >= _SHARED_WORDS else 0.0
+
+
+def _words_of(entry: Entry) -> frozenset[str]:
+    return frozenset().union(*(_words(line) for signature in entry.signatures for line in signature.examples))
+
+
+def _words(line: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(line)) - _SAY_NOTHING

@@ -1,5 +1,6 @@
 """Tools on live runs. They look; those that stop, resume or change processes exist with --allow-control only."""
 
+import ast
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -8,10 +9,16 @@ from pydantic import Field
 
 from rldbg.core import UsageError
 from rldbg.mcp.answers import Answer
-from rldbg.mcp.expressions import refuse_effects
 from rldbg.mcp.recorded_tools import RunName
 from rldbg.mcp.workspace import Workspace
 from rldbg.reports.plain_text import to_text
+
+_LOOKS = (
+    ast.Expression, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.Tuple, ast.List,
+    ast.Dict, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop,
+)  # fmt: skip
+_HARMLESS_CALLS = ("len", "type", "id", "isinstance", "hasattr")
+
 
 _LOOK_S = 60.0
 _BETWEEN_LOOKS_S = 1.0
@@ -122,3 +129,26 @@ class LiveTools:
         from rldbg.reports.processes import outcome_lines
 
         return Answer(to_text(outcome_lines(self._request(run, name, {"who": who})["processes"], done)))
+
+
+def refuse_effects(expression: str) -> None:
+    """Names, attributes, items, arithmetic, `len`, `type`. A call could change the run or hang it in a collective."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError as error:
+        raise UsageError(
+            f"invalid expression: {error.msg}", "give a Python expression, for example loss.shape"
+        ) from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in _HARMLESS_CALLS and not node.keywords:
+                continue
+            what = f"calls {ast.unparse(node.func)}"
+        elif isinstance(node, _LOOKS):
+            continue
+        else:
+            what = f"has {type(node).__name__}"
+        raise UsageError(
+            f"the expression {what}, which may change the run",
+            "names, attributes, items and arithmetic are always possible; calls need `rldbg mcp --allow-control`",
+        )

@@ -1,7 +1,9 @@
 """One opened run or recording: what is read of it is kept, and read again when its files have changed."""
 
+import math
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rldbg.core import IncompleteDataError, PrerequisiteError, RldbgError, Run
 from rldbg.recording import LocalTree, Recording, TokenText, find_tokenizer
 from rldbg.recording import open as open_recording
-from rldbg.ui.clipping import clip_limits
+
+_LOW = ("clip_low", "clip_ratio_low", "eps_clip", "epsilon", "cliprange", "clip_ratio")
+_HIGH = ("clip_high", "clip_ratio_high", "eps_clip_high", "epsilon_high", *_LOW[2:])
+
 
 if TYPE_CHECKING:
     from rldbg.ui.sample_table import SampleTable
@@ -157,3 +162,18 @@ def _is_cached_model(file: Path) -> bool:
     except ImportError:
         return False
     return file.resolve().is_relative_to(Path(HF_HUB_CACHE).resolve())
+
+
+def clip_limits(config: Any) -> tuple[float, float] | None:
+    """How far the ratio may go below and above 1; None where the configuration does not say."""
+    numbers = dict(_numbers_of(config))
+    low, high = (next((numbers[key] for key in keys if key in numbers), None) for keys in (_LOW, _HIGH))
+    return None if low is None or high is None else (low, high)
+
+
+def _numbers_of(config: Any) -> Iterator[tuple[str, float]]:
+    for key, value in config.items() if isinstance(config, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _numbers_of(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 < value < 10:
+            yield str(key), float(value)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rldbg.agent.holding import has_users_code
 from rldbg.agent.identity import without_rank
+from rldbg.agent.post_mortem import has_users_code
 from rldbg.agent.ray_process import is_rays_own
 from rldbg.agent.stacks import is_tool_file
 from rldbg.agent.startup.rldbg_startup import _is_a_helper

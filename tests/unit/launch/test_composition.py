@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rldbg.launch.changes import Edit
-from rldbg.launch.composition import refused_options
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.explanation import Explained
+from rldbg.launch.preflight import refused_options
 from rldbg.launch.recognition import recognise
 
 PROGRAM = """\

@@ -8,7 +8,7 @@ import pytest
 from rldbg.core import UsageError
 from rldbg.mcp import Workspace, build_server
 from rldbg.mcp.answers import Answer, cited
-from rldbg.mcp.expressions import refuse_effects
+from rldbg.mcp.live_tools import refuse_effects
 from ui_recordings import two_turns
 
 LOOKING = {"list", "show", "check", "compare", "mismatch", "doctor", "zoo", "stacks", "hang", "evaluate"}

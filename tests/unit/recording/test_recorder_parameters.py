@@ -11,7 +11,7 @@ from torch import nn
 
 import rldbg
 from rldbg.recording import Record, Recorder
-from rldbg.recording.recorder.module_walk import modules_and_parameters
+from rldbg.recording.recorder.parameters import modules_and_parameters
 
 
 def model() -> nn.Module:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from rldbg.bisection import bisect_captures, capture_pass
 from rldbg.bisection.dumps import read_dump
-from rldbg.bisection.operations import first_operation
+from rldbg.bisection.sides import first_operation
 from rldbg.cli.application import run
 from rldbg.core import IncompleteDataError
 from rldbg.trainer.settings import TinyModel

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rldbg.ui.clipping import clip_limits
+from rldbg.ui.opened_run import clip_limits
 from rldbg.ui.turns import parts_of
 
 TEXTS = ["<|im_start|>user", " hi", "<think>", " hm", "</think>", " x", "<tool_call>", " f", "</tool_call>",

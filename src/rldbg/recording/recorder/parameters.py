@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rldbg.recording.kinds import Scope
-from rldbg.recording.recorder.module_walk import modules_and_parameters
 from rldbg.recording.recorder.preparation import Prepared
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.settings import ParameterMode, RecorderSettings
-from rldbg.recording.recorder.tensors import dtype_name, is_plain, name_of, plain_tensor
+from rldbg.recording.recorder.tensors import dtype_name, is_plain, name_of, plain_tensor, torch_module
 from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import EncodedArray, RecordKey
 
@@ -243,3 +242,27 @@ def _chunks(value: np.ndarray | EncodedArray) -> Iterator[np.ndarray]:
         part = bits[start : start + _CHUNK]
         decoded = EncodedArray(part, value.dtype).decode() if isinstance(value, EncodedArray) else part
         yield np.abs(decoded) if decoded.dtype.kind == "c" else decoded.astype(np.float64)
+
+
+def modules_and_parameters(model: Any) -> tuple[Iterable[Any], Iterable[tuple[str, Any]]]:
+    """What model.modules() and model.named_parameters() give, in their order: nothing comes twice."""
+    torch = torch_module()
+    if torch is None or getattr(type(model), "named_parameters", None) is not torch.nn.Module.named_parameters:
+        return model.modules(), model.named_parameters()  # names of its own
+    modules, parameters = [], []
+    seen: set[int] = set()
+    waiting = [("", model)]
+    while waiting:
+        prefix, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        modules.append(module)
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameters.append((prefix + name, parameter))
+        children = module._modules
+        if children:
+            waiting += [(f"{prefix}{name}.", child) for name, child in reversed(children.items()) if child is not None]
+    return modules, parameters
