@@ -135,8 +135,8 @@ def _confidence_of(
 ) -> tuple[Confidence, list[str]]:
     """How sure a named cause is and why: what the line is, what else was seen, what the machine says."""
     level, why = _from_role(sighting)
-    rivals = [other for other in judgement.causes if other is not sighting and sighting in judgement.causes]
-    if rivals:
+    rivals = [other for other in judgement.causes if other is not sighting]
+    if rivals and len(rivals) < len(judgement.causes):  # it is one of the causes itself
         level = min(level, 1)
         why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
     if sighting.survived:
