@@ -3,15 +3,19 @@
 An element's hash is its bits times a number that its column gives (modulo 2^32), times a number that its row gives
 (modulo 2^64). Rows are all axes but the last. Sums do not depend on order, so the fingerprints of the pieces of a
 tensor add up to that of the whole, wherever it was cut, and an all-zero tensor has fingerprint 0. Tensors of one shape
-are computed together: a model has hundreds of tensors, and launching a kernel costs more than reading one.
+are computed together: a model has hundreds of tensors, and launching a kernel costs more than reading one. The kernel
+for GPUs is in `gpu_kernel`; what is here computes the same everywhere.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +27,7 @@ BLOCKS = 8
 # Bounds the memory beside the tensors: four bytes per element of what is computed together. A CPU keeps that in cache.
 _ELEMENTS_AT_ONCE = {"cuda": 1 << 27}
 _ELEMENTS_ON_CPU = 1 << 20
+_log = logging.getLogger(__name__)
 _ROW_SALT, _COLUMN_SALT = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 
@@ -100,24 +105,97 @@ def fingerprints_of_pieces(pieces: Iterable[tuple[str, torch.Tensor, Box]]) -> l
     """Of pieces, each with its place in the tensor of its name."""
     import torch
 
-    alike: dict[tuple[Any, ...], list[tuple[str, Any, Box]]] = defaultdict(list)
+    alike: dict[tuple[Any, ...], list[tuple[str, torch.Tensor]]] = defaultdict(list)
     for name, tensor, box in pieces:
-        if tuple(tensor.shape) != box.shape:
+        if tensor.shape != box.shape:
             raise ValueError(f"{name}: a piece of shape {tuple(tensor.shape)} cannot fill {box.shape}")
-        alike[box, tensor.dtype, tensor.device].append((name, tensor.detach(), box))
-    waiting = []
-    boxes = [key[0] for key in alike]
-    tables = {device: _Multipliers(boxes, device) for _, _, device in alike}
+        alike[box, tensor.dtype, tensor.device].append((name, tensor))
+    found: list[Fingerprint] = []
     with torch.no_grad():
-        for (box, dtype, device), members in alike.items():
-            limit = _ELEMENTS_AT_ONCE.get(device.type, _ELEMENTS_ON_CPU)
-            size = max(1, limit // max(1, math.prod(box.shape)))
-            for start in range(0, len(members), size):
-                chunk = members[start : start + size]
-                numbers = _numbers([tensor for _, tensor, _ in chunk], box, tables[device])
-                waiting.append(([name for name, _, _ in chunk], str(dtype).removeprefix("torch."), box, numbers))
-    # Everything is launched before anything is read, so a GPU never waits.
-    return [item for names, dtype, box, numbers in waiting for item in _read(names, dtype, box, *numbers)]
+        for device in {key[2]: None for key in alike}:
+            groups = [_Group(box, dtype, own) for (box, dtype, at), own in alike.items() if at == device]
+            found += _on_device(groups, device)
+    return found
+
+
+class _Group(NamedTuple):
+    """Tensors of one dtype at one place of their wholes."""
+
+    box: Box
+    dtype: torch.dtype
+    members: list[tuple[str, torch.Tensor]]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [tensor for _, tensor in self.members]
+
+
+Sums = tuple["torch.Tensor", "torch.Tensor"]
+
+
+def _on_device(groups: list[_Group], device: torch.device) -> list[Fingerprint]:
+    """Everything is launched before anything is read, and all of it is read at once."""
+    import torch
+
+    table = _Multipliers([group.box for group in groups], device)
+    sums = _by_kernel(groups, table, device) if device.type == "cuda" else {}
+    for number, group in enumerate(groups):
+        if number not in sums:
+            sums[number] = _by_torch(group, table, device)
+    integers = torch.cat([sums[number][0].flatten() for number in range(len(groups))]).cpu().numpy()
+    floats = iter(torch.cat([sums[number][1].flatten() for number in range(len(groups))]).tolist())
+    found: list[Fingerprint] = []
+    for group in groups:
+        rows, columns = rows_and_columns(group.box.shape)
+        high, wide = _grid(rows, columns)
+        dtype, width, count = str(group.dtype).removeprefix("torch."), high * wide + 2, len(group.members)
+        own, integers = integers[: count * width].reshape(count, width), integers[count * width :]
+        grids, ends = own[:, :-2].reshape(count, high, wide), own[:, -2:].tolist()
+        for (name, _), grid, (by_row, by_column) in zip(group.members, grids, ends, strict=True):
+            found.append(Fingerprint(name, dtype, group.box, grid, by_row, by_column, next(floats), next(floats)))
+    return found
+
+
+def _by_torch(group: _Group, table: _Multipliers, device: torch.device) -> Sums:
+    import torch
+
+    limit = _ELEMENTS_AT_ONCE.get(device.type, _ELEMENTS_ON_CPU)
+    size = max(1, limit // max(1, math.prod(group.box.shape)))
+    tensors = group.tensors
+    parts = [_numbers(tensors[start : start + size], group.box, table) for start in range(0, len(tensors), size)]
+    return torch.cat([whole for whole, _ in parts]), torch.cat([values for _, values in parts])
+
+
+def _by_kernel(groups: list[_Group], table: _Multipliers, device: torch.device) -> dict[int, Sums]:
+    """Of the groups that the kernel for GPUs can read, by number; torch computes the same for the others."""
+    import torch
+
+    try:
+        from rldbg.weights.gpu_kernel import KINDS, is_aligned, sums_on_gpu
+
+        fit = {
+            number: group
+            for number, group in enumerate(groups)
+            if group.dtype in KINDS and 0 not in group.box.shape and all(map(is_aligned, group.tensors))
+        }
+        places = [tensor.data_ptr() for group in fit.values() for tensor in group.tensors]
+        addresses = torch.tensor(places, dtype=torch.int64, device=device)
+        found = {}
+        for number, group in fit.items():
+            own, addresses = addresses[: len(group.members)], addresses[len(group.members) :]
+            size = rows_and_columns(group.box.shape)
+            with torch.cuda.device(device):
+                found[number] = sums_on_gpu(own, table.of(group.box), KINDS[group.dtype], size, _grid(*size))
+        return found
+    except (ImportError, OSError, RuntimeError, SubprocessError) as error:
+        # Triton needs a C compiler where it runs first.
+        _warn_once(f"fingerprints are computed by torch, several times slower than by the kernel: {error}")
+        return {}
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning(text)
 
 
 def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
@@ -133,7 +211,7 @@ def _numbers(tensors: list[torch.Tensor], box: Box, table: _Multipliers) -> tupl
     stacked = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
     bits = stacked.view(_integer(stacked.dtype))
     by_row, by_column, column_as_row = table.of(box)
-    high, wide = math.gcd(rows, BLOCKS) or 1, math.gcd(columns, BLOCKS) or 1
+    high, wide = _grid(rows, columns)
     narrow = by_column if bits.dtype == torch.int64 else by_column.to(torch.int32)
     hashed = (bits * narrow).reshape(len(tensors), rows, wide, columns // wide).sum(-1, dtype=torch.int64)
     grid = (hashed * by_row[:, None]).reshape(len(tensors), high, rows // high, wide).sum(2)
@@ -145,12 +223,8 @@ def _numbers(tensors: list[torch.Tensor], box: Box, table: _Multipliers) -> tupl
     return whole, torch.stack([norm, values.sum((1, 2), dtype=torch.float32)], 1)
 
 
-def _read(names: list[str], dtype: str, box: Box, whole: torch.Tensor, floats: torch.Tensor) -> Iterable[Fingerprint]:
-    rows, columns = rows_and_columns(box.shape)
-    high, wide = math.gcd(rows, BLOCKS) or 1, math.gcd(columns, BLOCKS) or 1
-    integers, numbers = whole.cpu().numpy(), floats.cpu().numpy()
-    for name, row, (norm, total) in zip(names, integers, numbers.tolist(), strict=True):
-        yield Fingerprint(name, dtype, box, row[:-2].reshape(high, wide), int(row[-2]), int(row[-1]), norm, total)
+def _grid(rows: int, columns: int) -> tuple[int, int]:
+    return math.gcd(rows, BLOCKS), math.gcd(columns, BLOCKS)
 
 
 def _integer(dtype: torch.dtype) -> torch.dtype:

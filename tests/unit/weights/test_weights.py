@@ -101,6 +101,19 @@ def test_tensors_of_one_shape_have_the_fingerprints_they_have_alone():
         assert (alone.grid == together[name].grid).all() and alone.norm == pytest.approx(together[name].norm)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64])
+def test_a_gpu_gives_the_same_numbers(dtype):
+    shapes = [(7,), (96,), (16, 40), (520, 130), (3, 10, 24), (), (0, 8), (2048, 16), (600, 1100)]
+    tensors = {f"{shape}": (random(*shape) * 4).to(dtype) for shape in shapes} | {"turned": random(8, 16).to(dtype).T}
+    expected = {item.name: item for item in fingerprints(tensors)}
+    for item in fingerprints({name: tensor.cuda() for name, tensor in tensors.items()}):
+        other = expected[item.name]
+        assert (item.grid == other.grid).all() and (item.by_row, item.by_column) == (other.by_row, other.by_column)
+        assert (item.norm, item.sum) == pytest.approx((other.norm, other.sum), rel=1e-4, abs=1e-2)
+
+
 SPOILED = {
     "stale": OLD[Q],
     "zero": torch.zeros(16, 16),
