@@ -13,6 +13,7 @@ from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError, exp
 
 if TYPE_CHECKING:
     from rldbg.analysis import Comparison
+    from rldbg.recording import Recording
 
 
 # Finding ids of version 0.1 that --fail-on still takes.
@@ -59,26 +60,16 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 def command(
     recordings: tuple[str, ...],
     steps: str | None,
-    shift: int | None,
-    kinds: tuple[str, ...],
     layout: str | None,
-    atol: float | None,
-    rtol: float | None,
-    tolerance_file: Path | None,
-    repetitions: tuple[str, ...],
     fail_on: str | None,
-    jobs: int | None,
-    on_ray: bool,
-    ray_address: str,
     html: Path | None,
     tokenizer: str | None,
     self_hosted_dir: str | None,
     remote_api_dir: str | None,
     weaver_dir: str | None,
-    num_ranks: int | None,
-    num_micros: int | None,
     output: Path | None,
     as_json: bool,
+    **how: Any,
 ) -> int:
     """Find the first stage, step, rank, sample and token where recording A and each of the others differ."""
     # A process compares on one core. The threads that numpy would start for more are a quarter of its start-up.
@@ -86,16 +77,7 @@ def command(
     from rldbg.analysis import compare, noise_beside
     from rldbg.recording import open as open_recording
 
-    options: dict[str, Any] = {
-        "kinds": kinds or None,
-        "tolerances": _tolerances(tolerance_file, atol, rtol),
-        "num_ranks": num_ranks,
-        "num_micros": num_micros,
-        "shift": shift,
-        "jobs": jobs,
-        "on_ray": ray_address if on_ray else None,
-        "repetitions": [open_recording(path, layout=layout) for path in repetitions],
-    }
+    options = _options(layout, **how)
     directories = {"Self-Hosted": self_hosted_dir, "Remote API": remote_api_dir, "Weaver": weaver_dir}
     chosen = _parse_steps(steps or ("1" if self_hosted_dir else None))
     paths = _paths(recordings, directories)
@@ -111,11 +93,8 @@ def command(
     body = results[0].to_dict() if len(results) == 1 else _together(results)
     if self_hosted_dir:
         assert isinstance(chosen, tuple)
-        body = {"step": chosen[0], **body, "comparisons": [result.to_dict() for result in results]}
-        from rldbg.reports.comparison_sections import document_report
-
         sides = dict(zip([name for name, path in directories.items() if path], opened, strict=True))
-        body |= document_report(sides, directories, chosen[0], num_ranks=num_ranks, num_micros=num_micros)
+        body = _document(body, sides, directories, chosen[0], results, options)
     if output is not None:
         _write(output, to_json(body))
     if html is not None:
@@ -134,6 +113,45 @@ def command(
     if html is not None:
         print_note(f"report: {html}")
     return _exit_code(results, fail_on)
+
+
+def _options(
+    layout: str | None,
+    *,
+    kinds: tuple[str, ...],
+    tolerance_file: Path | None,
+    atol: float | None,
+    rtol: float | None,
+    repetitions: tuple[str, ...],
+    on_ray: bool,
+    ray_address: str,
+    **others: int | None,
+) -> dict[str, Any]:
+    """The keywords of `compare`; the `others` have its names."""
+    from rldbg.recording import open as open_recording
+
+    return others | {
+        "kinds": kinds or None,
+        "tolerances": _tolerances(tolerance_file, atol, rtol),
+        "on_ray": ray_address if on_ray else None,
+        "repetitions": [open_recording(path, layout=layout) for path in repetitions],
+    }
+
+
+def _document(
+    body: dict[str, Any],
+    sides: dict[str, "Recording"],
+    directories: dict[str, str | None],
+    step: int,
+    results: list["Comparison"],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The result in the document's form: its sections beside ours."""
+    from rldbg.reports.comparison_sections import document_report
+
+    limits = {name: options[name] for name in ("num_ranks", "num_micros")}
+    report = document_report(sides, directories, step, **limits)
+    return {"step": step, **body, "comparisons": [result.to_dict() for result in results]} | report
 
 
 def _tolerances(file: Path | None, atol: float | None, rtol: float | None) -> Any:

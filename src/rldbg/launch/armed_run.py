@@ -3,18 +3,15 @@
 import contextlib
 import os
 import re
-import shutil
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rldbg.agent import Arming
 from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, UsageError, by_severity
+from rldbg.launch.child import run_child
 from rldbg.launch.explanation import Explanation, explain
 from rldbg.launch.laptop import laptop
 from rldbg.launch.output import LOG, CapturedOutput
@@ -26,11 +23,6 @@ from rldbg.launch.watch import Watch
 from rldbg.tripwire import Event, WatcherProcess
 
 _ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s")
-
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_WAITED = {*_FORWARDED, signal.SIGCHLD}
-_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sent it to the whole foreground group, the child included
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +82,51 @@ def run_armed(
         redact=redact_secrets,
         pass_exceptions=tuple(pass_exceptions),
     )
+    tripwire = _Tripwire(request, folder, say)
+    exit_code, asked_to_end = _run_to_its_end(
+        request, run, explanation, arming, watch, tripwire, quiet_stdout=quiet_stdout
+    )
+    findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
+    findings += [event.to_finding() for event in tripwire.events]
+    if request.record:
+        findings += judge_recording(run, explanation, request)
+    watch.close()
+    if exit_code == 0 and _never_started(explanation, findings):
+        exit_code = int(ExitCode.FINDING)
+    run.finish(exit_code)
+    found, processes, ray_logs = tuple(by_severity(findings)), tuple(watch.reported.values()), tuple(watch.ray_logs)
+    run.update(findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
+    return Outcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
+
+
+def _run_to_its_end(
+    request: Request,
+    run: Run,
+    explanation: Explanation,
+    arming: Arming,
+    watch: Watch,
+    tripwire: "_Tripwire",
+    *,
+    quiet_stdout: bool,
+) -> tuple[int, str]:
+    """The exit code, and the first signal by which a run was ended in which nothing had crashed."""
+    folder = run.path.resolve()
+    asked: list[str] = []
+
+    def tick() -> None:
+        watch.tick()
+        tripwire.tick()
+
+    def asked_to_end(name: str) -> None:
+        if not any((folder / "crashes").glob("*.json")):
+            asked.append(name)
+
     with _on_a_laptop(explanation, request, folder) as added:
-        plan = make_plan(
-            explanation, replace(request, set_environment=(*request.set_environment, *added)), arming, folder
-        )
+        changed = replace(request, set_environment=(*request.set_environment, *added))
+        plan = make_plan(explanation, changed, arming, folder)
         run.start(command=plan.argv, framework=explanation.framework, armed=explanation.to_dict()["commands"])
-        output = CapturedOutput.open(run.folder("logs") / LOG, redact=redact_secrets, stdout_to_stderr=quiet_stdout)
-        tripwire = _Tripwire(request, folder, say)
-
-        def tick() -> None:
-            watch.tick()
-            tripwire.tick()
-
-        asked: list[str] = []
-
-        def asked_to_end(name: str) -> None:
-            if not any((folder / "crashes").glob("*.json")):
-                asked.append(name)
-
+        output = CapturedOutput.open(run.folder("logs") / LOG, redact=arming.redact, stdout_to_stderr=quiet_stdout)
+        tripwire.start()
         exit_code = run_child(
             plan.argv,
             environment=plan.environment,
@@ -119,25 +138,7 @@ def run_armed(
         )
         tripwire.close()
     output.settle()
-    findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
-    findings += [event.to_finding() for event in tripwire.events]
-    if request.record:
-        findings += judge_recording(run, explanation, request)
-    watch.close()
-    if exit_code == 0 and _never_started(explanation, findings):
-        exit_code = int(ExitCode.FINDING)
-    run.finish(exit_code)
-    outcome = Outcome(
-        exit_code,
-        folder,
-        explanation,
-        tuple(by_severity(findings)),
-        tuple(watch.reported.values()),
-        tuple(watch.ray_logs),
-        asked[0] if asked else "",
-    )
-    run.update(findings=[finding.to_dict() for finding in outcome.findings], ray_logs=list(map(str, outcome.ray_logs)))
-    return outcome
+    return exit_code, asked[0] if asked else ""
 
 
 def _never_started(explanation: Explanation, findings: Sequence[Finding]) -> bool:
@@ -152,9 +153,14 @@ class _Tripwire:
     def __init__(self, request: Request, folder: Path, say: Callable[[str], None]) -> None:
         self.events: list[Event] = []
         self._say = say
-        recording = folder / "recording"
-        log = folder / "logs" / "watch.log"
-        self._process = WatcherProcess(recording, request.watch, log=log) if request.watch is not None else None
+        self._folder = folder
+        self._settings = request.watch
+        self._process: WatcherProcess | None = None
+
+    def start(self) -> None:
+        if self._settings is not None:
+            log = self._folder / "logs" / "watch.log"
+            self._process = WatcherProcess(self._folder / "recording", self._settings, log=log)
 
     def tick(self) -> None:
         if self._process is not None:
@@ -196,67 +202,3 @@ def broker_host(request: Request) -> str:
     address = request.environment.get("RAY_ADDRESS", "")
     elsewhere = address and not re.search(r"127\.0\.0\.1|localhost|^auto$|^local$", address)
     return "0.0.0.0" if elsewhere or _ELSEWHERE.search(text) else "127.0.0.1"
-
-
-def run_child(
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    prepare: Callable[[], None] = lambda: None,
-    started: Callable[[int], None] = lambda _pid: None,
-    tick: Callable[[], None] = lambda: None,
-    asked_to_end: Callable[[str], None] = lambda _name: None,
-    every_s: float = 0.5,
-    output: tuple[int, int] = (1, 2),
-) -> int:
-    """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
-
-    `output` are the descriptors it gets as standard output and error. `asked_to_end` is told the name of each signal
-    that asks for the end.
-
-    The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
-    because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
-    """
-    program = shutil.which(argv[0], path=environment.get("PATH"))
-    if program is None:
-        raise PrerequisiteError(f"command not found: {argv[0]!r}", "check the spelling and PATH")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    try:
-        prepare()
-        actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
-        pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
-        started(pid)
-        return _wait(pid, tick, asked_to_end, every_s)
-    finally:
-        while signal.sigtimedwait(_WAITED, 0) is not None:
-            continue
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _wait(pid: int, tick: Callable[[], None], asked_to_end: Callable[[str], None], every_s: float) -> int:
-    was_asked_to_end = False
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-        info = signal.sigtimedwait(_WAITED, every_s)
-        if info is not None and info.si_signo in _ENDING:
-            asked_to_end(signal.Signals(info.si_signo).name)
-        if info is None:
-            tick()
-        elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
-            if info.si_signo == signal.SIGTERM and was_asked_to_end:
-                # The first one left the command its own time to end.
-                _kill_tree(pid)
-            else:
-                os.kill(pid, info.si_signo)
-            was_asked_to_end = was_asked_to_end or info.si_signo == signal.SIGTERM
-
-
-def _kill_tree(pid: int) -> None:
-    processes = [psutil.Process(pid)]
-    processes += processes[0].children(recursive=True)
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()

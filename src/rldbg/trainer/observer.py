@@ -103,56 +103,46 @@ class Observer:
         denominator: float,
     ) -> None:
         """`batch_inputs`, `forward_data`, `loss` and `is_loss_debug` of one forward and backward pass."""
-        batch = micro.batch
-        where = _where(place, batch)
-        wants = self.recorder.wants
-        if wants("batch_inputs", place.step):
-            self.recorder.record(
-                "batch_inputs",
-                **where,
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-            )
-        if wants("forward_data", place.step):
-            reference = micro.reference_log_probs
-            self.recorder.record(
-                "forward_data",
-                **where,
-                log_probs=result.log_probs.detach(),
-                entropy=result.entropy.detach(),
-                response_mask=batch.response_mask,
-                input_ids=batch.input_ids,
-                **({} if reference is None else {"ref_log_probs": reference}),
-            )
-        if wants("loss", place.step):
-            self.recorder.record(
-                "loss",
-                **where,
-                loss=metrics["loss"],
-                pg_loss=metrics["pg_loss"],
-                entropy_loss=metrics["entropy"],
-                kl_loss=metrics["kl_loss"],
-                metrics=metrics,
-                extra_info={
-                    "epoch": place.epoch,
-                    "batch_idx": place.mini_batch,
-                    "aggregation": algorithm.aggregation,
-                    "denominator": denominator,
-                },
-            )
-        if wants("is_loss_debug", place.step):
-            self.recorder.record(
-                "is_loss_debug",
-                **where,
-                log_probs=result.log_probs.detach(),
-                old_log_probs=micro.old_log_probs,
-                advantages=micro.advantages,
-                prob_ratio=terms.tokens.ratio.detach(),
-                elementwise_loss=terms.tokens.values.detach(),
-                effective_valid=batch.response_mask,
-                loss=metrics["loss"],
-            )
+        batch, where = micro.batch, _where(place, micro.batch)
+        log_probs, reference = result.log_probs.detach(), micro.reference_log_probs
+        self.recorder.record(
+            "batch_inputs",
+            **where,
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+        )
+        self.recorder.record(
+            "forward_data",
+            **where,
+            log_probs=log_probs,
+            entropy=result.entropy.detach(),
+            response_mask=batch.response_mask,
+            input_ids=batch.input_ids,
+            **({} if reference is None else {"ref_log_probs": reference}),
+        )
+        extra = {"epoch": place.epoch, "batch_idx": place.mini_batch}
+        self.recorder.record(
+            "loss",
+            **where,
+            loss=metrics["loss"],
+            pg_loss=metrics["pg_loss"],
+            entropy_loss=metrics["entropy"],
+            kl_loss=metrics["kl_loss"],
+            metrics=metrics,
+            extra_info=extra | {"aggregation": algorithm.aggregation, "denominator": denominator},
+        )
+        self.recorder.record(
+            "is_loss_debug",
+            **where,
+            log_probs=log_probs,
+            old_log_probs=micro.old_log_probs,
+            advantages=micro.advantages,
+            prob_ratio=terms.tokens.ratio.detach(),
+            elementwise_loss=terms.tokens.values.detach(),
+            effective_valid=batch.response_mask,
+            loss=metrics["loss"],
+        )
 
     def weights(self, version: int, sent: Sequence[Fingerprint], held: Sequence[Sequence[Fingerprint]]) -> None:
         """What was sent as a version, and what each replica holds after it."""

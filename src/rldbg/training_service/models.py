@@ -145,6 +145,23 @@ class TrainedModel:
                     for key, full in keys.items()
                 }
 
+    def to_safetensors(self) -> bytes:
+        from safetensors.torch import save
+
+        return bytes(save(self.whole_weights))
+
+    def load_safetensors(self, content: bytes) -> int:
+        """Replaces all parameters and returns how many there are."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            weights = load(content)
+        except SafetensorError as error:
+            raise RequestError(f"the body is not a safetensors file: {error}") from error
+        self.load(weights, None)
+        return len(weights)
+
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.close()

@@ -5,9 +5,12 @@ another request under a number that is taken is refused. It lives on the event l
 """
 
 import asyncio
+import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
 from rldbg.training_service.errors import ConflictError, RequestError, SequenceGapError
 from rldbg.training_service.operations import Operation
@@ -65,3 +68,20 @@ class RequestOrder:
                     f"seq_id {number} waited {self._gap_timeout_s:g} s for seq_id {self.next}, which never came"
                 )
             )
+
+
+def digest_of(*parts: Any) -> bytes:
+    """A request's content in few bytes, to tell a repetition from a clash."""
+    hasher = blake2b(digest_size=16)
+    for part in parts:
+        hasher.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
+        hasher.update(b"\0")
+    return hasher.digest()
+
+
+def sequence_number(body: Mapping[str, Any]) -> int:
+    """The `seq_id` of a request."""
+    number = body.get("seq_id")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise RequestError(f"seq_id is {number!r}; a model's requests are numbered from 1")
+    return number

@@ -4,13 +4,11 @@ All of this runs on the event loop and is quick; the work itself goes to the wor
 """
 
 import itertools
-import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.losses import LossSettings, check_inputs
 from rldbg.training_service.models import AdamSettings, TrainedModel
 from rldbg.training_service.operations import Operation, Operations
-from rldbg.training_service.request_order import GAP_TIMEOUT_S, RequestOrder
+from rldbg.training_service.request_order import GAP_TIMEOUT_S, RequestOrder, digest_of
 from rldbg.training_service.samplers import Samplers
 from rldbg.training_service.sampling_sessions import SamplingSessions
 from rldbg.training_service.snapshots import Purpose, Snapshot, Snapshots
@@ -47,15 +45,6 @@ class ModelEntry:
         if self.trained is None:
             raise RequestError(f"model {self.model_id} could not be created")
         return self.trained
-
-
-def digest_of(*parts: Any) -> bytes:
-    """A request's content in few bytes, to tell a repetition from a clash."""
-    hasher = blake2b(digest_size=16)
-    for part in parts:
-        hasher.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
-        hasher.update(b"\0")
-    return hasher.digest()
 
 
 class TrainingService:
@@ -278,27 +267,10 @@ class TrainingService:
 
     def weights(self, entry: ModelEntry) -> Operation:
         """The parameters as one safetensors file, after everything that was accepted before."""
-
-        def job() -> bytes:
-            from safetensors.torch import save
-
-            return bytes(save(entry.model.whole_weights))
-
-        return self._run("weights", job)
+        return self._run("weights", lambda: entry.model.to_safetensors())
 
     def replace_weights(self, entry: ModelEntry, content: bytes) -> Operation:
-        def job() -> int:
-            from safetensors import SafetensorError
-            from safetensors.torch import load
-
-            try:
-                weights = load(content)
-            except SafetensorError as error:
-                raise RequestError(f"the body is not a safetensors file: {error}") from error
-            entry.model.load(weights, None)
-            return len(weights)
-
-        return self._run("replace_weights", job)
+        return self._run("replace_weights", lambda: entry.model.load_safetensors(content))
 
     # Order
 
@@ -316,11 +288,3 @@ class TrainingService:
         operation = Operation(kind)
         accepted = entry.order.submit(number, digest, operation, lambda: self._worker.submit(operation, job))
         return self.operations.add(operation) if accepted is operation else accepted
-
-
-def sequence_number(body: Mapping[str, Any]) -> int:
-    """The `seq_id` of a request."""
-    number = body.get("seq_id")
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise RequestError(f"seq_id is {number!r}; a model's requests are numbered from 1")
-    return number

@@ -8,11 +8,11 @@ from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
 from rldbg.training_service.errors import RequestError
+from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.samplers import SampleRequest
 from rldbg.training_service.sampling import SamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
-from rldbg.training_service.service import digest_of, sequence_number
 from rldbg.training_service.weaver_sampling import MOST_SAMPLES, count_of, prompt_of
 
 # The client gives one retrieve request 45 s.

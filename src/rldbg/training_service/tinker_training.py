@@ -17,9 +17,10 @@ from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
+from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.sampling_sessions import SamplingSession
-from rldbg.training_service.service import ModelEntry, digest_of, sequence_number
+from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import Snapshot
 from rldbg.training_service.weaver_json import lifetime_of, name_of
 

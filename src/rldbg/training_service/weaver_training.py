@@ -12,8 +12,9 @@ from rldbg.training_service.errors import RequestError
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
+from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, Table
-from rldbg.training_service.service import ModelEntry, digest_of, sequence_number
+from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.tensor_pack import read_request
 
 _DEFAULT_ADAM = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.01, 1.0)

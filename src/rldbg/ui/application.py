@@ -35,41 +35,10 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
     """The application over what was opened; `access` says where it listens and which token its URL carries."""
     access = access or Access()
     jobs = Jobs()
-    api: dict[str, Answer] = {
-        "/runs": lambda request: run_pages.runs_page(catalogue),
-        "/runs/{run}": lambda request: run_pages.overview_page(_run(request)),
-        "/runs/{run}/check": lambda request: run_pages.check_page(_run(request), jobs),
-        "/runs/{run}/metrics": lambda request: run_pages.metrics_page(_run(request), jobs),
-        "/runs/{run}/mismatch": lambda request: run_pages.mismatch_page(_run(request), jobs),
-        "/runs/{run}/weights": lambda request: run_pages.weights_page(_run(request), jobs),
-        "/runs/{run}/template": lambda request: run_pages.template_page(_run(request), jobs),
-        "/runs/{run}/step/{step:int}": lambda r: run_pages.step_page(_run(r), jobs, r.path_params["step"]),
-        "/runs/{run}/samples": lambda request: run_pages.samples_page(
-            _run(request),
-            **_selection(request),
-            offset=_number(request, "offset", 0),
-            limit=_number(request, "limit", 100),
-        ),
-        "/runs/{run}/sample": lambda request: sample_view.sample_view(
-            _run(request), _sample(request), _number(request, "step")
-        ),
-        "/runs/{run}/group": lambda request: sample_view.group_view(
-            _run(request), request.query_params.get("group", ""), _number(request, "step", 0)
-        ),
-        "/runs/{run}/ranks": lambda request: rank_pages.ranks_page(_run(request)),
-        "/runs/{run}/stacks": lambda request: rank_pages.stacks_page(_run(request), jobs, _number(request, "look", 0)),
-        "/runs/{run}/timeline": lambda r: timeline_page.timeline_page(_run(r), jobs, _number(r, "step")),
-        "/runs/{run}/doctor": lambda request: rank_pages.doctor_page(_run(request), jobs),
-        "/compare": lambda request: compare_pages.compare_page(
-            [catalogue.run(name) for name in request.query_params.getlist("run")], jobs
-        ),
-    }
-
-    def _run(request: Request) -> Any:
-        return catalogue.run(request.path_params["run"])
+    run_of = partial(_run, catalogue)
 
     def _csv(request: Request) -> Response:
-        run = _run(request)
+        run = run_of(request)
         lines = run_pages.samples_csv(run, **_selection(request))
         first = next(lines)  # errors of the filter are raised before the answer has begun
         name = f'attachment; filename="{run.name}-samples.csv"'
@@ -86,7 +55,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
             body = await request.json()
         except ValueError:
             raise UsageError("the body is not valid JSON") from None
-        work = partial(rank_pages.debug_action, _run(request), body, shown_tokens(request.scope), access)
+        work = partial(rank_pages.debug_action, run_of(request), body, shown_tokens(request.scope), access)
         return json_response(await run_in_threadpool(work))
 
     @asynccontextmanager
@@ -99,13 +68,53 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/api/runs/{run}/samples.csv", _csv),
             Route("/api/runs/{run}/debug", _debug, methods=["POST"]),
-            *(Route(f"/api{path}", _json(answer)) for path, answer in api.items()),
+            *(Route(f"/api{path}", _json(answer)) for path, answer in _answers(catalogue, jobs).items()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)],
         exception_handlers={RldbgError: _explained, HTTPException: _no_page, Exception: _bug},
         lifespan=lifespan,
     )
+
+
+def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Answer]:
+    """What is asked by GET, by its path below /api."""
+    run_of = partial(_run, catalogue)
+    return {
+        "/runs": lambda request: run_pages.runs_page(catalogue),
+        "/runs/{run}": lambda request: run_pages.overview_page(run_of(request)),
+        "/runs/{run}/check": lambda request: run_pages.check_page(run_of(request), jobs),
+        "/runs/{run}/metrics": lambda request: run_pages.metrics_page(run_of(request), jobs),
+        "/runs/{run}/mismatch": lambda request: run_pages.mismatch_page(run_of(request), jobs),
+        "/runs/{run}/weights": lambda request: run_pages.weights_page(run_of(request), jobs),
+        "/runs/{run}/template": lambda request: run_pages.template_page(run_of(request), jobs),
+        "/runs/{run}/step/{step:int}": lambda r: run_pages.step_page(run_of(r), jobs, r.path_params["step"]),
+        "/runs/{run}/samples": lambda request: run_pages.samples_page(
+            run_of(request),
+            **_selection(request),
+            offset=_number(request, "offset", 0),
+            limit=_number(request, "limit", 100),
+        ),
+        "/runs/{run}/sample": lambda request: sample_view.sample_view(
+            run_of(request), _sample(request), _number(request, "step")
+        ),
+        "/runs/{run}/group": lambda request: sample_view.group_view(
+            run_of(request), request.query_params.get("group", ""), _number(request, "step", 0)
+        ),
+        "/runs/{run}/ranks": lambda request: rank_pages.ranks_page(run_of(request)),
+        "/runs/{run}/stacks": lambda request: rank_pages.stacks_page(
+            run_of(request), jobs, _number(request, "look", 0)
+        ),
+        "/runs/{run}/timeline": lambda r: timeline_page.timeline_page(run_of(r), jobs, _number(r, "step")),
+        "/runs/{run}/doctor": lambda request: rank_pages.doctor_page(run_of(request), jobs),
+        "/compare": lambda request: compare_pages.compare_page(
+            [catalogue.run(name) for name in request.query_params.getlist("run")], jobs
+        ),
+    }
+
+
+def _run(catalogue: Catalogue, request: Request) -> Any:
+    return catalogue.run(request.path_params["run"])
 
 
 def _json(answer: Answer) -> Callable[[Request], Response]:

@@ -1,0 +1,80 @@
+"""The user's command as a child in our process group: signals are passed on, and its exit status is a shell's."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
+
+from rldbg.core import PrerequisiteError
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_WAITED = {*_FORWARDED, signal.SIGCHLD}
+_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sent it to the whole foreground group, the child included
+
+
+def run_child(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    prepare: Callable[[], None] = lambda: None,
+    started: Callable[[int], None] = lambda _pid: None,
+    tick: Callable[[], None] = lambda: None,
+    asked_to_end: Callable[[str], None] = lambda _name: None,
+    every_s: float = 0.5,
+    output: tuple[int, int] = (1, 2),
+) -> int:
+    """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
+
+    `output` are the descriptors it gets as standard output and error. `asked_to_end` is told the name of each signal
+    that asks for the end.
+
+    The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
+    because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
+    """
+    program = shutil.which(argv[0], path=environment.get("PATH"))
+    if program is None:
+        raise PrerequisiteError(f"command not found: {argv[0]!r}", "check the spelling and PATH")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    try:
+        prepare()
+        actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
+        pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
+        started(pid)
+        return _wait(pid, tick, asked_to_end, every_s)
+    finally:
+        while signal.sigtimedwait(_WAITED, 0) is not None:
+            continue
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(pid: int, tick: Callable[[], None], asked_to_end: Callable[[str], None], every_s: float) -> int:
+    was_asked_to_end = False
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        info = signal.sigtimedwait(_WAITED, every_s)
+        if info is not None and info.si_signo in _ENDING:
+            asked_to_end(signal.Signals(info.si_signo).name)
+        if info is None:
+            tick()
+        elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
+            if info.si_signo == signal.SIGTERM and was_asked_to_end:
+                # The first one left the command its own time to end.
+                _kill_tree(pid)
+            else:
+                os.kill(pid, info.si_signo)
+            was_asked_to_end = was_asked_to_end or info.si_signo == signal.SIGTERM
+
+
+def _kill_tree(pid: int) -> None:
+    processes = [psutil.Process(pid)]
+    processes += processes[0].children(recursive=True)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
