@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.reports.zoo import score_to_markdown
-from rldbg.trainer.zoo import BUGS, PAIRS, Cell, Reference, find_bug, matrix_cells, score, score_matrix
+from rldbg.reports.zoo import matrix_to_lines, score_to_markdown
+from rldbg.trainer.zoo import BUGS, PAIRS, Cell, Reference, find_bug, score, score_matrix
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = Path("zoo")
@@ -77,19 +77,26 @@ def test_another_cut_on_other_kernels_is_no_difference_and_a_bug_in_it_is_found(
         Cell("packed", Reference(0), kernel, variation="packed"),
         Cell("bug", Reference(0), kernel, ("policy.micro_batch_size=3",), "clip-high"),
     ]
-    *clean, spoiled = score_matrix(chosen, RECIPE, tmp_path, processes=2)
+    done = score_matrix(chosen, RECIPE, tmp_path, processes=2)
+    *clean, spoiled = done.rows
     assert all(row.right and not row.wrongly_named for row in clean), clean
-    assert spoiled.right and spoiled.causes and not spoiled.wrongly_named, spoiled
+    assert spoiled.right and spoiled.named and not spoiled.wrongly_named, spoiled
+    # What is judged is not run again, and nothing begins when time is up.
+    again = []
+    more = [*chosen, Cell("other", Reference(1), kernel, ("policy.ranks=1",))]
+    rest = score_matrix(more, RECIPE, tmp_path, processes=2, minutes=1e-9, on_row=again.append)
+    assert rest.rows == done.rows and rest.left == 1 and not again
 
 
-def test_the_matrix_covers_every_cut_kernel_precision_and_bug():
-    found = matrix_cells(10, cuda=True)
-    clean = [cell for cell in found if cell.bug is None]
-    assert len(clean) == 10 * (4 * (11 + 4) + 11)
-    assert {cell.bug for cell in found} - {None} == {bug.name for bug in BUGS}
-    assert len({cell.name for cell in found}) == len(found)
-    kernels = {tuple(cell.environment.items()) for cell in clean if "policy.ranks=4" in cell.overrides}
-    assert len(kernels) == 7  # six, and a GPU's
-    for cell in found:
-        if cell.bug is not None and "ranks" in find_bug(cell.bug).needs:
-            assert "policy.ranks=1" not in cell.overrides
+def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path):
+    kernel = {"CUDA_VISIBLE_DEVICES": ""}
+    quick = ("warm_start.max_steps=1", "steps=1", "model.tiny.layers=1")
+    chosen = [
+        Cell("broken", Reference(0, quick), kernel, ("policy.ranks=5",)),
+        Cell("whole", Reference(0, quick), kernel, ("policy.ranks=1",)),
+    ]
+    score = score_matrix(chosen, RECIPE, tmp_path, processes=1)
+    assert score.rows[0].verdict == "failed" and score.rows[1].right
+    assert "policy.ranks=5" in score.rows[0].error and score.totals()["failed"] == 1
+    lines = list(matrix_to_lines(score, kept=True))
+    assert any("policy.ranks=5" in line for line in lines) and "clean pairs 1, false alarms 0" in lines[-2]

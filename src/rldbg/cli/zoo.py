@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import print_json, print_line, print_note, show
+from rldbg.cli.output import print_note, show
 from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, UsageError
 
@@ -26,8 +26,16 @@ _ACTIONS = ("list", "run", "score")
     "--matrix",
     type=click.IntRange(1, 10),
     metavar="SEEDS",
-    help="Score under real noise: seeds, batch splits, kernels.",
+    help="Score under real noise: so many seeds, batch splits, padding, precisions, kernels.",
 )
+@click.option("--clean-only", is_flag=True, help="Of the matrix, score pairs of clean runs only.")
+@click.option(
+    "--bugs-sample",
+    type=click.IntRange(0),
+    metavar="K",
+    help="Of the matrix, score K bugs in cells drawn by chance.  [default: every bug in one]",
+)
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Begin no run of the matrix after this time.")
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")
 def command(
     action: str,
@@ -37,6 +45,9 @@ def command(
     processes: int,
     no_pairs: bool,
     matrix: int | None,
+    clean_only: bool,
+    bugs_sample: int | None,
+    minutes: float | None,
     markdown: bool,
     as_json: bool,
 ) -> int:
@@ -51,7 +62,8 @@ def command(
         if action == "run":
             return _run(bugs, recipe, place, as_json)
         if matrix is not None:
-            return _matrix(matrix, bugs, recipe, place, processes, as_json)
+            count = 0 if clean_only else bugs_sample
+            return _matrix(matrix, bugs, count, recipe, place, processes, minutes, as_json, folder is not None)
         return _score(bugs, recipe, place, processes, not no_pairs, markdown, as_json)
 
 
@@ -84,35 +96,34 @@ def _run(bugs: Sequence[str], recipe: Path, folder: Path, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _matrix(seeds: int, bugs: Sequence[str], recipe: Path, folder: Path, processes: int, as_json: bool) -> int:
-    """Clean pairs and bugs with different splits and kernels; with names, only those bugs."""
+def _matrix(
+    seeds: int,
+    bugs: Sequence[str],
+    count: int | None,
+    recipe: Path,
+    folder: Path,
+    processes: int,
+    minutes: float | None,
+    as_json: bool,
+    kept: bool,
+) -> int:
+    """Clean pairs, and bugs with different splits and kernels; with names, only those bugs."""
     import torch
 
-    from rldbg.trainer.zoo import matrix_cells, score_matrix
+    from rldbg.reports.zoo import matrix_to_lines
+    from rldbg.trainer.zoo import bug_cells, clean_cells, score_matrix
 
-    chosen = [
-        cell for cell in matrix_cells(seeds, cuda=torch.cuda.is_available()) if not bugs or cell.bug in (None, *bugs)
-    ]
-    rows = score_matrix(
-        chosen, recipe, folder, processes=processes, on_row=lambda row: print_note(f"{row.name}: {row.verdict}")
+    spoiled = [cell for cell in bug_cells(seeds, count) if not bugs or cell.bug in bugs]
+    result = score_matrix(
+        [*clean_cells(seeds, cuda=torch.cuda.is_available()), *spoiled],
+        recipe,
+        folder,
+        processes=processes,
+        minutes=minutes,
+        on_row=lambda row: print_note(f"{row.name}: {row.verdict}{'' if row.right else '  <- wrong'}"),
     )
-    clean, spoiled = [row for row in rows if row.bug is None], [row for row in rows if row.bug is not None]
-    alarms, wrong = [row for row in clean if not row.right], [row for row in spoiled if row.wrongly_named]
-    totals = {
-        "clean_pairs": len(clean),
-        "false_alarms": len(alarms),
-        "bugs": len(spoiled),
-        "found": sum(row.verdict == "different" for row in spoiled),
-        "placed": sum(row.right for row in spoiled),
-        "wrongly_named": len(wrong),
-    }
-    if as_json:
-        print_json({"totals": totals, "rows": [row.to_dict() for row in rows]})
-    else:
-        for row in (*alarms, *wrong, *(row for row in spoiled if not row.right)):
-            print_line(f"{row.name:48} {row.verdict}, {row.stage or 'nothing'} / {', '.join(row.causes) or 'no cause'}")
-        print_line(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in totals.items()))
-    return ExitCode.OK if not alarms and not wrong and totals["found"] == totals["bugs"] else ExitCode.FINDING
+    show(result.to_dict(), as_json, lambda: matrix_to_lines(result, kept=kept))
+    return ExitCode.FINDING if result.wrong else ExitCode.OK
 
 
 def _score(

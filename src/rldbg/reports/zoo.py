@@ -7,7 +7,7 @@ from rich.table import Table
 from rldbg.analysis import Comparison
 from rldbg.reports.comparison import nearest_text
 from rldbg.reports.tables import table
-from rldbg.trainer.zoo import Bug, ZooScore
+from rldbg.trainer.zoo import Bug, MatrixScore, ZooScore
 
 _WRONG = "  <- wrong"
 
@@ -39,6 +39,22 @@ def score_to_lines(score: ZooScore) -> Iterator[str]:
         yield f"{pair.name:36}        {pair.verdict}{'' if pair.right else _WRONG}"
     yield from _totals(score)
     yield f"false alarms: {', '.join(score.false_alarms) or 'none'}; {score.seconds:.0f} s"
+
+
+def matrix_to_lines(score: MatrixScore, *, kept: bool) -> Iterator[str]:
+    """What was judged wrongly, with the command that shows it if the recordings are kept, and the totals."""
+    for row in score.wrong:
+        yield f"{row.name}: {row.verdict}, {row.stage or 'nothing'} / {', '.join(row.causes) or 'no cause'}"
+        if row.error:
+            yield f"  {row.error}"
+        elif kept:
+            yield f"  rldbg compare {' '.join(row.recordings)}"
+    yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in score.totals().items())
+    seconds = [row.seconds for row in score.rows if row.seconds]
+    if seconds:
+        yield f"{sum(seconds) / len(seconds):.1f} CPU seconds per pair, without the runs that pairs share"
+    if score.left:
+        yield f"{score.left} not judged: time was up; the same command with --folder continues"
 
 
 def score_to_markdown(score: ZooScore) -> Iterator[str]:

@@ -9,6 +9,8 @@ from rldbg.trainer.in_process import ThreadMeeting
 from rldbg.trainer.zoo import (
     BUGS,
     asynchronous_bugs,
+    bug_cells,
+    clean_cells,
     conversation_bugs,
     find_bug,
     injected,
@@ -82,3 +84,25 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting():
     with pytest.raises(RuntimeError, match="rank 1 broke"):
         meeting.each([waits, fails])
     assert threading.active_count() < 20
+
+
+def test_the_matrix_covers_every_cut_kernel_and_precision():
+    clean = clean_cells(10, cuda=True)
+    assert len(clean) == 10 * (4 * (11 + 6) + 11)
+    assert len({cell.name for cell in clean}) == len(clean)
+    kernels = {tuple(cell.environment.items()) for cell in clean if "policy.ranks=4" in cell.overrides}
+    assert len(kernels) >= 3  # the default, another one, a GPU's
+    assert {cell.reference.seed for cell in clean} == set(range(10))
+
+
+def test_bugs_are_drawn_into_cells_where_they_change_something():
+    drawn = bug_cells(3)
+    assert {cell.bug for cell in drawn} == {bug.name for bug in BUGS} and len(drawn) == len(BUGS)
+    more = bug_cells(3, 2 * len(BUGS))
+    assert bug_cells(3, 10) == drawn[:10] and more[: len(BUGS)] == drawn
+    assert len({cell.name for cell in more}) == len(more)
+    for cell in more:
+        needs = find_bug(cell.bug).needs
+        assert "ranks" not in needs or "policy.ranks=1" not in cell.overrides
+        assert "padding" not in needs or "policy.micro_batch_size=1" not in cell.overrides
+        assert "float32" not in needs or cell.reference.precision == ""

@@ -3,7 +3,8 @@
 from rldbg.trainer.zoo.bug import Bug
 from rldbg.trainer.zoo.catalogue import BUGS, find_bug, injected
 from rldbg.trainer.zoo.judging import failed_checks
-from rldbg.trainer.zoo.matrix import Cell, CellScore, Reference, matrix_cells, score_matrix
+from rldbg.trainer.zoo.matrix import Cell, Reference, bug_cells, clean_cells
+from rldbg.trainer.zoo.matrix_runs import RESULTS, CellScore, MatrixScore, score_matrix
 from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
 from rldbg.trainer.zoo.scoring import BugScore, Totals, ZooScore, score

@@ -20,7 +20,7 @@ class Bug:
 
     `stage` is the first stage in which a recording of it differs from a clean one; `causes` are the ids of the
     explanations that name it; `late` marks bugs written after the hypotheses were finished; `needs` is what a run must
-    have for the bug to change anything: several `ranks`, or `padding`.
+    have for the bug to change anything: several `ranks`, `padding`, or numbers of `float32`.
     """
 
     name: str

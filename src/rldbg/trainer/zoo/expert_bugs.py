@@ -49,7 +49,9 @@ def one_expert_stale(original: Any, sampler: Sampler, weights: Any, policy_versi
     original(sampler, {**weights, **stale}, policy_version)
 
 
-@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True)
+@bug(
+    targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True, needs=("float32",)
+)
 def router_in_low_precision(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The engine keeps the router's weights in bfloat16."""
     import torch

@@ -37,7 +37,7 @@ def old_log_probs_without_temperature(original: Any, worker: Any, micro: Any) ->
         return original(worker, micro)
 
 
-@bug(targets.OLD, stage="old_log_probs", cause="precision")
+@bug(targets.OLD, stage="old_log_probs", cause="precision", needs=("float32",))
 def old_log_probs_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     """The old log probs are kept in bfloat16 to save memory."""
     import torch
@@ -83,7 +83,7 @@ def training_without_temperature(original: Any, model: Any, batch: Any, **option
     return original(model, batch, **(options | {"temperature": 1.0}))
 
 
-@bug(targets.FORWARD, stage="forward", cause="precision")
+@bug(targets.FORWARD, stage="forward", cause="precision", needs=("float32",))
 def log_softmax_in_bfloat16(original: Any, *arguments: Any, **options: Any) -> Any:
     """The training pass rounds its log probs to bfloat16."""
     import torch
@@ -195,7 +195,7 @@ def softmax_twice(original: Any, logits: Any) -> Any:
     return original(original(logits).exp())
 
 
-@bug(targets.FORWARD, stage="forward", cause="precision", late=True)
+@bug(targets.FORWARD, stage="forward", cause="precision", late=True, needs=("float32",))
 def logits_in_bfloat16(original: Any, model: Any, *arguments: Any, **options: Any) -> Any:
     """The training pass has its logits in bfloat16, although the log softmax is in float32."""
     import torch

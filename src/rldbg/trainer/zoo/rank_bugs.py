@@ -33,7 +33,7 @@ def one_rank_shifts_old_log_probs(original: Any, worker: Any, micro: Any) -> Any
     return [np.concatenate([row[:1], row[:-1]]) for row in rows] if _on_rank_one(worker) else rows
 
 
-@bug(targets.OLD, stage="old_log_probs", cause="precision", late=True, needs=("ranks",))
+@bug(targets.OLD, stage="old_log_probs", cause="precision", late=True, needs=("ranks", "float32"))
 def one_rank_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
     """Rank 1 keeps its old log probs in bfloat16."""
     import torch

@@ -79,7 +79,7 @@ def one_replica_halves_its_gradient(original: Any, worker: Any, place: Any, shar
     return collected
 
 
-@bug(targets.APPLY, stage="parameter", cause="replica-drift", late=True, needs=_RANKS)
+@bug(targets.APPLY, stage="parameter", cause="replica-drift", late=True, needs=(*_RANKS, "float32"))
 def one_replica_rounds_its_parameters(original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
     """One rank stores its parameters in bfloat16 after each step."""
     import threading

@@ -64,7 +64,7 @@ def log_probs_shifted_by_one(original: Any, worker: Any, conversation: Any) -> A
     return replace(trajectory, logprobs=np.roll(trajectory.logprobs, 1) * trajectory.loss_mask)
 
 
-@bug(targets.FINISH, stage="trajectory", cause="precision", overrides=_FROM_ROLLOUT)
+@bug(targets.FINISH, stage="trajectory", cause="precision", overrides=_FROM_ROLLOUT, needs=("float32",))
 def log_probs_in_bfloat16(original: Any, worker: Any, conversation: Any) -> Any:
     """The engine's log probs travel as bfloat16."""
     import torch
@@ -143,7 +143,7 @@ def prompt_begins_twice(original: Any, conversation: Any) -> None:
     original(conversation)
 
 
-@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="precision")
+@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="precision", needs=("float32",))
 def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, policy_version: int) -> None:
     """Weights are rounded to bfloat16 on their way to the engine."""
     import torch

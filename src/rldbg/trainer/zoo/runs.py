@@ -43,6 +43,7 @@ class ZooRunner:
         place, recording = self._places(number)
         if self.has_made(number):
             return ZooRun(recording, parameter_hash(recording))
+        self.delete(number)
         loaded = read_recipe(self._recipe, [*overrides, f"++debug.dump_dir={recording}"])
         with replaced(WARM_START, self._remembered):
             train(loaded, Run.create(name="zoo", path=place))

@@ -109,7 +109,7 @@ def gradients_doubled(original: Any, model: Any, ranks: Any, **options: Any) -> 
     original(model, ranks, **options)
 
 
-@bug(targets.SUM, stage="gradient", cause="precision", late=True)
+@bug(targets.SUM, stage="gradient", cause="precision", late=True, needs=("float32",))
 def gradients_reduced_in_bfloat16(original: Any, model: Any, ranks: Any, **options: Any) -> None:
     """Gradients are rounded to bfloat16 for the reduction."""
     import torch

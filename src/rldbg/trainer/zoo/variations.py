@@ -12,6 +12,7 @@ from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug, replaced
 
 _COLUMNS = 3
+_FORWARD = "rldbg.trainer.tiny_model.TinyLlama.forward"
 _LOSS_SCALE = 1024.0
 _LAYERS = ("torch.nn.functional.linear", "torch.nn.functional.rms_norm", "torch.nn.functional.silu")
 
@@ -50,7 +51,7 @@ def more_padding_on_the_right(original: Any, *arguments: Any, **options: Any) ->
         yield replace(micro, batch=batch, **rest)
 
 
-@bug("rldbg.trainer.tiny_model.TinyLlama.forward", stage="", cause=())
+@bug(_FORWARD, stage="", cause=())
 def packed(original: Any, model: Any, input_ids: Any, attention_mask: Any = None, **options: Any) -> Any:
     """All sequences of a micro-batch are one row without padding, each attending to itself alone."""
     import torch
@@ -67,6 +68,30 @@ def packed(original: Any, model: Any, input_ids: Any, attention_mask: Any = None
     logits = hidden.new_zeros(*input_ids.shape, model.config.vocab_size)
     logits[kept] = model.lm_head(hidden)[0]
     return Output(logits, None)
+
+
+def _moved_rows(original: Any, model: Any, input_ids: Any, mask: Any, options: dict[str, Any], *, first: bool) -> Any:
+    """A pass over rows whose padding lies at one end: sorting by the mask moves the tokens and keeps their order."""
+    from rldbg.trainer.tiny_model import Output
+
+    if options.get("use_cache") or mask is None:
+        return original(model, input_ids, mask, **options)
+    order = mask.bool().int().argsort(dim=1, descending=first, stable=True)
+    moved = {**options, "position_ids": options["position_ids"].gather(1, order)}
+    logits = original(model, input_ids.gather(1, order), mask.gather(1, order), **moved).logits
+    return Output(logits.gather(1, order.argsort(dim=1)[..., None].expand_as(logits)), None)
+
+
+@bug(_FORWARD, stage="", cause=())
+def padded_on_the_right(original: Any, model: Any, input_ids: Any, attention_mask: Any = None, **options: Any) -> Any:
+    """Rows begin with their first token, and all padding comes after the last."""
+    return _moved_rows(original, model, input_ids, attention_mask, options, first=True)
+
+
+@bug(_FORWARD, stage="", cause=())
+def padded_on_the_left(original: Any, model: Any, input_ids: Any, attention_mask: Any = None, **options: Any) -> Any:
+    """Rows end with their last token, and all padding comes before the first."""
+    return _moved_rows(original, model, input_ids, attention_mask, options, first=False)
 
 
 def _rounded(item: Any) -> Any:

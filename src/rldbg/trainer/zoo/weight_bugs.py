@@ -99,7 +99,9 @@ def shards_joined_in_wrong_order(original: Any, sampler: Sampler, weights: Any, 
     original(sampler, {**weights, _DOWN: torch.cat([second, first], 1)}, policy_version)
 
 
-@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True)
+@bug(
+    targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True, needs=("float32",)
+)
 def weights_rounded_on_the_way(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """Weights travel as bfloat16 and are widened again in the engine."""
     import torch
