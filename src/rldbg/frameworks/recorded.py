@@ -1,6 +1,7 @@
 """Functions of frameworks that are recorded: wrapped when their module is imported, their calls turned into records.
 
-A wrapped function gets the same arguments and returns the same result. An error in a handler never reaches the
+A wrapped function gets the same arguments and returns the same result, or, where that is an iterator, one of the same
+items. An error in a handler never reaches the
 framework: it is written into the process's file below RUN/hooks and said once.
 """
 
@@ -23,7 +24,7 @@ from rldbg.frameworks.registry import recorded_hooks
 from rldbg.recording import Recorder
 
 _ATTRIBUTE = "_rldbg_recorded"
-Handler = Callable[..., Generator[None, Any, None]]
+Handler = Callable[..., Generator[None, Any, Any]]
 
 
 class Recorded:
@@ -51,7 +52,10 @@ class Recorded:
 
 
 class FrameworkRecording:
-    """A framework's handlers: generators that get a call's arguments, yield, and are sent its result."""
+    """A framework's handlers: generators that get a call's arguments, yield, and are sent its result.
+
+    What a handler returns, if anything, is what the caller gets: the same items, looked at on their way.
+    """
 
     framework = ""
     """The framework's name."""
@@ -107,7 +111,7 @@ class ProcessHooks:
         return self._handlers[framework.name]
 
     def _wrapped(self, original: Any, handler: Handler, name: str) -> Any:
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None, Any, None] | None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None, Any, Any] | None:
             started = time.perf_counter()
             try:
                 call = handler(*args, **kwargs)
@@ -119,17 +123,18 @@ class ProcessHooks:
                 self._proof.called(name, time.perf_counter() - started)
             return call
 
-        def after(call: Generator[None, Any, None] | None, result: Any) -> None:
+        def after(call: Generator[None, Any, Any] | None, result: Any) -> Any:
             if call is None:
-                return
+                return result
             started = time.perf_counter()
             try:
                 call.send(result)
-            except StopIteration:
-                pass
+            except StopIteration as end:
+                result = result if end.value is None else end.value
             except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
                 self._failed(name, error)
             self._proof.took(name, time.perf_counter() - started)
+            return result
 
         if inspect.iscoroutinefunction(original):
 
@@ -137,8 +142,7 @@ class ProcessHooks:
             async def later(*args: Any, **kwargs: Any) -> Any:
                 call = before(args, kwargs)
                 result = await original(*args, **kwargs)
-                after(call, result)
-                return result
+                return after(call, result)
 
             return later
 
@@ -146,8 +150,7 @@ class ProcessHooks:
         def now(*args: Any, **kwargs: Any) -> Any:
             call = before(args, kwargs)
             result = original(*args, **kwargs)
-            after(call, result)
-            return result
+            return after(call, result)
 
         return now
 

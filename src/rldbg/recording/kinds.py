@@ -195,6 +195,10 @@ _ALL_KINDS = (
                 value_sums="of the values",
             ),
             *_fields(Shape.DATA, optional=True, base_fingerprints="by name: without the LoRA delta"),
+            *_fields(
+                Shape.TEXT, optional=True, engine="of an engine that is not told versions: workers of one have one name"
+            ),
+            *_fields(Shape.NUMBER, optional=True, at="seconds since 1970: says which version such an engine holds"),
         ),
         "fingerprints of the weights that the trainer sends and that the engine holds; the step is their version",
         has_samples=False,

@@ -1,13 +1,14 @@
 """The fingerprints of all tensors at one moment, as records of the kind `weights`.
 
 One record per snapshot: the step is the version, micro 0 is what the trainer sent, and micro n + 1 is what replica n
-of the engine holds.
+of the engine holds. A worker of an engine that is not told versions writes a record of its own: `engine` names the
+replica, and `at` says which version was sent last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import numpy as np
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 from rldbg.weights.fingerprint import BLOCKS, Box, Fingerprint
+from rldbg.weights.naming import map_names
 
 SideName = Literal["sent", "held"]
 
@@ -67,13 +69,42 @@ def snapshot_fields(
 
 
 def snapshots_of(recording: Recording) -> Iterator[WeightSnapshot]:
-    """Every snapshot, in the order of versions."""
+    """Every snapshot, in the order of versions; what the workers of one engine hold is one."""
+    by_workers: list[Record] = []
+    sent: list[tuple[float, WeightSnapshot]] = []
     for record in recording.records("weights"):
+        if "engine" in record.fields:
+            by_workers.append(record)
+            continue
         fields = record.fields
-        tensors = list(_tensors(record))
         base = {str(name): int(value) for name, value in dict(fields.get("base_fingerprints") or {}).items()}
         side: SideName = "sent" if fields["side"] == "sent" else "held"
-        yield WeightSnapshot(side, record.key.step, int(fields["replica"]), tensors, base)
+        snapshot = WeightSnapshot(side, record.key.step, int(fields["replica"]), list(_tensors(record)), base)
+        if side == "sent" and "at" in fields:
+            sent.append((float(fields["at"]), snapshot))
+        yield snapshot
+    yield from _of_engines(by_workers, sent)
+
+
+def _of_engines(records: Sequence[Record], sent: Sequence[tuple[float, WeightSnapshot]]) -> Iterator[WeightSnapshot]:
+    """Each worker's record belongs to the version that was sent last before it; earlier ones were not sent at all."""
+    engines = sorted({str(record.fields["engine"]) for record in records})
+    found: dict[tuple[int, int], list[Fingerprint]] = {}
+    for record in records:
+        before = [pair for pair in sent if pair[0] <= float(record.fields["at"])]
+        if before:
+            latest = max(before, key=lambda pair: pair[0])[1]
+            tensors = _by_trainers_names(list(_tensors(record)), latest)
+            found.setdefault((latest.version, engines.index(str(record.fields["engine"]))), []).extend(tensors)
+    for (version, replica), tensors in sorted(found.items()):
+        yield WeightSnapshot("held", version, replica, tensors, {})
+
+
+def _by_trainers_names(tensors: Sequence[Fingerprint], sent: WeightSnapshot) -> list[Fingerprint]:
+    """An engine's prefixes are not the trainer's; parts of fused tensors have names of their own already."""
+    mapped = map_names((item.name for item in tensors), (item.name for item in sent.tensors))
+    names = {each.engine: each.trainer[0] for each in mapped if len(each.trainer) == 1 and each.engine}
+    return [replace(item, name=names.get(item.name, item.name)) for item in tensors]
 
 
 def tensor_names(run: str, engine: str | None) -> tuple[list[str], list[str]]:

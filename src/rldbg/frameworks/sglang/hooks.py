@@ -1,23 +1,55 @@
-"""Phases of SGLang's scheduler processes: batches, new weights, and memory that is lent to a trainer."""
+"""Phases of SGLang's scheduler processes: batches, new weights, and memory that is lent to a trainer.
+
+Weights are recorded before the first batch after an update, whichever way they came, and in however many requests.
+"""
 
 from rldbg.agent.profiling import Hook
 
 _UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _MEMORY = "sglang.srt.managers.scheduler_components.weight_updater"
-_WAYS = ("disk", "distributed", "tensor", "ipc")
+# The version that receives weights by a broadcast in one function and loads them in another.
+_SPLIT = "0.5.23"
 
 HOOKS = (
-    Hook("sglang.srt.managers.scheduler", "Scheduler.run_batch", phase="forward", seen="0.5.18"),
-    *(
-        Hook(_UPDATER, f"WeightUpdater.update_weights_from_{way}", phase="sync", since="0.5.16", seen="0.5.18")
-        for way in _WAYS
+    Hook(
+        "sglang.srt.managers.scheduler",
+        "Scheduler.run_batch",
+        phase="forward",
+        seen="0.5.23",
+        records=("weights",),
+        handler="run_batch",
     ),
     *(
-        Hook(_RUNNER, f"ModelRunner.update_weights_from_{way}", phase="sync", gone="0.5.16", seen="0.5.15")
-        for way in _WAYS[:3]
+        Hook(
+            _UPDATER,
+            f"WeightUpdater.{name}",
+            phase="sync",
+            since=since,
+            gone=gone,
+            seen=seen,
+            handler="updated",
+        )
+        for name, since, gone, seen in (
+            ("update_weights_from_disk", "0.5.16", "", "0.5.23"),
+            ("update_weights_from_tensor", "0.5.16", "", "0.5.23"),
+            ("update_weights_from_ipc", "0.5.16", "", "0.5.23"),
+            ("update_weights_from_distributed", "0.5.16", _SPLIT, "0.5.18"),
+            ("load_weights_from_distributed", _SPLIT, "", "0.5.23"),
+        )
     ),
-    Hook(_RUNNER, "ModelRunner.update_weights_from_ipc", phase="sync", since="0.5.4", gone="0.5.16", seen="0.5.15"),
+    *(
+        Hook(
+            _RUNNER,
+            f"ModelRunner.update_weights_from_{way}",
+            phase="sync",
+            since="0.5.4" if way == "ipc" else "",
+            gone="0.5.16",
+            seen="0.5.15",
+            handler="updated",
+        )
+        for way in ("disk", "distributed", "tensor", "ipc")
+    ),
     Hook(
         _MEMORY, "SchedulerWeightUpdaterManager.release_memory_occupation", phase="sleep", since="0.5.13", seen="0.5.18"
     ),

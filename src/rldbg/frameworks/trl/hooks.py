@@ -6,6 +6,7 @@ from rldbg.agent.profiling import Hook
 
 _GRPO, _RLOO = "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"
 _ASYNC = "trl.experimental.async_grpo.async_grpo_trainer"
+_VLLM = "trl.generation.vllm_generation"
 _HANDLER, _TRAINER = "transformers.trainer_callback", "transformers.trainer"
 
 
@@ -62,6 +63,23 @@ def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
 
 
 HOOKS = (
+    Hook(
+        _VLLM,
+        "VLLMGeneration.sync_weights",
+        phase="sync",
+        since="1.0.0",
+        seen="1.16.0",
+        records=("weights",),
+        handler="sync_weights",
+    ),
+    Hook(
+        _VLLM,
+        "VLLMGeneration._iter_named_params",
+        since="1.16.0",
+        seen="1.16.0",
+        records=("weights",),
+        handler="sent_weights",
+    ),
     Hook(
         _HANDLER,
         "CallbackHandler.on_step_begin",

@@ -19,9 +19,10 @@ from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import Place, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
 from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers
+from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import Ragged
 
-Call = Generator[None, Any, None]
+Call = Generator[None, Any, Any]
 # TRL shuffles the batch and splits it: a column of the batch that it carries along says which sample a row is.
 _ROW = "rldbg_row"
 # What names a place or a run, and cannot change a number.
@@ -52,6 +53,8 @@ class TrlRecording(AsyncBatches):
         self._has_gradients = False
         self._rerun = Rerun.from_environment()
         self._first = 0
+        self._version = 0
+        self._sent: SentWeights | None = None
 
     def created(self, trainer: Any, *_: Any, **__: Any) -> Call:
         """`rldbg rerun`: the trainer is given a recorded step."""
@@ -75,10 +78,24 @@ class TrlRecording(AsyncBatches):
             # Methods of the trainer's own take the place of those that are hooked.
             self._generated, self._rewards = trainer._generate(inputs), trainer._calculate_rewards()
         self._passes = []
+        self._version = self._place(trainer).step
         batch = yield
         if trainer.model.training:
             self._own(trainer)
             self._record_batch(trainer, batch)
+
+    def sync_weights(self, generation: Any) -> Call:
+        """The weights that a vLLM engine gets before it generates, sent by the first rank."""
+        if generation.accelerator.is_main_process:
+            self._sent = SentWeights(self.recorded, self._version)
+        yield
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.record()
+
+    def sent_weights(self, generation: Any) -> Call:
+        pairs = yield
+        return None if self._sent is None else self._sent.passing(pairs)
 
     def _record_batch(self, trainer: Any, batch: dict[str, Any]) -> None:
         place = self._place(trainer)

@@ -14,6 +14,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from rldbg.core import Environment
+from rldbg.frameworks.recorded import process_hooks
+from rldbg.weights import Fingerprint, snapshot_fields
 
 
 class LaptopServer:
@@ -90,13 +92,14 @@ class LaptopRollout(BaseRollout):  # type: ignore[misc]
             address = Environment().text("RLDBG_LAPTOP_SERVER")
             path = f"/update_weights_from_tensor?weight_version={global_steps or 0}"
             await asyncio.to_thread(post, address, path, save(tensors))
+            await asyncio.to_thread(_record_held, address, global_steps or 0)
         server = ray.get_actor(_actor_name(self._replica))
         await server.set_global_steps.remote(global_steps or 0)
 
 
-def post(address: str, path: str, body: bytes) -> dict[str, Any]:
-    """The server's answer; an error of it is raised with its text."""
-    kind = "application/json" if body[:1] == b"{" else "application/octet-stream"
+def post(address: str, path: str, body: bytes | None) -> dict[str, Any]:
+    """The server's answer, also to a GET, which has no body; an error of it is raised with its text."""
+    kind = "application/json" if body is None or body[:1] == b"{" else "application/octet-stream"
     request = urllib.request.Request(f"http://{address}{path}", body, {"Content-Type": kind})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -105,6 +108,14 @@ def post(address: str, path: str, body: bytes) -> dict[str, Any]:
             return answer
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{path}: {error.code}: {error.read()[:500].decode(errors='replace')}") from error
+
+
+def _record_held(address: str, version: int) -> None:
+    """What the server holds now, beside what was sent, if weights are recorded."""
+    hooks = process_hooks()
+    if hooks is not None and hooks.recorded.recorder().wants("weights", version):
+        held = [Fingerprint.from_dict(item) for item in post(address, "/weight_fingerprints", None)["tensors"]]
+        hooks.recorded.recorder().record("weights", step=version, micro=1, **snapshot_fields("held", held))
 
 
 def _actor_name(replica: int) -> str:

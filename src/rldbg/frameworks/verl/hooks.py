@@ -69,6 +69,19 @@ _RANKS = (
         phase="sync",
         since="0.7.1",
         seen="0.9.1",
+        records=("weights",),
+        handler="update_weights",
+    ),
+    *(
+        Hook(
+            module,
+            f"{engine}.get_per_tensor_param",
+            since="0.7.0",
+            seen="0.9.1",
+            records=("weights",),
+            handler="sent_weights",
+        )
+        for module, engine in ((_FSDP, "FSDPEngine"), (_MEGATRON, "MegatronEngine"))
     ),
     Hook(
         _WORKERS,

@@ -12,9 +12,10 @@ import numpy as np
 
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
 from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, ranks_of, rows_of
+from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import Ragged
 
-Call = Generator[None, Any, None]
+Call = Generator[None, Any, Any]
 
 
 class VerlRecording(FrameworkRecording):
@@ -27,6 +28,7 @@ class VerlRecording(FrameworkRecording):
         self._updates_per_epoch = 1
         self._micro = 0
         self._is_training = False
+        self._sent: SentWeights | None = None
 
     # The driver.
 
@@ -158,9 +160,34 @@ class VerlRecording(FrameworkRecording):
         recorder.record_parameters(model=engine.module, **self._place())
         recorder.record("update_metrics", **self._place(), metrics={"grad_norm": float(norm)})
 
+    def update_weights(self, worker: Any, global_steps: int | None = None, *_: Any, **__: Any) -> Call:
+        """All ranks gather the same tensors; the first one looks at them, in the engine's dtype."""
+        recorder = self.recorded.recorder()
+        version = int(global_steps or 0)
+        if recorder.identity.rank == 0 and recorder.wants("weights", version):
+            self._sent = SentWeights(self.recorded, version, _engine_dtype(worker))
+        yield
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.record()
+
+    def sent_weights(self, engine: Any, *_: Any, **__: Any) -> Call:
+        pairs, adapter = yield
+        # An adapter alone is no model: an engine holds it beside its weights.
+        if self._sent is not None and adapter is None:
+            return self._sent.passing(pairs), adapter
+        return None
+
     def _place(self) -> dict[str, Any]:
         epoch, mini_batch = divmod(self._updates, self._updates_per_epoch)
         return {"step": self._step, "epoch": epoch, "mini_batch": mini_batch}
+
+
+def _engine_dtype(worker: Any) -> Any:
+    """What an engine makes of floating-point weights; without an accelerator it takes them as they come."""
+    torch = import_module("torch")
+    name = str(worker.config.rollout.get("dtype") or "")
+    return getattr(torch, name, None) if torch.accelerator.is_available() else None
 
 
 def _sequences(prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray], before: int, dtype: Any) -> Ragged:

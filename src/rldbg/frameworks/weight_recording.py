@@ -1,0 +1,81 @@
+"""Records of weights: what a trainer sends, while it sends it, and what an engine holds when it first uses it.
+
+Engines are seldom told a version: the time says which one was sent last. Weights that come in many calls are complete
+when the engine runs its next batch, which is when they matter.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+from rldbg.frameworks.engine_weights import held_pieces
+from rldbg.frameworks.recorded import FrameworkRecording, Recorded
+from rldbg.weights import Box, Fingerprint, fingerprints_of_pieces, snapshot_fields
+
+Call = Generator[None, Any, Any]
+
+
+class SentWeights:
+    """The tensors of one version, on their way to an engine."""
+
+    def __init__(self, recorded: Recorded, version: int, dtype: Any = None) -> None:
+        self._recorded = recorded
+        self._version = version
+        self._dtype = dtype
+        """What the engine keeps floating-point weights in; as they are sent if not given."""
+        self._found: dict[str, Fingerprint] = {}
+        self._problem = ""
+
+    def passing(self, pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        """The same (name, tensor) pairs, each looked at before it is passed on."""
+        for name, tensor in pairs:
+            try:
+                self._look_at(name, tensor)
+            except Exception as error:  # noqa: BLE001 - the hook inside the user's training, which must never kill it
+                self._problem = self._problem or f"{name}: {error!r}"
+            yield name, tensor
+
+    def record(self) -> None:
+        """Nothing, if a tensor could not be looked at: a version with a part missing would look like a fault."""
+        if self._problem:
+            raise ValueError(f"the weights of version {self._version} are not recorded: {self._problem}")
+        if self._found:
+            fields = snapshot_fields("sent", list(self._found.values()))
+            self._recorded.recorder().record("weights", step=self._version, micro=0, at=time.time(), **fields)
+
+    def _look_at(self, name: str, tensor: Any) -> None:
+        # One at a time: a sender may use a tensor's memory again as soon as it asks for the next.
+        if self._dtype is not None and tensor.is_floating_point():
+            tensor = tensor.to(self._dtype)
+        (self._found[name],) = fingerprints_of_pieces([(name, tensor, Box.whole(tensor.shape))])
+
+
+class HeldWeights(FrameworkRecording):
+    """A process of an engine: its model is looked at before the first batch after an update."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        super().__init__(recorded)
+        self._updates = 0
+        self._has_new = False
+
+    def has_new_weights(self) -> None:
+        self._has_new = True
+
+    def forget(self) -> None:
+        self._has_new = False
+
+    def before_batch(self, model: Callable[[], Any]) -> None:
+        if not self._has_new:
+            return
+        self._has_new = False
+        recorder = self.recorded.recorder()
+        if recorder.wants("weights", self._updates):
+            fields = snapshot_fields("held", fingerprints_of_pieces(held_pieces(model())))
+            # Workers of one engine have one parent; each has pieces of its own.
+            engine = f"{socket.gethostname()}:{os.getppid()}"
+            micro = 1 + os.getpid()
+            recorder.record("weights", step=self._updates, micro=micro, engine=engine, at=time.time(), **fields)
+            recorder.end_step(self._updates)
+        self._updates += 1
