@@ -11,6 +11,7 @@ from rldbg.core import IncompleteDataError, NoAnswerError, UnreachableError, htt
 
 Rows = Sequence[Sequence[int]]
 _TIMEOUT_S = 600.0
+_SHOWN = 300
 
 
 def score_embedded(model: Any, rows: Rows, *, temperature: float = 1.0, together: bool = True) -> list[np.ndarray]:
@@ -36,27 +37,56 @@ def score_embedded(model: Any, rows: Rows, *, temperature: float = 1.0, together
 
 
 def score_over_http(address: str, rows: Rows, *, temperature: float = 1.0, together: bool = True) -> list[np.ndarray]:
-    """The same by SGLang's native protocol; `rldbg serve` speaks it too."""
+    """The same by a server: SGLang's /generate, or /v1/completions of vLLM and others where that does not answer.
+
+    An address that ends in /v1 is asked by the second form only. `rldbg serve` knows both.
+    """
     if not together:
         return [score_over_http(address, [row], temperature=temperature)[0] for row in rows]
-    body = {
-        "input_ids": [list(map(int, row)) for row in rows],
-        "sampling_params": {"max_new_tokens": 0, "temperature": temperature},
-        "return_logprob": True,
-        "logprob_start_len": 0,
-    }
-    url = f"http://{address.removeprefix('http://').rstrip('/')}/generate"
+    tokens = [list(map(int, row)) for row in rows]
+    base = (address if "://" in address else f"http://{address}").rstrip("/")
+    refusals = []
+    for path, ask in (("/generate", _by_generate), ("/v1/completions", _by_completions)):
+        if path == "/generate" and base.endswith("/v1"):
+            continue
+        try:
+            return ask(base.removesuffix("/v1"), tokens, temperature)
+        except (IncompleteDataError, KeyError, TypeError) as error:
+            refusals.append(f"{path}: {error}")
+    raise IncompleteDataError(
+        f"the engine at {address} does not score tokens ({'; '.join(refusals)})",
+        "it must know SGLang's /generate with return_logprob, or /v1/completions with echo and logprobs",
+    )
+
+
+def _by_generate(base: str, tokens: list[list[int]], temperature: float) -> list[np.ndarray]:
+    sampling = {"max_new_tokens": 0, "temperature": temperature}
+    body = {"input_ids": tokens, "sampling_params": sampling, "return_logprob": True, "logprob_start_len": 0}
+    answer = _asked("POST", f"{base}/generate", body)
+    return [_row([item[0] for item in one["meta_info"]["input_token_logprobs"]]) for one in answer]
+
+
+def _by_completions(base: str, tokens: list[list[int]], temperature: float) -> list[np.ndarray]:
+    """vLLM makes at least one token, which is left out."""
+    model = _asked("GET", f"{base}/v1/models")["data"][0]["id"]
+    body = {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": temperature, "echo": True, "logprobs": 0}
+    choices = sorted(_asked("POST", f"{base}/v1/completions", body)["choices"], key=lambda item: int(item["index"]))
+    scores = [_row(choice["logprobs"]["token_logprobs"]) for choice in choices]
+    if [len(row) >= len(ids) for row, ids in zip(scores, tokens, strict=True)].count(False):
+        raise IncompleteDataError("its answers do not have the log probs of the prompt")
+    return [row[: len(ids)] for row, ids in zip(scores, tokens, strict=True)]
+
+
+def _asked(method: str, url: str, body: Any = None) -> Any:
+    content = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     try:
-        answer = http_request("POST", url, content=json.dumps(body).encode(), headers=headers, timeout_s=_TIMEOUT_S)
+        answer = http_request(method, url, content=content, headers=headers, timeout_s=_TIMEOUT_S)
     except NoAnswerError as error:
-        raise UnreachableError(f"the engine at {address} does not answer: {error}", "see `rldbg serve ls`") from error
+        raise UnreachableError(f"the engine does not answer at {url}: {error}", "see `rldbg serve ls`") from error
     if not answer.is_success:
-        raise IncompleteDataError(
-            f"the engine at {address} does not score tokens: {answer.text[: 1 << 12]}",
-            "it must speak SGLang's /generate with return_logprob",
-        )
-    return [_row([item[0] for item in one["meta_info"]["input_token_logprobs"]]) for one in json.loads(answer.content)]
+        raise IncompleteDataError(f"{answer.status_code} {answer.text[:_SHOWN]}")
+    return answer.json()
 
 
 def _row(values: Sequence[float | None]) -> np.ndarray:

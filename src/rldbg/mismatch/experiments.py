@@ -4,7 +4,7 @@ the change that brings its log probs to the recorded ones is the cause."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,24 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineScores:
+    """What an engine gives the tokens now: how far that is from the trainer's model at the same temperature, from the
+    recorded rollout, and how far apart scores of all samples together and one by one are. `raw` says that it ignores
+    the temperature, so that the rollout is not comparable; `cause` is the change of the model that gives its scores."""
+
+    address: str
+    together: np.ndarray
+    model_gap: float
+    rollout_gap: float | None
+    batch_variance: float
+    raw: bool
+    cause: Factor | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "together"}
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeReport:
     """`side` is whose recorded log probs the trainer's model does not reproduce; the experiments are tried on these."""
 
@@ -59,9 +77,10 @@ class ProbeReport:
     trainer_gap: float
     factors: tuple[Factor, ...]
     cause: Factor | None
+    engine: EngineScores | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(replace(self, engine=None)) | {"engine": self.engine.to_dict() if self.engine else None}
 
 
 def probe(
@@ -97,16 +116,27 @@ def probe(
     gaps = {"rollout": _mean(table.rollout[picked] - plain), "trainer": _mean(table.trainer[picked] - plain)}
     side = "rollout" if gaps["rollout"] >= gaps["trainer"] else "trainer"
     target = (table.rollout if side == "rollout" else table.trainer)[picked]
+    factors = _experiments(recording, model, logits, chosen, target, temperature)
+    cause = _cause(factors, gaps[side])
+    asked = _asked(engine, model, logits, temperature, table.rollout[picked]) if engine else None
+    if asked is not None and asked.model_gap > NOISE:
+        at = 1.0 if asked.raw else temperature
+        of_engine = _experiments(recording, model, logits, chosen, asked.together, at)
+        asked = replace(asked, cause=_cause(of_engine, asked.model_gap))
+    return ProbeReport(chosen, names, len(picked), side, gaps["rollout"], gaps["trainer"], factors, cause, asked)
+
+
+def _experiments(
+    recording: Recording, model: ScoringModel, logits: np.ndarray, step: int, target: np.ndarray, temperature: float
+) -> tuple[Factor, ...]:
+    """All changes, the one that leaves least of the gap to the target first."""
     tried = [
         *_of_sampling(model, logits, target, temperature),
         *_of_inputs(model, target, temperature),
-        *_of_weights(recording, model, chosen, target, temperature),
+        *_of_weights(recording, model, step, target, temperature),
         *_of_precision(model, target, temperature),
-        *(_of_engine(model, engine, target, temperature) if engine else ()),
     ]
-    factors = tuple(sorted(tried, key=lambda item: item.left))
-    cause = _cause(factors, gaps[side]) if gaps[side] > NOISE else None
-    return ProbeReport(chosen, names, len(picked), side, gaps["rollout"], gaps["trainer"], factors, cause)
+    return tuple(sorted(tried, key=lambda item: item.left))
 
 
 def _of_capsule(recording: Recording, step: int, rows: list[Row]) -> tuple[ScoringModel, float]:
@@ -130,7 +160,7 @@ def _cause(factors: tuple[Factor, ...], gap: float) -> Factor | None:
     best = factors[0]
     rivals = [item for item in factors[1:] if item.id != best.id]
     told_apart = all(item.left > _MARGIN * best.left + NOISE for item in rivals)
-    return best if best.left <= max(_CLOSED * gap, NOISE) and told_apart else None
+    return best if gap > NOISE and best.left <= max(_CLOSED * gap, NOISE) and told_apart else None
 
 
 def _of_sampling(model: ScoringModel, logits: np.ndarray, target: np.ndarray, temperature: float) -> Iterator[Factor]:
@@ -208,8 +238,10 @@ def _of_precision(model: ScoringModel, target: np.ndarray, temperature: float) -
         yield Factor("precision", f"weights stored in {dtype}, computed as before", left, {"stored": dtype})
 
 
-def _of_engine(model: ScoringModel, engine: str, target: np.ndarray, temperature: float) -> Iterator[Factor]:
-    """What the engine says of the same tokens now, and whether that depends on the batch."""
+def _asked(
+    engine: str, model: ScoringModel, logits: np.ndarray, temperature: float, rollout: np.ndarray
+) -> EngineScores:
+    """What the engine says of the same tokens now, and whether that depends on the batch or on the temperature."""
     tokens = [row.tokens.tolist() for row in model.rows]
 
     def scores(at: float, *, together: bool) -> np.ndarray:
@@ -221,13 +253,10 @@ def _of_engine(model: ScoringModel, engine: str, target: np.ndarray, temperature
         return np.concatenate([scored[row.positions] for scored, row in zip(rows, model.rows, strict=True)])
 
     together, alone = scores(temperature, together=True), scores(temperature, together=False)
-    varies = _mean(together - alone)
-    facts = {"engine": engine, "batch_variance": varies}
-    yield Factor("engine", f"scored by the engine ({engine}) now, together", _mean(target - together), facts)
-    yield Factor("engine", f"scored by the engine ({engine}) now, one by one", _mean(target - alone), facts)
-    if temperature != 1:
-        left = _mean(target - scores(1.0, together=True))
-        yield Factor("engine", f"scored by the engine ({engine}) now, at temperature 1", left, facts)
+    raw = temperature != 1 and _mean(together - scores(1.0, together=True)) <= _mean(together - alone) + NOISE
+    own = model.log_probs(logits, 1.0 if raw else temperature)
+    rollout_gap = None if raw else _mean(together - rollout)
+    return EngineScores(engine, together, _mean(together - own), rollout_gap, _mean(together - alone), raw)
 
 
 def _module_of(parameter: str) -> str:

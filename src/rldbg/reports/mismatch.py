@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from rldbg.mismatch import METRICS, MismatchReport, ProbeReport
+from rldbg.mismatch import METRICS, EngineScores, MismatchReport, ProbeReport
 from rldbg.reports.tables import table
 
 _FACTORS_SHOWN = 6
@@ -36,8 +36,24 @@ def _probe(probed: ProbeReport) -> Iterator[RenderableType]:
         yield f"this change reproduces the {probed.side}'s log probs: {probed.cause.change} ({left})"
     elif max(probed.rollout_gap, probed.trainer_gap) > probed.factors[0].left:
         yield f"no single change reproduces the {probed.side}'s log probs; the nearest:"
+    if probed.engine is not None:
+        yield from _engine(probed.engine)
     rows = ((item.change, f"{item.left:.3g}") for item in probed.factors[:_FACTORS_SHOWN])
     yield table("changed", f"mean |gap| to the {probed.side} left", rows=rows)
+
+
+def _engine(asked: EngineScores) -> Iterator[str]:
+    rollout = (
+        "its scores ignore the temperature"
+        if asked.rollout_gap is None
+        else f"{asked.rollout_gap:.3g} off the recorded rollout"
+    )
+    yield (
+        f"the engine ({asked.address}) is now {asked.model_gap:.3g} off the trainer's model; {rollout}; "
+        f"samples scored together and one by one differ by {asked.batch_variance:.3g}"
+    )
+    if asked.cause is not None:
+        yield f"this change reproduces the engine's scores: {asked.cause.change} (leaves {asked.cause.left:.2g})"
 
 
 def _metrics(name: str, rows: dict[str, dict[str, float]]) -> Table:

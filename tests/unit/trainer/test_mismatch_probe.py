@@ -1,13 +1,23 @@
 """`rldbg mismatch --probe` on real runs: the change that reproduces the recorded log probs is the planted one."""
 
+import asyncio
+import socket
+import threading
+from contextlib import contextmanager
+
 import pytest
+import uvicorn
 
 import rldbg
 from rldbg.cli.application import run
 from rldbg.core import IncompleteDataError
 from rldbg.inference import score_embedded
+from rldbg.inference.application import build_application
+from rldbg.inference.embedded.loading import embed
+from rldbg.inference.embedded.text import NoText
 from rldbg.mismatch import probe
 from rldbg.trainer import Capsule, capsule_model, recipe_from_data
+from small_server import small_server
 
 HOT = {"inference": {"temperature": 0.8, "device": "cpu"}}
 
@@ -37,9 +47,65 @@ def test_the_planted_change_closes_the_gap(trained, bug, cause, facts, side):
 
 def test_an_engine_on_the_same_weights_agrees_with_the_trainer(base_run):
     report = probe(rldbg.open(base_run), step=1, samples=2, engine="embedded")
-    scored = [item for item in report.factors if item.id == "engine"]
-    assert len(scored) == 2 and all(item.left < 1e-4 for item in scored)
-    assert scored[0].parameters["batch_variance"] < 1e-4
+    assert report.engine.cause is None and not report.engine.raw
+    assert max(report.engine.model_gap, report.engine.rollout_gap, report.engine.batch_variance) < 1e-4
+
+
+@contextmanager
+def served(run, step):
+    """`rldbg serve` with the weights that a step started from; its address."""
+    capsule = Capsule(rldbg.open(run), step)
+    model = capsule_model(capsule, recipe_from_data(capsule.recipe, source="test")).to_transformers()
+    listener = socket.create_server(("127.0.0.1", 0))
+    servers = []
+
+    async def serve():
+        application = build_application(embed(model, text=NoText(), device="cpu"))
+        servers.append(uvicorn.Server(uvicorn.Config(application, log_level="error")))
+        await servers[0].serve(sockets=[listener])
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()])
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        servers[0].should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize(("route", "temperature"), [("", 0.8), ("/v1", 1.0)])
+def test_an_engine_with_old_weights_is_told_from_one_with_the_trainers(trained, capsys, route, temperature):
+    """Asked now, an engine that was not synced gives what the first version's weights give."""
+    inference = {"temperature": temperature, "device": "cpu"}
+    folder = trained("bug", zoo={"bug": "weights-not-synced-silently"}, inference=inference)
+    with served(folder, 0) as stale:
+        words = [
+            "mismatch",
+            str(folder),
+            "--probe",
+            "--step",
+            "1",
+            "--samples",
+            "2",
+            "--engine",
+            f"http://{stale}{route}",
+        ]
+        assert run(words) == 1
+        report = probe(rldbg.open(folder), step=1, samples=2, engine=stale + route)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "this change reproduces the engine's scores: all weights of version 0" in told
+    assert report.engine.model_gap > 1e-2 and report.engine.raw == (temperature != 1)
+    assert report.engine.rollout_gap is None if temperature != 1 else report.engine.rollout_gap < 1e-4
+    with served(folder, 1) as fresh:
+        report = probe(rldbg.open(folder), step=1, samples=2, engine=fresh + route)
+    assert report.engine.model_gap < 1e-4 and report.engine.cause is None and report.cause.id == "weights"
+
+
+def test_an_engine_that_does_not_score_says_which_routes_were_tried(base_run, capsys):
+    with small_server(sglang=False) as server:
+        assert run(["mismatch", str(base_run), "--probe", "--samples", "1", "--engine", server.address]) == 4
+    told = " ".join(capsys.readouterr().err.split())
+    assert "/generate: 404" in told and "/v1/completions: " in told
 
 
 def test_scores_of_the_embedded_engine_leave_out_the_first_token(base_run):
