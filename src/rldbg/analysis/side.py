@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
@@ -23,8 +22,7 @@ _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 _KEPT_UP_TO_BYTES = 1 << 27
 
 
-# Files of formats that are decoded number by number; those of the others are mapped.
-_DECODED = (".pt", ".jsonl")
+_COMPARED_BYTES = 1 << 18
 _WORTH_COMPARING_BYTES = 1 << 20
 
 
@@ -137,13 +135,16 @@ class Side:
     def _read(self, entry: Entry) -> Record:
         """A file that has the same bytes on the other side is decoded once."""
         twin = self.twin
-        if twin is None or not entry.file.endswith(_DECODED) or entry.size_bytes < _WORTH_COMPARING_BYTES:
+        # Decoded number by number; tensors in pt files and files of other formats are mapped.
+        is_decoded = entry.file.endswith(".jsonl") or (entry.file.endswith(".pt") and entry.kind in _KEPT)
+        if twin is None or not is_decoded or entry.size_bytes < _WORTH_COMPARING_BYTES:
             return self.recording.read_entry(entry)
         others = twin._entries.get((entry.kind, entry.step + twin.shift), ())
         other = next((item for item in others if item == entry), None)
         if other is None or not _same_bytes(self.recording, twin.recording, entry.file):
             return self.recording.read_entry(entry)
-        return twin.recording.read_entry(other)
+        kept = twin._kept[entry.kind][1] if entry.kind in SEQUENCE_KINDS and entry.kind in twin._kept else ()
+        return next((record for record in kept if record.key == other.key), None) or twin.recording.read_entry(other)
 
     def _unpadded(self, record: Record, step: int) -> Record:
         if record.key.kind in SEQUENCE_KINDS:
@@ -161,4 +162,11 @@ class Side:
 def _same_bytes(one: Recording, other: Recording, file: str) -> bool:
     if one.layout.name != other.layout.name or type(one.tree) is not type(other.tree):
         return False
-    return filecmp.cmp(one.tree.local(file), other.tree.local(file), shallow=False)
+    left, right = bytearray(_COMPARED_BYTES), bytearray(_COMPARED_BYTES)
+    with open(one.tree.local(file), "rb", 0) as a, open(other.tree.local(file), "rb", 0) as b:
+        while (size := a.readinto(left)) == b.readinto(right):
+            if left[:size] != right[:size]:
+                return False
+            if not size:
+                return True
+    return False

@@ -313,19 +313,20 @@ def test_what_follows_the_first_optimizer_step_can_be_left_out(tmp_path):
     assert compare(a, b, first_update=True).verdict == "equal"
 
 
-def test_a_file_with_the_same_bytes_on_both_sides_is_decoded_once(base, tmp_path, monkeypatch):
+def test_trajectories_with_the_same_bytes_on_both_sides_are_decoded_once(base, tmp_path, monkeypatch):
     from rldbg.analysis import side
 
     monkeypatch.setattr(side, "_WORTH_COMPARING_BYTES", 1)
     same = copy_of(base, tmp_path / "same")
     opened = rldbg.open(same)
-    assert compare(rldbg.open(base), opened).verdict == "equal" and not opened._contents
+    assert compare(rldbg.open(base), opened).verdict == "equal"
+    assert opened._contents and not any("trajectory" in file for file in opened._contents), "tensors are mapped only"
     samples = trajectories()
     samples[5]["tokens"][6] += 1
     other = rldbg.open(write(tmp_path / "other", samples))
     first = compare(rldbg.open(base), other).first_difference.to_dict()
     assert (first["field"], first["sample"], first["token"]) == ("tokens", "g1/1", 6)
-    assert list(other._contents) == ["trajectory/step_000000.pt"], "forward data are the same"
+    assert "trajectory/step_000000.pt" in other._contents
 
 
 def copy_of(folder, place):

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from rldbg.recording.formats.number_lanes import NumberLanes
 from rldbg.recording.formats.pt_reader import load_pickle
 
 LENGTHS = (0, 1, 2, 31, 32, 33, 999, 1000, 1001, 1002, 2000, 2001, 2500)
@@ -92,6 +93,16 @@ def test_dtypes_and_types(protocol):
     if protocol == 2:  # the protocol of torch.save
         assert [loaded[name].dtype for name in ("tokens", "logprobs", "mask")] == [np.int64, np.float64, np.bool_]
     assert np.array_equal(loaded["tokens"], tokens)
+
+
+def test_numbers_that_look_like_the_start_of_a_list_cost_no_lane():
+    """Token 0x284D is written as M, M, MARK: with the next opcode it looks like a list of its own."""
+    rows = [[0x284D, 70_000 + row, 3] * 400 for row in range(50)]
+    pickled = pickle.dumps(rows, protocol=2)
+    lanes = NumberLanes(pickled, decode=True)
+    lanes.at(pickled.index(b"(M") + 1)
+    assert len(lanes._guesses) == 100, "two batches per list"
+    assert [row.tolist() for row in load_pickle(pickled, arrays=True)] == rows
 
 
 def test_lists_that_share_stay_shared():

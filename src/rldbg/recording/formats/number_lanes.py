@@ -1,17 +1,18 @@
 """Runs of number opcodes of different widths, stepped through side by side: one opcode of each run at a time.
 
 Where an opcode starts depends on all opcodes before it, so one run cannot be read by numpy; two thousand can. Their
-starts are guessed from bytes that look like MARK and a number. A wrong guess costs a lane and nothing else, because
-only runs that the reader of the pickle arrives at by itself are ever asked for.
+starts are guessed from bytes that look like MARK and a number, behind a new list or the batch before. A wrong guess
+costs a lane and nothing else, because only runs that the reader of the pickle arrives at by itself are ever asked for.
 """
 
 import numpy as np
 
 MIXABLE = frozenset(b"KMJG")
 
-_MARK, _APPENDS = ord("("), ord("e")
+_MARK, _APPENDS, _EMPTY_LIST, _MEMOIZE = ord("("), ord("e"), ord("]"), 0x94
+_BINPUT, _LONG_BINPUT = ord("q"), ord("r")
 _BATCH = 1000  # CPython's pickler writes lists in batches of this many items
-_LANES = 2048
+_LANES = 1000  # rows of a power of two fall into the same lines of the cache when they are transposed
 _GUESSES = 8 * _LANES
 _GLANCE = 12
 _CHECK_EVERY = 32
@@ -21,6 +22,18 @@ _MARGIN = 16  # runs that end this close to the end of the pickle are left to ot
 _WIDTHS = {ord("K"): 2, ord("M"): 3, ord("J"): 5, ord("G"): _WIDEST}
 _WIDTH_TABLE = bytes(_WIDTHS.get(op, 0) for op in range(256))
 _OPERAND_BITS = np.array([0, 0, 0xFF, 0xFFFF, 0, -1, 0, 0, 0, 0], np.int32)  # by width, of the four bytes after it
+
+
+def _run_starts(data: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """Where a run may start: a number behind the MARK that follows an empty list, its memo or the end of a batch."""
+    marks = np.flatnonzero(data[:-1] == _MARK)
+    marks = marks[width.take(marks + 1) > 0]
+    before = data.take(marks - 1, mode="clip")
+    is_start = (before == _APPENDS) | (before == _EMPTY_LIST) | (before == _MEMOIZE)
+    for distance, put in ((2, _BINPUT), (5, _LONG_BINPUT)):
+        is_start |= data.take(marks - distance, mode="clip") == put
+    starts: np.ndarray = marks[is_start] + 1
+    return starts
 
 
 class NumberLanes:
@@ -34,11 +47,15 @@ class NumberLanes:
         self._guesses = np.empty(0, np.intp)
         self._block: dict[int, tuple[np.ndarray, int]] = {}
 
+    def known(self, start: int) -> tuple[np.ndarray, int] | None:
+        """As `at`, of a run that was read together with one before it."""
+        return self._block.get(start)
+
     def at(self, start: int) -> tuple[np.ndarray, int] | None:
         """Values (int64, or float64 where there is any float) and end of the run that starts here."""
         if not len(self._width):
-            self._width = np.frombuffer(self._pickled.translate(_WIDTH_TABLE) + bytes(_MARGIN), np.uint8)
-            self._guesses = np.flatnonzero((self._data[:-1] == _MARK) & (self._width[1 : len(self._data)] > 0)) + 1
+            self._width = np.frombuffer(self._pickled.translate(_WIDTH_TABLE), np.uint8)
+            self._guesses = _run_starts(self._data, self._width)
         found = self._block.get(start)
         if found is None:
             ahead = {first: run for first, run in self._block.items() if first > start}
@@ -48,13 +65,14 @@ class NumberLanes:
 
     def _step_block(self, start: int) -> dict[int, tuple[np.ndarray, int]]:
         """The runs from here on, as many as fit one block of lanes."""
-        first = int(np.searchsorted(self._guesses, start))
-        position = self._chosen(self._guesses[first : first + _GUESSES])
-        trail = np.empty((_BATCH + 1, len(position)), np.intp)
+        first = int(np.searchsorted(self._guesses, start, "right"))
+        position = self._chosen(np.append(np.intp(start), self._guesses[first : first + _GUESSES]))
+        # Half the memory to move where a place fits four bytes.
+        trail = np.empty((_BATCH + 1, len(position)), np.int32 if len(self._data) < 1 << 31 else np.intp)
         last = _BATCH
         for step in range(_BATCH):
             trail[step] = position
-            position = position + self._width.take(position)
+            position = position + self._width.take(position, mode="clip")
             if step % _CHECK_EVERY == 0 and np.array_equal(position, trail[step]):
                 last = step
                 break
@@ -72,10 +90,10 @@ class NumberLanes:
         is_varied = np.zeros(len(guesses), bool)
         first_width = width.take(guesses)
         for _ in range(_GLANCE):
-            step = width.take(position)
+            step = width.take(position, mode="clip")
             is_varied |= (step != first_width) & (step > 0)
             position += step
-        is_run = (width.take(position) > 0) | (self._data.take(position, mode="clip") == _APPENDS)
+        is_run = (width.take(position, mode="clip") > 0) | (self._data.take(position, mode="clip") == _APPENDS)
         is_run &= is_varied if is_varied[0] else ~is_varied & (first_width == first_width[0])
         is_run[0] = True
         chosen: np.ndarray = guesses[is_run][:_LANES]

@@ -47,6 +47,8 @@ class NumberRuns:
         op = self._pickled[start]
         if op in (_TRUE, _FALSE):
             return self._booleans(start)
+        if (known := self._lanes.known(start)) is not None:
+            return Run(*known)
         size, dtype = _COLUMNS[op]
         count = self._count(start, size, op)
         end = start + count * size

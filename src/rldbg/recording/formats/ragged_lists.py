@@ -41,7 +41,7 @@ def _fitting(row: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """An array as it is, once it is certain that the assignment to come neither wraps integers nor cuts fractions."""
     if not np.can_cast(row.dtype, dtype, "same_kind") and row.size:
         raise TypeError(f"a row of {row.dtype} where {dtype} is expected")
-    if dtype.kind in "iu" and row.dtype.kind in "iu" and row.size:
+    if dtype.kind in "iu" and row.dtype.kind in "iu" and row.size and not np.can_cast(row.dtype, dtype):
         limits = np.iinfo(dtype)
         if not limits.min <= int(row.min()) <= int(row.max()) <= limits.max:
             raise ValueError(f"a row holds a number that {dtype} cannot")
