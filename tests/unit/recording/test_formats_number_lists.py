@@ -102,7 +102,7 @@ def test_numbers_that_look_like_the_start_of_a_list_cost_no_lane():
     lanes = NumberLanes(pickled, decode=True)
     lanes.at(pickled.index(b"(M") + 1)
     assert len(lanes._guesses) == 100, "two batches per list"
-    assert [row.tolist() for row in load_pickle(pickled, arrays=True)] == rows
+    assert [list(row) for row in load_pickle(pickled, arrays=True)] == rows
 
 
 def test_lists_that_share_stay_shared():
