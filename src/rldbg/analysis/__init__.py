@@ -6,6 +6,7 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.analysis.checking import CheckReport, check
+    from rldbg.analysis.checks import CHECKS
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.explain import Explanation
     from rldbg.analysis.explain.contexts import NOISE, context_of, within
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.mismatch import mismatch_metrics
     from rldbg.analysis.noise_recordings import noise_beside, noise_folder
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
-    from rldbg.analysis.routes import route_agreement
+    from rldbg.analysis.routes import agreement_by_token, route_agreement
     from rldbg.analysis.run_metrics import reported_metrics
     from rldbg.analysis.samples import StepSamples, pair_samples
     from rldbg.analysis.side import Side

@@ -55,6 +55,19 @@ def route_agreement(side: Side, step: int) -> RouteAgreement | None:
     return RouteAgreement(chosen, len(sets), sets.mean(0), order.mean(0), gap.max(0), apart)
 
 
+def agreement_by_token(engine: np.ndarray, trainer: np.ndarray) -> np.ndarray:
+    """Of one sample's experts [T, layers, k] on both sides: the share of layers in which each token has the same set.
+
+    NaN where one of both has no experts of a token.
+    """
+    length = min(len(engine), len(trainer))
+    mine, theirs = engine[:length], trainer[:length]
+    known = (mine >= 0).all((1, 2)) & (theirs >= 0).all((1, 2))
+    if mine.shape[-1] != theirs.shape[-1]:
+        return np.where(known, 0.0, np.nan)
+    return np.where(known, (np.sort(mine, -1) == np.sort(theirs, -1)).all(-1).mean(-1), np.nan)
+
+
 def expert_load(side: Side, step: int) -> np.ndarray | None:
     """[layers, experts]: the share of all tokens of the trainer for which each expert was chosen."""
     rows = _rows(side, "routing", step)

@@ -13,6 +13,8 @@ from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey
 _ORDER = {name: place for place, name in enumerate(KINDS)}
 _TOKENS = ("tokens", "input_tokens", "target_tokens", "loss_mask")
 _ROW_SHAPES = frozenset({Shape.TOKENS, Shape.RESPONSE, Shape.SAMPLES})
+# Tensors whose first dimension is the sample.
+_ROWS_OF_TENSORS = frozenset({"input_ids", "experts", "expert_weights"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ def causal_order(kind: str) -> tuple[int, str]:
 def rows_of(record: Record, ids: Sequence[SampleId]) -> list[tuple[SampleId, SampleRow]]:
     """The rows of these samples in a record."""
     wanted = set(ids)
+    held = _with_rows(record)
     return [
-        (sample, SampleRow(record.key, row, row_fields(record, row), record.source))
+        (sample, SampleRow(record.key, row, {name: value[row] for name, value in held.items()}, record.source))
         for row, sample in enumerate(record.samples)
         if sample in wanted
     ]
@@ -78,10 +81,10 @@ def only_tokens(row: SampleRow) -> list[SampleRow]:
     return [SampleRow(row.key, row.row, kept, row.source)] if kept else []
 
 
-def row_fields(record: Record, row: int) -> dict[str, Any]:
-    """A record's per-sample fields, and those of `extra` that have one value per sample, cut to one row."""
+def _with_rows(record: Record) -> dict[str, Any]:
+    """A record's per-sample fields, and those of `extra` that have one value per sample."""
     everything = {**record.extra, **record.fields}
-    return {name: value[row] for name, value in everything.items() if _has_rows(record, name, value)}
+    return {name: value for name, value in everything.items() if _has_rows(record, name, value)}
 
 
 def _has_rows(record: Record, name: str, value: Any) -> bool:
@@ -91,6 +94,6 @@ def _has_rows(record: Record, name: str, value: Any) -> bool:
     if isinstance(value, np.ndarray | EncodedArray):
         kind = KINDS.get(record.key.kind)
         field = kind.field(name) if kind else None
-        is_tensor = field is not None and field.shape not in _ROW_SHAPES and name != "input_ids"
+        is_tensor = field is not None and field.shape not in _ROW_SHAPES and name not in _ROWS_OF_TENSORS
         return len(value.shape) > 0 and value.shape[0] == count and not is_tensor
     return isinstance(value, list) and len(value) == count

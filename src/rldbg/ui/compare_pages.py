@@ -13,6 +13,8 @@ from rldbg.ui.opened_run import OpenedRun
 
 _BINS = 40
 _MAX_RUNS = 4
+# Numbers of a hypothesis that are drawn.
+_RECOMPUTED = 400
 
 
 def compare_page(runs: Sequence[OpenedRun], jobs: Jobs) -> dict[str, Any]:
@@ -43,6 +45,11 @@ def comparison_document(base: Recording, other: Recording, result: Comparison) -
         "distributions": distributions,
         "strips": None if strips is None else _strips(strips),
         "step_curve": _step_curve(result),
+        "recomputed": {
+            item.id + item.explains: item.recomputed.to_dict(_RECOMPUTED)
+            for item in (*result.explanations, *result.candidates, *result.nearest)
+            if item.recomputed is not None
+        },
     }
 
 

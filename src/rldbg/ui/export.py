@@ -183,5 +183,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list):
+        if set(map(type, value)) <= {int, str, bool, type(None)}:
+            return value
         return [_rounded(item) for item in value]
     return value

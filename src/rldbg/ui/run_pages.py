@@ -4,11 +4,12 @@ import csv
 import io
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rldbg.core import RldbgError
+from rldbg.core import RldbgError, UsageError
 from rldbg.live import is_alive
 from rldbg.ui.catalogue import Catalogue
 from rldbg.ui.jobs import Jobs
@@ -149,7 +150,14 @@ def template_of(run: OpenedRun) -> dict[str, Any]:
     from rldbg.templates import examine_template, load_template, standard_conversations
 
     folder = str(run.tokenizer_file().parent)
+    if not _has_template(Path(folder)):  # to load a tokenizer only to say so takes seconds
+        raise UsageError(f"the tokenizer of {folder!r} has no chat template", "rldbg check-template --template FILE")
     return examine_template(load_template(folder), standard_conversations(), model=folder).to_dict()
+
+
+def _has_template(folder: Path) -> bool:
+    settings = folder / "tokenizer_config.json"
+    return any(folder.glob("chat_template*")) or (settings.is_file() and "chat_template" in settings.read_text("utf-8"))
 
 
 def step_page(run: OpenedRun, jobs: Jobs, step: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def token_view(
 ) -> dict[str, Any]:
     """The document of the token view; pure, for any sample."""
     document = sample_to_json(sample, columns, texts)
-    every = columns.columns | derived(columns.columns, clip)
+    every = columns.columns | derived(columns.columns, clip) | routing_agreement(sample, len(columns.tokens))
     document["columns"] = {name: _known(values) for name, values in every.items()}
     document["odd"] = {name: odd_tokens(values, columns.trained) for name, values in every.items()}
     document["parts"] = [part.to_dict() for part in parts_of(columns.trained, len(columns.tokens), texts)]
@@ -78,6 +78,22 @@ def derived(columns: Mapping[str, np.ndarray], clip: tuple[float, float] | None)
                 high, low = high & (advantages > 0), low & (advantages < 0)
             found["clipped"] = np.where(np.isnan(ratio), np.nan, (high | low).astype(np.float64))
     return found
+
+
+def routing_agreement(sample: Sample, length: int) -> dict[str, np.ndarray]:
+    """The share of layers in which engine and trainer chose the same experts for a token, where both are recorded."""
+    found: dict[str, np.ndarray] = {}
+    for row in sample.rows:  # later passes of a step route by other weights
+        if "experts" in row.fields and (row.key.epoch, row.key.mini_batch) == (0, 0):
+            found.setdefault(row.key.kind, np.asarray(row.fields["experts"]))
+    if not {"rollout_routing", "routing"} <= found.keys():
+        return {}
+    from rldbg.analysis import agreement_by_token
+
+    shares = agreement_by_token(found["rollout_routing"], found["routing"])[:length]
+    column = np.full(length, np.nan)
+    column[: len(shares)] = shares
+    return {"routing agreement": column}
 
 
 def odd_tokens(values: np.ndarray, trained: np.ndarray | None) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis import SampleTokens, Side, check, metrics_by_step, read_tokens
+from rldbg.analysis import CHECKS, SampleTokens, Side, check, metrics_by_step, read_tokens
 from rldbg.core import IncompleteDataError
 from rldbg.recording import Recording
 
@@ -20,7 +20,8 @@ def step_view(recording: Recording, step: int) -> dict[str, Any]:
     samples = read_tokens(Side(recording, "A"), step)
     if not samples and step not in recording.steps():
         raise IncompleteDataError(f"{recording.title} has no step {step}", "choose a step of the curves")
-    report = check(recording, steps=[step])
+    # Integrity is of the whole recording: the overview has it.
+    report = check(recording, steps=[step], only=[item.id for item in CHECKS])
     weigh, by = _weights(samples.values())
     rows = (row for sample in samples.values() if (row := _carried(sample, weigh)))
     carried = sorted(rows, key=lambda row: -row["loss"])

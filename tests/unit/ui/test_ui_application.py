@@ -278,3 +278,65 @@ def test_a_long_sample_is_answered_whole(tmp_path):
     answer = client_of(long_sample(tmp_path / "long", 4096)).get("/api/runs/long/sample", params={"sample": "long/0"})
     assert len(answer.json()["tokens"]) == 4096
     assert answer.json()["odd"]["logprobs"] == [20_000 % 4096]
+
+
+def log_probs_times(folder, factor):
+    """One step of old log probs, in which only the factor differs."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    values = -draw.random((4, 12)) - 0.1
+    tokens = draw.integers(3, 90, (4, 12)).tolist()
+    with rldbg.Recorder(folder) as recorder:
+        samples = [("g", row) for row in range(4)]
+        masks = [[1] * 12] * 4
+        recorder.record(
+            "trajectory", step=0, samples=samples, tokens=tokens, loss_mask=masks, logprobs=values.tolist(),
+            reward=[0.0, 1.0, 0.0, 1.0],
+        )  # fmt: skip
+        recorder.record("old_log_probs", step=0, samples=samples, old_log_probs=(values * factor).astype(np.float32))
+    return folder
+
+
+def test_a_hypothesis_is_applied_beside_both_sides(tmp_path):
+    client = client_of(log_probs_times(tmp_path / "a", 1.0), log_probs_times(tmp_path / "b", 1.5))
+    (pair,) = done(client, "/api/compare", run=["a", "b"])["pairs"]
+    (scaled,) = [item for key in ("explanations", "candidates") for item in pair[key] if item["id"] == "scaled"]
+    made = pair["recomputed"][scaled["id"] + scaled["explains"]]
+    assert (made["count"], made["places"]) == (48, list(range(48)))
+    assert made["recorded"] == pytest.approx([1.5 * value for value in made["given"]])
+    assert made["made"] == pytest.approx(made["recorded"], abs=1e-5)
+
+
+def test_a_hypothesis_that_does_not_fit_leaves_what_it_leaves():
+    import numpy as np
+
+    from rldbg.analysis.explain.evidence import Recomputed, applied
+
+    given, recorded = np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 4.0])
+    item = applied("scaled", "B is A times 2", given, recorded, 2 * given, 1e-6, {})
+    assert (item.residual, item.fits) == (2.0, False)
+    shown = item.recomputed.to_dict(2)
+    assert shown == {"count": 3, "places": [1, 2], "given": [2.0, 3.0], "recorded": [5.0, 4.0], "made": [4.0, 6.0]}
+    assert Recomputed.of_rows([(1.0, None, 2.0)]) is None
+
+
+def test_a_token_shows_in_how_many_layers_engine_and_trainer_agree(tmp_path):
+    import numpy as np
+
+    engine = np.tile(np.array([[0, 1], [2, 3]]), (1, 5, 1, 1))
+    engine[0, 4] = -1  # the last token of an answer has none
+    trainer = engine[..., ::-1].copy()  # another order is the same set
+    trainer[0, 2, 1] = [0, 1]
+    trainer[0, 3] = [[2, 3], [0, 1]]
+    weights = np.full(engine.shape, 0.5, np.float32)
+    samples = [("g", 0)]
+    with rldbg.Recorder(tmp_path / "mixture") as recorder:
+        recorder.record(
+            "trajectory", step=0, samples=samples, tokens=[[5, 6, 7, 8, 9]], loss_mask=[[0, 1, 1, 1, 1]],
+            logprobs=[[0.0, -1.0, -1.0, -1.0, -1.0]], reward=[1.0],
+        )  # fmt: skip
+        recorder.record("rollout_routing", step=0, samples=samples, experts=engine, expert_weights=weights)
+        recorder.record("routing", step=0, micro=0, samples=samples, experts=trainer, expert_weights=weights)
+    shown = client_of(tmp_path / "mixture").get("/api/runs/mixture/sample", params={"sample": "g/0"}).json()
+    assert shown["columns"]["routing agreement"] == [1.0, 1.0, 0.5, 0.0, None]

@@ -66,6 +66,15 @@ def rules_giving(advantages: np.ndarray, scored: Scored, side: SideStep) -> list
     return [odd] if odd else list(_shaped(advantages, scored, own))
 
 
+def advantages_by(rule: str, scored: Scored, side: SideStep) -> np.ndarray | None:
+    """What a rule of `rules_of` makes of a side's rewards; None for one that shapes them first."""
+    for suffix, groups in groupings(scored.samples, side):
+        for name, expected in normalisations(scored.rewards, groups):
+            if name + suffix == rule:
+                return expected
+    return None
+
+
 def _agrees(have: np.ndarray, expected: np.ndarray) -> bool:
     return small(have - expected, SLACK * max(1.0, largest(expected)))
 

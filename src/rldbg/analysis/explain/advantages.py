@@ -7,8 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.advantage_rules import SLACK, rules_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, applied, fit_factor, largest, small
+from rldbg.analysis.explain.advantage_rules import SLACK, Scored, advantages_by, rules_of
+from rldbg.analysis.explain.evidence import (
+    Evidence,
+    Explanation,
+    Pair,
+    Recomputed,
+    applied,
+    fit_factor,
+    largest,
+    small,
+)
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
 from rldbg.analysis.explain.subsets import turn_of
@@ -23,7 +32,20 @@ def normalisation(evidence: Evidence) -> Iterator[Explanation]:
     if rules[0] and rules[1] and not set(rules[0]) & set(rules[1]):
         a, b = (_either(found) for found in rules)
         text = f"A's advantages are rewards normalised by {a}, B's by {b}"
-        yield Explanation("advantage-normalisation", text, 0.0, SLACK, {"a": rules[0][0], "b": rules[1][0]})
+        facts, made = {"a": rules[0][0], "b": rules[1][0]}, _by_rule(evidence, rules[1][0])
+        yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, recomputed=made)
+
+
+def _by_rule(evidence: Evidence, rule: str) -> Recomputed | None:
+    """A's rewards by B's rule, beside both sides' advantages; None where A's samples are not all in B."""
+    a, b = Scored.of(evidence.a), Scored.of(evidence.b)
+    theirs = dict(zip((sample.sample for sample in b.samples), b.advantages, strict=True))
+    partners = {one.sample: theirs.get(other.sample) for one, other in evidence.samples}
+    recorded = [partners.get(sample.sample) for sample in a.samples]
+    made = advantages_by(rule, a, evidence.a)
+    if made is None or None in recorded:
+        return None
+    return Recomputed(a.advantages, np.asarray(recorded, dtype=np.float64), made)
 
 
 def _either(rules: list[str]) -> str:
@@ -58,7 +80,7 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     if abs(factor - 1) > 1e-3 and largest(a) > 0:
         what = "with the opposite sign" if abs(factor + 1) < 1e-3 else f"times {factor:.6g}"
         text = f"B's advantages are A's {what}"
-        yield applied("scaled", text, b - a, b - factor * a, noise, {"factor": factor})
+        yield applied("scaled", text, a, b, factor * a, noise, {"factor": factor})
 
 
 def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
@@ -70,7 +92,7 @@ def shifted_by_constant(evidence: Evidence) -> Iterator[Explanation]:
     noise = _NOISE * max(1.0, largest(b))
     if abs(offset) > 1e-3:
         text = f"B's advantages are A's plus {offset:.6g}"
-        yield applied("offset", text, b - a, b - a - offset, noise, {"offset": offset})
+        yield applied("offset", text, a, b, a + offset, noise, {"offset": offset})
 
 
 def _flat(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
@@ -156,7 +178,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
             if largest(np.clip(full, *bounds) - full) > _NOISE:
                 text = f"{label}'s advantages are clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
                 facts = {"side": label, "bounds": list(bounds)}
-                yield applied("advantage-clipped", text, full - cut, np.clip(full, *bounds) - cut, _NOISE, facts)
+                yield applied("advantage-clipped", text, full, cut, np.clip(full, *bounds), _NOISE, facts)
 
 
 def discounted(evidence: Evidence) -> Iterator[Explanation]:
@@ -231,22 +253,23 @@ def term_added(evidence: Evidence) -> Iterator[Explanation]:
         ("the entropy", ("entropy",)),
         ("the log prob", ("old_log_probs",)),
     ):
-        gaps, terms = [], []
+        both, terms = [], []
         for one, other in evidence.samples:
             a, b = one.trained("advantages", *names), other.trained("advantages", *names)
             if a is None or b is None or len(a[0]) != len(b[0]):
                 continue
-            gaps.append(b[0].astype(np.float64) - a[0])
+            both.append(np.asarray((a[0], b[0]), dtype=np.float64))
             terms.append(b[1].astype(np.float64) - (b[2] if len(names) > 1 else 0.0))
-        if not gaps:
+        if not both:
             continue
-        gap, term = np.concatenate(gaps), np.concatenate(terms)
+        (mine, theirs), term = np.concatenate(both, 1), np.concatenate(terms)
+        gap = theirs - mine
         factor = fit_factor(term, gap)
         noise = 1e-4 * largest(gap)
         if abs(factor) > 1e-6 and len(np.unique(np.round(term, 6))) > 3:
             text = f"B's advantages are A's plus {factor:.6g} times {what} of each token"
             facts = {"factor": factor, "term": what}
-            yield applied("term-in-advantage", text, gap, gap - factor * term, noise, facts)
+            yield applied("term-in-advantage", text, mine, theirs, mine + factor * term, noise, facts)
 
 
 HYPOTHESES = {

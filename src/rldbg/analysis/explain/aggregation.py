@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import fit_factor, largest
+from rldbg.analysis.explain.evidence import Recomputed, fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.subsets import turn_of
 
@@ -140,6 +140,20 @@ def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Ru
         and (number := item.number("loss", recorded)) is not None
     ]
     return fitting_rules(side, passes)
+
+
+def by_rule(a: SideStep, b: SideStep, rule: Rule, recorded: str, kind: str, quantity: str) -> Recomputed | None:
+    """A's values reduced by B's rule, beside both recorded numbers, pass by pass."""
+    totals = totals_of(a)
+    others = {(item.update, item.rank, item.micro): item.number("loss", recorded) for item in b.micros}
+    rows = []
+    for item in a.micros:
+        values, mask = item.array(kind, quantity), mask_of(item)
+        if values is None or mask is None or mask.shape != values.shape:
+            return None
+        made = rule.factor * PassStatistics(mask, totals[item.update], item.rank).number(rule.statistic, values)
+        rows.append((item.number("loss", recorded), others.get((item.update, item.rank, item.micro)), made))
+    return Recomputed.of_rows(rows)
 
 
 Pass = tuple[MicroPass, np.ndarray, np.ndarray, float]

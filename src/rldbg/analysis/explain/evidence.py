@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,33 @@ from rldbg.analysis.tokens import SampleTokens
 from rldbg.recording import RecordKey
 
 Pair = tuple[SampleTokens, SampleTokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A hypothesis applied: the numbers of one side, those that the other recorded, and what it makes of the first."""
+
+    given: np.ndarray
+    recorded: np.ndarray
+    made: np.ndarray
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[float | None]]) -> Recomputed | None:
+        """From (given, recorded, made) of each place; None where a number is missing."""
+        if not rows or any(value is None for row in rows for value in row):
+            return None
+        return cls(*np.asarray(rows, dtype=np.float64).T)
+
+    def to_dict(self, most: int) -> dict[str, Any]:
+        """At most so many numbers, those that differ most, in their order."""
+        apart = np.abs(np.nan_to_num(self.recorded - self.given, nan=np.inf))
+        chosen = np.sort(np.argsort(-apart, kind="stable")[:most])
+        columns = {"given": self.given, "recorded": self.recorded, "made": self.made}
+        return {
+            "count": len(apart),
+            "places": chosen.tolist(),
+            **{name: values[chosen].tolist() for name, values in columns.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +64,8 @@ class Explanation:
     share: float = 1.0
     # Explanations that share this word are parts of one statement, not rivals.
     together: str = ""
+    # None where it says something of tokens, masks or ids, of which nothing can be recomputed.
+    recomputed: Recomputed | None = field(default=None, compare=False, repr=False)
 
     @property
     def fits(self) -> bool:
@@ -67,6 +96,10 @@ class Evidence:
     @property
     def sides(self) -> tuple[tuple[str, SideStep], tuple[str, SideStep]]:
         return ("A", self.a), ("B", self.b)
+
+    @property
+    def both(self) -> tuple[SideStep, SideStep]:
+        return self.a, self.b
 
     @property
     def directions(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
@@ -152,19 +185,21 @@ class Evidence:
 def applied(
     id: str,
     text: str,
-    before: np.ndarray,
-    after: np.ndarray,
+    given: np.ndarray,
+    recorded: np.ndarray,
+    made: np.ndarray,
     noise: float,
     parameters: dict[str, Any],
     share: float = 1.0,
 ) -> Explanation:
-    """A hypothesis that leaves `after` of the difference `before`; `share` counts where it fits."""
+    """A hypothesis that makes of what one side has what the other recorded; `share` counts where it fits."""
+    before, after = recorded - given, recorded - made
     residual = largest(after)
     if residual > noise:
         whole = float(np.linalg.norm(before)) if np.isfinite(before).all() else 0.0
         rest = float(np.linalg.norm(after)) if np.isfinite(after).all() else float("inf")
         share = max(0.0, 1 - rest / whole) if whole > 0 else 0.0
-    return Explanation(id, text, residual, noise, parameters, share)
+    return Explanation(id, text, residual, noise, parameters, share, recomputed=Recomputed(given, recorded, made))
 
 
 def for_samples(id: str, text: str, matching: int, differing: int, parameters: dict[str, Any]) -> Explanation:

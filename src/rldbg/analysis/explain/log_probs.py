@@ -31,7 +31,7 @@ def shifted(quantity: str) -> Hypothesis:
         if not differs(evidence, quantity):
             return
         for offset, text in ((1, "one position later"), (-1, "one position earlier")):
-            before, after = [], []
+            parts = []
             for one, other in evidence.with_equal_tokens:
                 a, b = one.quantities.get(quantity), other.quantities.get(quantity)
                 if a is None or b is None or a.start != b.start:
@@ -42,13 +42,11 @@ def shifted(quantity: str) -> Hypothesis:
                 ]
                 # At the edge of a run of trained tokens the neighbour has no value of its own.
                 places = places[one.loss_mask[places - offset + b.start] != 0]
-                before.append(b.values[places].astype(float) - a.values[places])
-                after.append(b.values[places].astype(float) - a.values[places - offset])
-            if sum(map(len, after)) > 8:
-                gaps = np.concatenate(before), np.concatenate(after)
-                yield applied(
-                    "shift-by-one", f"B's {quantity} are A's shifted {text}", *gaps, _NOISE, {"shift": offset}
-                )
+                both = a.values[places], b.values[places], a.values[places - offset]
+                parts.append(np.asarray(both, dtype=np.float64))
+            if sum(part.shape[1] for part in parts) > 8:
+                said = f"B's {quantity} are A's shifted {text}"
+                yield applied("shift-by-one", said, *np.concatenate(parts, 1), _NOISE, {"shift": offset})
 
     return hypothesis
 
@@ -65,7 +63,7 @@ def zero_filled(quantity: str) -> Hypothesis:
             if holes.any() and largest(full[holes]) > _NOISE:
                 facts = {"side": label, "tokens": int(holes.sum())}
                 text = f"{label}'s {quantity} are 0 at {int(holes.sum())} tokens where the other side has values"
-                yield applied("zero-filled", text, holed - full, (holed - full)[~holes], _NOISE, facts)
+                yield applied("zero-filled", text, full, holed, np.where(holes, 0.0, full), _NOISE, facts)
 
     return hypothesis
 
@@ -163,7 +161,10 @@ def softmax_twice(quantity: str) -> Hypothesis:
             before, after = contexts.softmax_of_probabilities(known)
             if len(before) >= 4 and largest(before) > _NOISE:
                 text = f"{label}'s {quantity} are normalised twice: a softmax of probabilities, not of logits"
-                yield applied("softmax-twice", text, before, after, contexts.NOISE, {"side": label}, 0.995)
+                nothing = np.zeros_like(before)
+                yield applied(
+                    "softmax-twice", text, nothing, before, before - after, contexts.NOISE, {"side": label}, 0.995
+                )
 
     return hypothesis
 
@@ -180,7 +181,7 @@ def scaled(quantity: str) -> Hypothesis:
         noise = _NOISE * max(1.0, abs(factor)) * 5
         if abs(factor - 1) > 1e-3:
             text = f"B's {quantity} are A's times {factor:.6g}"
-            yield applied("scaled", text, b - a, b - factor * a, noise, {"factor": factor})
+            yield applied("scaled", text, a, b, factor * a, noise, {"factor": factor})
 
     return hypothesis
 
@@ -196,7 +197,7 @@ def offset(quantity: str) -> Hypothesis:
         middle = float(np.median(gap))
         if len(gap) > 3 and abs(middle) > 5 * _NOISE:
             text = f"B's {quantity} are A's plus {middle:.6g}"
-            yield applied("offset", text, gap, gap - middle, 5 * _NOISE, {"offset": middle})
+            yield applied("offset", text, *found, found[0] + middle, 5 * _NOISE, {"offset": middle})
 
     return hypothesis
 
@@ -215,7 +216,7 @@ def bounded(quantity: str) -> Hypothesis:
                 sides += [f"above {bounds[1]:.6g}"] if full.max() > bounds[1] + _NOISE else []
                 text = f"{label}'s {quantity} are cut off {' and '.join(sides)}"
                 facts = {"side": label, "bounds": list(bounds)}
-                yield applied("clipped", text, full - cut, np.clip(full, *bounds) - cut, _NOISE, facts)
+                yield applied("clipped", text, full, cut, np.clip(full, *bounds), _NOISE, facts)
 
     return hypothesis
 

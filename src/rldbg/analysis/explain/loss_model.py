@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.normalisation import normalisations
 from rldbg.analysis.side import Side
@@ -84,7 +84,24 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
             text = "; ".join(f"{_title(part)} {_show(a, part)} in A and {_show(b, part)} in B" for part in parts)
             facts = {"a": a._asdict(), "b": b._asdict()}
             word = "loss-rule" if len(parts) > 1 else ""
-            yield Explanation(_PARTS[parts[0]], f"from log probs and rewards: {text}", 0.0, 1e-5, facts, together=word)
+            said = f"from log probs and rewards: {text}"
+            made = _by_rule(evidence, b)
+            yield Explanation(_PARTS[parts[0]], said, 0.0, 1e-5, facts, together=word, recomputed=made)
+
+
+def _by_rule(evidence: Evidence, rule: LossRule) -> Recomputed | None:
+    """A's passes by B's rule, beside both sides' losses; None where they are not as many."""
+    mine, theirs = (list(_all_passes(side.side)) for _, side in evidence.sides)
+    if len(mine) != len(theirs):
+        return None
+    columns = [item.number for item in mine], [item.number for item in theirs], [_loss(item, rule) for item in mine]
+    return Recomputed(*np.asarray(columns))
+
+
+def _loss(item: _Pass, rule: LossRule) -> float:
+    reduce = _REDUCTIONS[rule.reduction]
+    terms = [(item.entropy, rule.entropy), (item.kl, rule.kl)]
+    return _policy(item, rule) + sum(weight * reduce(values, item) for values, weight in terms if values is not None)
 
 
 def _apart(a: LossRule, b: LossRule) -> tuple[str, ...]:
@@ -111,9 +128,14 @@ def _show(rule: LossRule, part: str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _all_passes(side: Side) -> Iterator[_Pass]:
+    for step in sorted(side.steps("loss"))[:_STEPS]:
+        yield from _passes(SideStep(side, step))
+
+
 def _rules(side: Side, deadline: float) -> list[LossRule]:
     """Every combination that gives all recorded losses, as far as time allows."""
-    passes = [item for step in sorted(side.steps("loss"))[:_STEPS] for item in _passes(SideStep(side, step))]
+    passes = list(_all_passes(side))
     if len(passes) < _FEWEST or not np.isfinite([item.number for item in passes]).all():
         return []
     early = [item for item in passes if largest(item.ratio - 1) <= 1e-4]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rldbg.analysis.explain.aggregation import mask_of, rules_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest
+from rldbg.analysis.explain.aggregation import by_rule, mask_of, rules_of
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, applied, fit_factor, largest
 from rldbg.analysis.explain.kl_terms import kl_aggregation, kl_estimator
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
@@ -23,7 +23,9 @@ def aggregation(evidence: Evidence) -> Iterator[Explanation]:
     rules = [rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss") for _, side in evidence.sides]
     if rules[0] and rules[1] and not {str(rule) for rule in rules[0]} & {str(rule) for rule in rules[1]}:
         a, b = str(rules[0][0]), str(rules[1][0])
-        yield Explanation("aggregation", f"A's policy loss is {a}, B's is {b}", 0.0, 1e-5, {"a": a, "b": b})
+        made = by_rule(*evidence.both, rules[1][0], "pg_loss", "is_loss_debug", "elementwise_loss")
+        text = f"A's policy loss is {a}, B's is {b}"
+        yield Explanation("aggregation", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=made)
 
 
 def entropy_aggregation(evidence: Evidence) -> Iterator[Explanation]:
@@ -31,7 +33,9 @@ def entropy_aggregation(evidence: Evidence) -> Iterator[Explanation]:
     rules = [rules_of(side, "entropy_loss", "forward_data", "entropy") for _, side in evidence.sides]
     if rules[0] and rules[1] and not {str(rule) for rule in rules[0]} & {str(rule) for rule in rules[1]}:
         a, b = str(rules[0][0]), str(rules[1][0])
-        yield Explanation("entropy-aggregation", f"A's entropy is {a}, B's is {b}", 0.0, 1e-5, {"a": a, "b": b})
+        made = by_rule(*evidence.both, rules[1][0], "entropy_loss", "forward_data", "entropy")
+        text = f"A's entropy is {a}, B's is {b}"
+        yield Explanation("entropy-aggregation", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=made)
 
 
 def coefficients(evidence: Evidence) -> Iterator[Explanation]:
@@ -48,8 +52,20 @@ def coefficients(evidence: Evidence) -> Iterator[Explanation]:
                 f"the {word} is {_plain(sign * a)} in A and {_plain(sign * b)} in B; "
                 f"with these values the recorded terms reproduce both losses to within {residual:.1e}"
             )
-            facts = {"a": sign * a, "b": sign * b}
-            yield Explanation(title, text, residual, _noise(evidence), facts)
+            facts, made = {"a": sign * a, "b": sign * b}, _weighted(evidence, in_b[0])
+            yield Explanation(title, text, residual, _noise(evidence), facts, recomputed=made)
+
+
+def _weighted(evidence: Evidence, weights: dict[str, float]) -> Recomputed | None:
+    """A's loss terms with B's weights, beside both sides' losses, pass by pass."""
+    others = {(item.update, item.rank, item.micro): item.number("loss", "loss") for item in evidence.b.micros}
+    rows = []
+    for item in evidence.a.micros:
+        number = item.number("loss", "pg_loss")
+        terms = sum(weight * (item.number("loss", name) or 0.0) for name, weight in weights.items())
+        made = None if number is None else number + terms
+        rows.append((item.number("loss", "loss"), others.get((item.update, item.rank, item.micro)), made))
+    return Recomputed.of_rows(rows)
 
 
 def _plain(value: float) -> str:
@@ -120,7 +136,8 @@ def _clipping(evidence: Evidence, keep: Callable[[np.ndarray], np.ndarray]) -> I
             for label, side in zip("ab", sides, strict=True)
             if side is not None
         }
-        yield Explanation("clip", f"the ratio is clipped differently: {'; '.join(apart)}", 0.0, 2e-3, facts)
+        text, made = f"the ratio is clipped differently: {'; '.join(apart)}", sides[0].clipped_as(sides[1])
+        yield Explanation("clip", text, 0.0, 2e-3, facts, recomputed=made)
 
 
 _CLIP_TEXT = {
@@ -172,6 +189,17 @@ class _Clip:
         if values.size == 0 or float(values.max() - values.min()) > 1e-3 * float(values.max()):
             return None
         return float(np.median(values))
+
+    def clipped_as(self, other: _Clip) -> Recomputed | None:
+        """The ratio that this side's losses would use with the other's bounds; None where the tokens are others."""
+        if len(self._ratio) != len(other._ratio) or not np.array_equal(self._free["high"], other._free["high"]):
+            return None
+        made = self._ratio.copy()
+        for name, limit in (("high", np.minimum), ("dual", np.minimum), ("floor", np.maximum), ("low", np.maximum)):
+            bound = other.bound(name)
+            if bound is not None:
+                made = np.where(self._free[name], limit(made, bound), made)
+        return Recomputed(self._used, other._used, made)
 
     def free_beyond(self, name: str, bound: float) -> bool:
         """Whether a token passed a bound of the other side unclipped."""
@@ -230,7 +258,7 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     noise = max(_NOISE, 1e-4 * largest(b))
     if abs(factor - 1) > 1e-3 and largest(a) > 10 * noise:
         text = f"B's losses are A's times {factor:.6g}"
-        yield applied("loss-scaled", text, b - a, b - factor * a, noise, {"factor": factor}, 0.95)
+        yield applied("loss-scaled", text, a, b, factor * a, noise, {"factor": factor}, 0.95)
 
 
 def where_odd(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypothesis:

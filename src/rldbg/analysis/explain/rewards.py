@@ -35,7 +35,7 @@ def affine(evidence: Evidence) -> Iterator[Explanation]:
         what += [f"shifted by {offset:.6g}"] if abs(offset) > 1e-6 else []
         facts = {"scale": float(scale), "offset": float(offset)}
         text = f"B's rewards are A's {' and '.join(what)}"
-        yield applied("reward-affine", text, b - a, b - (scale * a + offset), noise, facts)
+        yield applied("reward-affine", text, a, b, scale * a + offset, noise, facts)
 
 
 def normalised(evidence: Evidence) -> Iterator[Explanation]:
@@ -53,7 +53,7 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
             if largest(expected - raw) > 0 and small(made - expected, 1e-4 * max(1.0, largest(expected))):
                 text = f"{label}'s rewards are the other side's, normalised by: {rule}"
                 facts = {"side": label, "rule": rule}
-                yield Explanation("reward-normalised", text, largest(made - expected), 1e-4, facts)
+                yield applied("reward-normalised", text, raw, made, expected, 1e-4, facts)
                 break
 
 
@@ -81,7 +81,8 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
     """The rewards differ by a fixed amount per token."""
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
-    gap = np.asarray([(b.reward or 0.0) - (a.reward or 0.0) for a, b in known])
+    mine, theirs = (np.asarray([pair[side].reward for pair in known], dtype=np.float64) for side in (0, 1))
+    gap = theirs - mine
     for what, counts in (
         ("trained token", [np.count_nonzero(a.loss_mask) for a, _ in known]),
         ("token", [len(a.tokens) for a, _ in known]),
@@ -93,7 +94,7 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
         if abs(slope) > 1e-4:
             text = f"B's rewards are A's {slope:+.6g} per {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
             facts = {"per_token": float(slope), "offset": float(offset)}
-            yield applied("reward-by-length", text, gap, gap - slope * lengths - offset, 1e-5, facts)
+            yield applied("reward-by-length", text, mine, theirs, mine + slope * lengths + offset, 1e-5, facts)
 
 
 def shaped(evidence: Evidence) -> Iterator[Explanation]:
@@ -101,7 +102,8 @@ def shaped(evidence: Evidence) -> Iterator[Explanation]:
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
     if len(known) < 6:
         return
-    gap = np.asarray([(b.reward or 0.0) - (a.reward or 0.0) for a, b in known])
+    mine, theirs = (np.asarray([pair[side].reward for pair in known], dtype=np.float64) for side in (0, 1))
+    gap = theirs - mine
     if largest(gap) == 0 or not np.isfinite(gap).all():
         return
     for index, label in ((1, "B"), (0, "A")):
@@ -112,7 +114,8 @@ def shaped(evidence: Evidence) -> Iterator[Explanation]:
             if abs(factor) > 1e-6:
                 text = f"B's rewards are A's plus {factor:.6g} times {name} (in {label})"
                 noise = 1e-5 * max(1.0, largest(gap))
-                yield applied("reward-shaped", text, gap, gap - factor * term, noise, {"factor": factor, "term": name})
+                facts = {"factor": factor, "term": name}
+                yield applied("reward-shaped", text, mine, theirs, mine + factor * term, noise, facts)
 
 
 def by_turn(evidence: Evidence) -> Iterator[Explanation]:

@@ -57,13 +57,15 @@ def carried_over(evidence: Evidence) -> Iterator[Explanation]:
         before = side.tensors_of("gradient", places[here - 1])
         if not all(name in before for name, _ in keys):
             continue
-        gap = _flat(now[wrong], keys) - _flat(now[right], keys)
+        given, recorded = _flat(now[right], keys), _flat(now[wrong], keys)
+        gap = recorded - given
         last = np.concatenate([before[name].ravel() for name, _ in keys])
         factor = fit_factor(last, gap)
         if factor > 1e-3:
             text = f"{label}'s gradient still contains {factor:.4g} times the previous one: it was not cleared"
             facts = {"side": label, "factor": factor}
-            yield applied("gradient-carried-over", text, gap, gap - factor * last, 2e-3 * largest(gap), facts)
+            made = given + factor * last
+            yield applied("gradient-carried-over", text, given, recorded, made, 2e-3 * largest(gap), facts)
 
 
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
@@ -80,7 +82,7 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     if abs(factor - 1) > 1e-3:
         text = f"B's gradients are A's times {factor:.6g}"
         facts = {"factor": factor}
-        yield applied("gradient-scaled", text, other - one, other - factor * one, 1e-3 * largest(other), facts)
+        yield applied("gradient-scaled", text, one, other, factor * one, 1e-3 * largest(other), facts)
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
@@ -93,7 +95,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
         if cut.size and 0 < bound < np.inf and np.count_nonzero(np.abs(cut) >= bound * (1 - 1e-6)) > 2:
             text = f"each element of {label}'s gradients is clipped to {bound:.6g}"
             facts = {"side": label, "bound": bound}
-            yield applied("gradient-clipped", text, full - cut, np.clip(full, -bound, bound) - cut, 1e-3 * bound, facts)
+            yield applied("gradient-clipped", text, full, cut, np.clip(full, -bound, bound), 1e-3 * bound, facts)
 
 
 def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:

@@ -10,7 +10,7 @@ R.extent = (values) => {
 };
 
 // Curves over steps: series = [{name, points: [[x, y]], color}]; a click on a point calls onpick(x).
-R.lineChart = ({ title, series, onpick, width = 420, height = 150, marks = [] }) => {
+R.lineChart = ({ title, series, onpick, width = 420, height = 150, marks = [], unit = "step" }) => {
   const left = 52, right = 8, top = 8, bottom = 20;
   const xs = series.flatMap((line) => line.points.map((point) => point[0]));
   const ys = series.flatMap((line) => line.points.map((point) => point[1]));
@@ -31,12 +31,12 @@ R.lineChart = ({ title, series, onpick, width = 420, height = 150, marks = [] })
   series.forEach((line, number) => {
     const color = line.color || R.colors[number % R.colors.length];
     const known = line.points.filter((point) => Number.isFinite(point[1]));
-    svg.append(R.h("polyline", { points: known.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
+    svg.append(R.h("polyline", { points: known.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), fill: "none", stroke: color, "stroke-width": 1.5, "stroke-dasharray": line.dashed ? "4 3" : null }));
     const stride = Math.max(1, Math.floor(known.length / 400));
     known.forEach(([a, b], place) => {
       if (place % stride) return;
       svg.append(R.h(onpick ? "circle.pick" : "circle", { cx: x(a), cy: y(b), r: known.length > 80 ? 1.6 : 2.6, fill: color,
-        onclick: onpick && (() => onpick(a)) }, R.h("title", null, `${line.name}\nstep ${a}: ${R.number(b, 6)}`)));
+        onclick: onpick && (() => onpick(a)) }, R.h("title", null, `${line.name}\n${unit} ${a}: ${R.number(b, 6)}`)));
     });
   });
   if (onpick) {

@@ -60,10 +60,28 @@ R.anyTable = (rows) => R.table(Object.keys(rows[0]), rows.map((row) => Object.va
 
 R.whyCards = (pair) => {
   if (!pair.first_difference) return null;
-  const card = (item, near) => R.h(near ? "div.card.why.near" : "div.card.why", null, R.h("b", null, item.explains), R.facts({ "accounts for": `${(100 * item.share).toFixed(0)} %`, "left over": item.residual, "rounding allows": item.noise, hypothesis: R.h("code", null, item.id), ...item.parameters }));
+  const card = (item, near) => R.h(near ? "div.card.why.near" : "div.card.why", null, R.h("b", null, item.explains), R.facts({ "accounts for": `${(100 * item.share).toFixed(0)} %`, "left over": item.residual, "rounding allows": item.noise, hypothesis: R.h("code", null, item.id), ...item.parameters }), R.apply(pair, item));
   if (pair.explanations.length) return R.h("section", null, R.h("h2", null, "Why"), pair.explanations.map((item) => card(item)));
   if (pair.candidates.length) return R.h("section", null, R.h("h2", null, "Why"), R.h("p", null, "Cause not decided: the recordings leave these candidates."), pair.candidates.map((item) => card(item, true)));
   return R.h("section", null, R.h("h2", null, "Why"), R.h("p", null, "Cause unknown: no hypothesis accounts for it.", pair.nearest.length > 0 && " The closest ones are not the cause: what they leave is more than rounding."), pair.nearest.map((item) => card(item, true)));
+};
+
+// "Apply": the numbers that the hypothesis makes of one side, beside what both recorded.
+R.apply = (pair, item) => {
+  const made = pair.recomputed[item.id + item.explains];
+  if (!made) return R.h("p.muted", null, "Read from tokens, masks, ids or counts: there is no number to recompute.");
+  const line = (values) => made.places.map((place, number) => [place, values[number]]);
+  const [given, other] = item.parameters.side === "A" ? ["B", "A"] : ["A", "B"];
+  const shown = R.h("div.charts");
+  const button = R.h("button.apply", { "aria-expanded": "false", onclick: () => {
+    if (shown.firstChild) { R.fill(shown); button.setAttribute("aria-expanded", "false"); return; }
+    button.setAttribute("aria-expanded", "true");
+    R.fill(shown,
+      R.lineChart({ title: "recorded, and recomputed by this hypothesis", unit: "value", series: [{ name: given, points: line(made.given) }, { name: other, points: line(made.recorded) }, { name: `${given} with the hypothesis applied`, points: line(made.made), dashed: true }] }),
+      R.lineChart({ title: "difference before and after", unit: "value", series: [{ name: `${other} − ${given}`, points: line(made.recorded.map((value, number) => value - made.given[number])) }, { name: "left over", points: line(made.recorded.map((value, number) => value - made.made[number])) }] }),
+      R.h("p.muted", null, made.count > made.places.length ? `${R.number(made.places.length)} of ${R.number(made.count)} numbers: those that differ most` : `all ${R.number(made.count)} numbers`));
+  } }, "apply");
+  return [R.h("p", null, button), shown];
 };
 
 // Rank by micro-batch, one map per field that differs.

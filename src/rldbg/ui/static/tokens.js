@@ -1,7 +1,9 @@
 "use strict";
 // One sample token by token. Tokens are laid out in blocks that exist only near the part of the page in sight.
 R.BLOCK = 160;
-R.preferred = ["trainer - rollout", "clipped", "ratio", "prob_ratio", "advantages", "logprobs", "log_probs", "old_log_probs", "entropy"];
+R.preferred = ["trainer - rollout", "clipped", "ratio", "prob_ratio", "advantages", "logprobs", "log_probs", "old_log_probs", "entropy", "routing agreement"];
+// Of these a small value is the one to look at.
+R.lowIsOdd = /(log_?probs|routing agreement)$/;
 R.diverging = new Set(["trainer - rollout", "advantages", "elementwise_loss"]);
 
 R.views.sample = async (view) => {
@@ -153,7 +155,7 @@ R.TokenView = class {
     const { low, high, middle, both } = this.range;
     if (both) return Math.max(-1, Math.min(1, (value - middle) / high));
     const part = (value - low) / (high - low || 1);
-    return /log_?probs$/.test(this.quantity) ? 1 - part : part;
+    return R.lowIsOdd.test(this.quantity) ? 1 - part : part;
   }
 
   paint(token, place) {
@@ -170,7 +172,7 @@ R.TokenView = class {
     R.fill(this.odd, this.oddList.length ? `${R.plural(this.oddList.length, "odd token")}` : "no odd tokens");
     const { range } = this;
     R.fill(this.legend, range && !this.varies(this.quantity) ? "the same for every trained token" : range ? range.both ? [R.number(range.middle - range.high, 3), R.bar([-1, -0.6, -0.3, 0, 0.3, 0.6, 1]), R.number(range.middle + range.high, 3)] :
-      /log_?probs$/.test(this.quantity) ? [R.number(range.low, 3), R.bar([1, 0.75, 0.5, 0.25, 0]), R.number(range.high, 3)] : [R.number(range.low, 3), R.bar([0, 0.25, 0.5, 0.75, 1]), R.number(range.high, 3)] : [R.bar([0.5]), " trained"]);
+      R.lowIsOdd.test(this.quantity) ? [R.number(range.low, 3), R.bar([1, 0.75, 0.5, 0.25, 0]), R.number(range.high, 3)] : [R.number(range.low, 3), R.bar([0, 0.25, 0.5, 0.75, 1]), R.number(range.high, 3)] : [R.bar([0.5]), " trained"]);
     this.drawMap();
     this.save();
   }
