@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -60,33 +60,42 @@ def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int
         findings.extend(broken)
         if not broken:
             passed.append(INTEGRITY)
-    views = [StepView(side, step) for step in chosen]
+    outcomes = {item.id: _Outcome() for item in wanted}
+    # All checks of a step before the next: its records are read once, and then let go.
+    for step in chosen:
+        view = StepView(side, step)
+        for item in wanted:
+            outcomes[item.id].add(item, view)
     for item in wanted:
-        _run(item, views, findings, passed, skipped)
+        outcome = outcomes[item.id]
+        findings.extend(outcome.shown(item))
+        if not outcome.found and outcome.applied:
+            passed.append(item.id)
+        elif not outcome.found:
+            skipped[item.id] = outcome.reason
     return CheckReport(tuple(findings), tuple(passed), skipped, tuple(chosen))
 
 
-def _run(
-    item: Check, views: list[StepView], findings: list[Finding], passed: list[str], skipped: dict[str, str]
-) -> None:
-    found: list[Finding] = []
-    applied = False
-    reason = ""
-    for view in views:
+@dataclass(slots=True)
+class _Outcome:
+    """What one check said of the steps so far."""
+
+    found: list[Finding] = field(default_factory=list)
+    applied: bool = False
+    reason: str = ""
+
+    def add(self, item: Check, view: StepView) -> None:
         try:
-            found.extend(item.findings(view))
-            applied = True
+            self.found.extend(item.findings(view))
+            self.applied = True
         except NotApplicable as missing:
-            reason = str(missing)
-    if found:
-        findings.extend(found[:_SHOWN_PER_CHECK])
-        if len(found) > _SHOWN_PER_CHECK:
-            more = f"{len(found) - _SHOWN_PER_CHECK} more places"
-            findings.append(Finding(item.id, Severity.INFO, more, (), f"{item.title}: further violations", ()))
-    elif applied:
-        passed.append(item.id)
-    else:
-        skipped[item.id] = reason
+            self.reason = str(missing)
+
+    def shown(self, item: Check) -> Iterable[Finding]:
+        yield from self.found[:_SHOWN_PER_CHECK]
+        if len(self.found) > _SHOWN_PER_CHECK:
+            more = f"{len(self.found) - _SHOWN_PER_CHECK} more places"
+            yield Finding(item.id, Severity.INFO, more, (), f"{item.title}: further violations", ())
 
 
 def _select(only: Sequence[str]) -> list[Check]:

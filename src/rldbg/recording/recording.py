@@ -24,7 +24,7 @@ from rldbg.recording.layouts import (
 )
 from rldbg.recording.locating import locate
 from rldbg.recording.records import Record, RecordKey
-from rldbg.recording.samples import Sample, SampleRow, causal_order, only_tokens, rows_of
+from rldbg.recording.samples import Sample, SampleRow, can_have_samples, causal_order, only_tokens, rows_of
 from rldbg.recording.tree import LocalTree, Tree
 
 if TYPE_CHECKING:
@@ -158,10 +158,13 @@ class Recording:
         """Records in the order of their keys, each read when its turn comes."""
         return (self.read_entry(entry) for entry in self.entries(kind, step, rank, micro))
 
+    def _sample_records(self, kind: str | None, step: int | None) -> Iterator[Record]:
+        return (self.read_entry(entry) for entry in self.entries(kind, step) if can_have_samples(entry.kind))
+
     def samples(self, step: int | None = None, kind: str | None = None) -> tuple[SampleId, ...]:
         """Every sample id, in the order of first appearance. Reads the records that can have samples."""
         seen: dict[SampleId, None] = {}
-        for record in self.records(kind, step):
+        for record in self._sample_records(kind, step):
             seen.update(dict.fromkeys(record.samples))
         return tuple(seen)
 
@@ -173,7 +176,7 @@ class Recording:
         rows: list[SampleRow] = []
         others: dict[SampleId, None] = {}
         prompt = ""
-        for record in self.records(step=step):
+        for record in self._sample_records(None, step):
             is_asked_for = kind in (None, record.key.kind) and rank in (None, record.key.rank)
             if is_asked_for:
                 others.update(dict.fromkeys(record.samples))
@@ -192,7 +195,7 @@ class Recording:
         """These samples of one step, all by default, joined over kinds; each record is read once."""
         rows: dict[SampleId, list[SampleRow]] = {}
         prompts: dict[SampleId, str] = {}
-        for record in self.records(step=step):
+        for record in self._sample_records(None, step):
             for id, row in rows_of(record, record.samples if ids is None else ids):
                 rows.setdefault(id, []).append(row)
                 if record.prompt_hashes and id not in prompts:

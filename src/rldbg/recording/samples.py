@@ -64,6 +64,11 @@ def causal_order(kind: str) -> tuple[int, str]:
     return _ORDER.get(kind, len(_ORDER)), kind
 
 
+def can_have_samples(kind: str) -> bool:
+    """False for declared kinds without samples, which are often most of a recording's bytes."""
+    return kind not in KINDS or KINDS[kind].has_samples
+
+
 def rows_of(record: Record, ids: Sequence[SampleId]) -> list[tuple[SampleId, SampleRow]]:
     """The rows of these samples in a record."""
     wanted = set(ids)
