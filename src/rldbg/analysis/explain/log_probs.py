@@ -46,7 +46,8 @@ def shifted(quantity: str) -> Hypothesis:
                 parts.append(np.asarray(both, dtype=np.float64))
             if sum(part.shape[1] for part in parts) > 8:
                 said = f"B's {quantity} are A's shifted {text}"
-                yield applied("shift-by-one", said, *np.concatenate(parts, 1), _NOISE, {"shift": offset})
+                given, recorded, made = np.concatenate(parts, 1)
+                yield applied("shift-by-one", said, given, recorded, made, _NOISE, {"shift": offset})
 
     return hypothesis
 

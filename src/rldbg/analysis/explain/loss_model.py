@@ -84,9 +84,8 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
             text = "; ".join(f"{_title(part)} {_show(a, part)} in A and {_show(b, part)} in B" for part in parts)
             facts = {"a": a._asdict(), "b": b._asdict()}
             word = "loss-rule" if len(parts) > 1 else ""
-            said = f"from log probs and rewards: {text}"
-            made = _by_rule(evidence, b)
-            yield Explanation(_PARTS[parts[0]], said, 0.0, 1e-5, facts, together=word, recomputed=made)
+            text, made = f"from log probs and rewards: {text}", _by_rule(evidence, b)
+            yield Explanation(_PARTS[parts[0]], text, 0.0, 1e-5, facts, together=word, recomputed=made)
 
 
 def _by_rule(evidence: Evidence, rule: LossRule) -> Recomputed | None:
