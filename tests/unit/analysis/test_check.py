@@ -133,6 +133,24 @@ def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
     assert bool(report.findings) == wrong
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_advantages_may_be_scaled_by_samples_that_were_never_trained_on(tmp_path, wrong):
+    """A run that ends within a step, or a trainer that drops groups after the batch was scaled."""
+    names = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    rewards = np.array([0.0, 1.0, 5.0, 2.0], np.float32)
+    advantages = np.array([-0.5, 0.5]) / rewards.std(ddof=1) + [0, 0.2 * wrong]
+    ones = np.ones((2, 3), np.float32)
+    with rldbg.Recorder(tmp_path) as recorder:
+        tokens = [np.array([1, 2, 3])] * 4
+        recorder.record("trajectory", step=0, samples=names, tokens=tokens, loss_mask=tokens, reward=rewards)
+        recorder.record(
+            "is_loss_debug", step=0, micro=0, samples=names[:2], log_probs=-ones, old_log_probs=-ones, loss=0.0,
+            effective_valid=ones, advantages=(advantages[:, None] * ones).astype(np.float32),
+        )  # fmt: skip
+    report = check(rldbg.open(tmp_path), only=["advantages-follow-rewards"])
+    assert bool(report.findings) == wrong, report
+
+
 @pytest.mark.parametrize(("gap", "is_alarm"), [(0.02, False), (0.2, True)])
 def test_a_ratio_to_the_engines_log_probs_may_be_off_by_its_rounding(tmp_path, gap, is_alarm):
     data = step_data(1)

@@ -1,4 +1,5 @@
-"""AsyncGRPOTrainer by a stub of the shape of its source (TRL 1.16.0): it needs a GPU and a server to run."""
+"""Trainers by stubs of the shape of their sources (TRL 1.16.0, transformers 5.22.2): AsyncGRPOTrainer, which needs a
+GPU and a server to run, and losses that a user's class computes."""
 
 from types import ModuleType, SimpleNamespace
 
@@ -75,3 +76,30 @@ def test_losses_say_by_what_they_are_divided(recording):
     assert losses == [(0, 0, 0.5), (0, 1, 0.5), (1, 0, 0.5)]
     info = next(recording.records("loss")).fields["extra_info"]
     assert info == {"aggregation": "token_mean", "denominator": 8.0}
+
+
+def test_the_loss_of_any_trainer_is_recorded_while_it_trains(tmp_path):
+    class Trainer:
+        """Of transformers: a subclass may override the loss, and call that of its base class or not."""
+
+        args = SimpleNamespace(gradient_accumulation_steps=2, to_dict=dict)
+        state = SimpleNamespace(global_step=0)
+        model = torch.nn.Linear(2, 1)
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = torch.tensor(float(inputs["value"]))
+            return (loss, "outputs") if return_outputs else loss
+
+    module = ModuleType("transformers.trainer")
+    module.Trainer = Trainer
+    hooks = recorded.ProcessHooks(plan_for(tmp_path))
+    hooks.hook(module)
+    for value in range(2):
+        result = Trainer().compute_loss(Trainer.model, {"value": value}, return_outputs=True)
+        assert result == (torch.tensor(float(value)), "outputs")
+    Trainer.model.eval()
+    Trainer().compute_loss(Trainer.model, {"value": 9})
+    hooks.recorded.recorder().close()
+    records = open_recording(tmp_path).records("loss")
+    losses = [(record.key.step, record.key.micro, record.fields["loss"]) for record in records]
+    assert losses == [(0, 0, 0.0), (0, 1, 1.0)]

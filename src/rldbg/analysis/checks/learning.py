@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.analysis.checks.whole_losses import losses_follow_tokens
 from rldbg.analysis.measure import same_bytes
 from rldbg.analysis.normalisation import normalisations
+from rldbg.core import SampleId
 from rldbg.recording import Record, part_held
 
 _ADVANTAGE_SLACK = 1e-3
@@ -22,14 +23,11 @@ _STILL = 1e-6
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
     names = [name for name in view.advantages if name in view.rewards]
-    rewards, recorded = [view.rewards[name] for name in names], [view.advantages[name] for name in names]
     if len(names) < 2:
         raise NotApplicable("no advantages beside rewards of the same samples")
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in names))}
-    groups = np.asarray([numbers[sample.group_id] for sample in names])
-    have, reward = np.asarray(recorded), np.asarray(rewards, dtype=np.float64)
+    have = np.asarray([view.advantages[name] for name in names], dtype=np.float64)
     best: tuple[float, str, int] | None = None
-    for how, expected in _ways(reward, groups):
+    for how, expected in _expected(names, view):
         gap = np.abs(have - expected)
         worst = int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap)))
         if gap[worst] <= _ADVANTAGE_SLACK * max(1.0, float(np.abs(expected).max())):
@@ -43,10 +41,21 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
     yield Violation(
         f"step {view.step} sample {names[worst]}",
         (
-            f"recorded advantage {have[worst]:.6g}, reward {reward[worst]:.6g}",
+            f"recorded advantage {have[worst]:.6g}, reward {view.rewards[names[worst]]:.6g}",
             f"the nearest known normalisation ({how}) is {gap_text} away",
         ),
     )
+
+
+def _expected(names: Sequence[SampleId], view: StepView) -> Iterator[tuple[str, np.ndarray]]:
+    """What each rule gives the samples: by these alone, and with those that have a reward and were never trained on."""
+    others = [name for name in view.rewards if name not in view.advantages]
+    for among in (names, [*names, *others]) if others else (names,):
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in among))}
+        groups = np.asarray([numbers[sample.group_id] for sample in among])
+        rewards = np.asarray([view.rewards[name] for name in among], dtype=np.float64)
+        for how, values in _ways(rewards, groups):
+            yield how, values[: len(names)]
 
 
 def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -60,6 +60,9 @@ def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
         records=("forward_data", "is_loss_debug", "loss"),
         handler="loss",
     )
+    yield Hook(
+        module, f"{trainer}.compute_loss", since="0.19.0", seen="1.16.0", records=("loss",), handler="compute_loss"
+    )
 
 
 HOOKS = (
@@ -90,6 +93,7 @@ HOOKS = (
     ),
     Hook(_HANDLER, "CallbackHandler.on_step_end", seen="5.22.2", records=("param",), handler="step_end"),
     Hook(_TRAINER, "Trainer.training_step", phase="training_step", seen="5.22.2"),
+    Hook(_TRAINER, "Trainer.compute_loss", seen="5.22.2", records=("loss",), handler="compute_loss"),
     Hook(
         _TRAINER,
         "Trainer._clip_grad_norm",

@@ -203,6 +203,22 @@ class TrlRecording(AsyncBatches):
         new = {name: values[-1] for name, values in metrics.items() if len(values) > had.get(name, 0)}
         self._record_pass(trainer, place, inputs, loss.detach(), new)
 
+    def compute_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> Call:
+        """Any trainer's loss; that of online trainers comes with its inputs, unless a user's class replaced it."""
+        micro = self._micro
+        result = yield
+        if micro != self._micro or not model.training:
+            return
+        self._own(trainer)
+        place = self._place(trainer)
+        self._micro += 1
+        loss = (result[0] if isinstance(result, tuple) else result).detach()
+        where = place.to_dict()
+        if "completion_ids" in inputs:
+            where |= self._samples_of(self._rows_of(inputs))
+        info = {"optimizer_step": self._first + trainer.state.global_step}
+        self.recorded.recorder(trainer.model).record("loss", **where, loss=loss, extra_info=info)
+
     def _record_pass(self, trainer: Any, place: Place, inputs: Mapping[str, Any], loss: Any, metrics: Any) -> None:
         recorder = self.recorded.recorder(trainer.model)
         if not self._passes:
@@ -229,7 +245,7 @@ class TrlRecording(AsyncBatches):
             **where,
             log_probs=log_probs,
             # Without old log probs TRL takes those of the pass itself.
-            **({} if old is None else {"old_log_probs": old}),
+            old_log_probs=log_probs if old is None else old,
             advantages=(advantages.unsqueeze(1) if advantages.dim() == 1 else advantages).expand_as(log_probs),
             effective_valid=mask,
             loss=loss,
