@@ -136,7 +136,8 @@ def _edit_recording(
         missing.append(Unreached("recording", f"{profile.name} has neither hooks nor a known option for dumps"))
     if not profile.record:
         return
-    edits += _fixed(command, profile.record, "the framework's own dumps go into the run folder", recording)
+    entries = [entry for entry in profile.record if not entry.kind or entry.kind in request.record_kinds]
+    edits += _fixed(command, entries, "the framework's own dumps go into the run folder", recording)
     if request.watch is not None:
         kept = _fixed(command, profile.watch, "only the last steps and those around an event are kept", recording)
         edits += [replace(edit, value=(edit.value or "").replace("{keep}", str(request.watch.keep))) for edit in kept]
@@ -148,6 +149,7 @@ def _edit_recording(
         elif request.record_kinds and kind not in _LARGE_KINDS:
             edits.append(Edit(key, "not among the kinds of --record", value="false"))
     can = [kind for kind, _ in profile.record_kinds] or profile.records
+    can = [*can, *dict.fromkeys(entry.kind for entry in profile.record if entry.kind)]
     for kind in request.record_kinds:
         if kind not in can and kind not in hooked:
             held = ", ".join(can) or "what its documentation lists"

@@ -23,8 +23,8 @@
 An entry is a key, or a mapping with `key` and any of: `given` (only when the command line has it), `program` and
 `not_program` (only for programs that match, or do not), `needs` (only where the program has this group of options),
 `beside` and `not_beside` (only when an option of this pattern is, or none is, on the command
-line: a framework renamed its options), `otherwise` (only when no other entry of the list applied), `value`, `times`
-(multiply by the value of another option), `reason`.
+line: a framework renamed its options), `otherwise` (only when no other entry of the list applied), `kind` (only when
+--record names this kind), `value`, `times` (multiply by the value of another option), `reason`.
 """
 
 import re
@@ -73,6 +73,7 @@ class Entry:
     otherwise: bool = False
     value: str = ""
     times: str = ""
+    kind: str = ""
     reason: str = ""
 
     def applies(self, program: Program, given: Mapping[str, str], configured: Collection[str] = ()) -> bool:

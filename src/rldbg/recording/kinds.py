@@ -93,6 +93,13 @@ _EXTRA_INFO = _fields(Shape.DATA, "extra_info", optional=True)
 _ALL_KINDS = (
     Kind("trajectory", Scope.STEP, frozenset({_SELF}), _TRAJECTORY_FIELDS, "what the rollout gave the trainer"),
     Kind(
+        "rollout_samples",
+        Scope.STEP,
+        frozenset({_SELF}),
+        _TRAJECTORY_FIELDS,
+        "every sample that a rollout made, also those that a filter dropped; named by --record only (slime, miles)",
+    ),
+    Kind(
         "prepared_trajectories",
         Scope.STEP,
         frozenset({_REMOTE}),

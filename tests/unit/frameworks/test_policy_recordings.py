@@ -1,11 +1,15 @@
 """Frameworks that do not run here, by stubs of the shape of their sources: one batch in every layout, equal records."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from rldbg.frameworks import find_framework, plan_for, recorded, recording_findings
+from rldbg.frameworks.slime import path_hooks
 from rldbg.recording import open as open_recording
 
 from . import stubs
@@ -28,6 +32,26 @@ def run(request, tmp_path, monkeypatch):
     for process in processes:
         process.recorded.recorder().close()
     return request.param, tmp_path / "run"
+
+
+def test_slimes_path_option_records_samples_that_a_filter_dropped(tmp_path, monkeypatch):
+    def sample(index, response, reward, **more):
+        return SimpleNamespace(
+            index=index, group_index=0, tokens=[7, 8, *response], response_length=len(response), reward=reward,
+            loss_mask=None, rollout_log_probs=[-0.5] * len(response), weight_versions=["3"],
+            status=SimpleNamespace(value="completed"), **more,
+        )  # fmt: skip
+
+    plan = plan_for(tmp_path)
+    monkeypatch.setattr(sys, "_rldbg_recorded", hooks := recorded.ProcessHooks(plan), raising=False)
+    path_hooks.all_samples(None, [[sample(0, [1], 1.0), [sample(1, [2, 3], {"a": 1}), sample(2, [4], 0)]]], None)
+    path_hooks.all_samples(None, [[object()]], None)
+    hooks.recorded.recorder().close()
+    (record,) = open_recording(tmp_path).records("rollout_samples")
+    assert [row.tolist() for row in record.rows("loss_mask")] == [[0, 0, 1], [0, 0, 1, 1], [0, 0, 1]]
+    assert record.array("reward").tolist() == pytest.approx([1.0, np.nan, 0.0], nan_ok=True)
+    assert len(set(record.samples)) == 3
+    assert {each.group_id for each in record.samples} == {record.samples[0].group_id}
 
 
 def rows(recording, kind, field):

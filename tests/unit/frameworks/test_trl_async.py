@@ -95,11 +95,13 @@ def test_the_loss_of_any_trainer_is_recorded_while_it_trains(tmp_path):
     hooks = recorded.ProcessHooks(plan_for(tmp_path))
     hooks.hook(module)
     for value in range(2):
-        result = Trainer().compute_loss(Trainer.model, {"value": value}, return_outputs=True)
+        inputs = {"value": value, "input_ids": torch.tensor([[1, 2], [1, 2]])}
+        result = Trainer().compute_loss(Trainer.model, inputs, return_outputs=True)
         assert result == (torch.tensor(float(value)), "outputs")
     Trainer.model.eval()
     Trainer().compute_loss(Trainer.model, {"value": 9})
     hooks.recorded.recorder().close()
-    records = open_recording(tmp_path).records("loss")
+    records = list(open_recording(tmp_path).records("loss"))
+    assert [sample.run_id for sample in records[0].samples] == [0, 1], "rows are named by their tokens"
     losses = [(record.key.step, record.key.micro, record.fields["loss"]) for record in records]
     assert losses == [(0, 0, 0.0), (0, 1, 1.0)]

@@ -1,5 +1,6 @@
 """Each framework's profile: what arming adds to a typical command of it."""
 
+import importlib
 import shlex
 from pathlib import Path
 
@@ -128,6 +129,18 @@ def test_kinds_that_are_named_are_recorded_and_no_others():
 
     assert {name for name, on in switched.items() if on == "true"} == {"dump_options.loss", "dump_options.param"}
     assert "dump_options.gradient" not in switched
+
+
+def test_rollout_hooks_of_slime_are_options_that_are_named_and_given_on_request():
+    line = EXPECTED["slime"][0]
+    option = "--rollout-all-samples-process-path"
+    assert option not in added(line, record=True)
+    asked = {"record": True, "record_kinds": ("rollout_samples", "loss")}
+    armed = added(line, **asked)
+    path = armed[armed.index(option) + 1]
+    module, _, function = path.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert option not in added(f"{line} {option} mine.process", **asked), "the user's own stays"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import Place, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
-from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers
+from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers, samples_by_content
 from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import Ragged
 
@@ -216,6 +216,8 @@ class TrlRecording(AsyncBatches):
         where = place.to_dict()
         if "completion_ids" in inputs:
             where |= self._samples_of(self._rows_of(inputs))
+        elif "input_ids" in inputs:
+            where["samples"] = samples_by_content(inputs, place.step)
         info = {"optimizer_step": self._first + trainer.state.global_step}
         self.recorded.recorder(trainer.model).record("loss", **where, loss=loss, extra_info=info)
 

@@ -5,12 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.core import SampleId, prompt_hash
 from rldbg.recording import Ragged
 
 
 def row_numbers(batch: Mapping[str, Any], count: int) -> Any:
     """0, 1, 2 ... on the host: reading it back later waits for no device."""
     return batch["completion_ids"].new_empty(0, device="cpu").new_tensor(range(count))
+
+
+def samples_by_content(inputs: Mapping[str, Any], step: int) -> list[SampleId]:
+    """Names for the rows of a data set, which has none: by their tokens, counted where they are equal."""
+    ids = inputs["input_ids"].cpu().numpy()
+    held = inputs["attention_mask"].cpu().numpy() != 0 if "attention_mask" in inputs else np.ones(ids.shape, bool)
+    hashes = [prompt_hash(row[kept].astype("<i8").tobytes()) for row, kept in zip(ids, held, strict=True)]
+    return [SampleId(f"{hashed}#{step}", hashes[:number].count(hashed)) for number, hashed in enumerate(hashes)]
 
 
 def joined(inputs: Mapping[str, Any]) -> Any:
