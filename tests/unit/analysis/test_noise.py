@@ -93,6 +93,23 @@ def test_sums_of_coarse_products_are_told_from_those_of_float32(parts):
     assert half == "float16" if parts == 1 else half in ("float16", "bfloat16")
 
 
+@pytest.mark.parametrize("parts", [2, 16, 64])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_several_passes_are_judged_by_their_own_dtype(parts, dtype):
+    numbers = np.random.default_rng(parts)
+    histories = []
+    for _tensor in range(4):
+        # As gradients are: sizes over many powers of two, the loss scaled by 1024 so that few are lost.
+        terms = (numbers.standard_normal((parts, 2000)) * np.exp(2 * numbers.standard_normal(2000)) * 1e-4).astype("f4")
+        made = TensorHistory()
+        for step in range(3):
+            kept = torch.from_numpy(terms * 1024).to(getattr(torch, dtype)).float() / 1024
+            record = Record(RecordKey(GRADIENT, step), {GRADIENT: kept.sum(0).numpy()})
+            made.gradients[step, 0, 0] = Block(record, record, None, None)
+        histories.append(made)
+    assert computing_roundoff(histories) == torch.finfo(getattr(torch, dtype)).eps / 2
+
+
 def test_equal_gradients_allow_nothing():
     sensitivity = OptimizerSensitivity()
     gradient = np.asarray([0.0, 1e-9, 1.0])

@@ -8,11 +8,13 @@ gains nothing.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
+from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import GRADIENT, PARAMETER, TensorHistory
 from rldbg.analysis.tolerances import COARSE, roundoff_of
 from rldbg.analysis.whole import Block
@@ -28,6 +30,7 @@ _SHARE = 0.1
 # bits nearly always fit into eight about as often as not.
 _FIT, _FIT_SHORTER = 0.9, 0.25
 _FEWEST_ELEMENTS = 64
+_FEWEST_AT_QUANTUM = 30
 # As many tensors, of all layers, are looked at in as many updates: reading all gradients may take minutes.
 _TENSORS, _UPDATES = 32, 4
 
@@ -44,24 +47,46 @@ def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
     recorded = [roundoff_of(records[0].dtype(GRADIENT)) for records in tensors if records]
     if recorded and min(recorded) > COARSE:
         return min(recorded)
-    told = [item for records in tensors if (item := _coarsest(records)) is not None]
+    # The loss may be scaled anew in every update, so each of them has a quantum of its own.
+    quanta: dict[Update, Counter[int]] = defaultdict(Counter)
+    told = [item for records in tensors if (item := _coarsest(records, quanta)) is not None]
     coarse = [item for item in told if item]
     if 2 * len(coarse) <= len(told):
         return 0.0
     # What is not clearly float16 may be bfloat16, which allows more.
-    is_half = 2 * coarse.count(_FLOAT16[0]) > len(coarse)
+    is_half = 2 * coarse.count(_FLOAT16[0]) > len(coarse) or 2 * sum(map(has_quantum, quanta.values())) > len(quanta)
     return roundoff_of(_FLOAT16[0] if is_half else _BFLOAT16[0])
 
 
-def _coarsest(records: Sequence[Record]) -> str | None:
+def _coarsest(records: Sequence[Record], quanta: dict[Update, Counter[int]]) -> str | None:
     """What is said of most updates that are of a coarse dtype; "" if none is, None where none can be told."""
     seen = []
     for record in records[:: max(1, len(records) // _UPDATES)]:
         if record.dtype(GRADIENT) == "float32":
-            seen.append(coarse_dtype(np.asarray(record.array(GRADIENT), np.float32)))
+            values = np.asarray(record.array(GRADIENT), np.float32)
+            seen.append(coarse_dtype(values))
+            quanta[record.key.step, record.key.epoch, record.key.mini_batch].update(lowest_bits(values).tolist())
             give_back([record.fields[GRADIENT]])
     told = [item for item in seen if item is not None]
     return max(filter(None, told), key=told.count, default="") if told else None
+
+
+def lowest_bits(values: np.ndarray) -> np.ndarray:
+    """The exponent of the last bit that is set, for each element of a float32 tensor that has one."""
+    kept = values[np.isfinite(values) & (values != 0)]
+    fraction, exponent = np.frexp(kept)
+    whole = (np.abs(fraction) * 2.0**24).astype(np.int64)
+    return np.asarray(exponent - 24 + np.log2(whole & -whole).astype(np.int64))
+
+
+def has_quantum(lowest: Counter[int]) -> bool:
+    """Whether all elements are multiples of one number, as sums of any number of float16 are.
+
+    Below float16's smallest normal number its spacing no longer shrinks. The last bits of many elements then lie at
+    that spacing and none below it; those of numbers without a smallest one become fewer by half with each power of two.
+    """
+    least = min(lowest, default=0)
+    return lowest[least] >= _FEWEST_AT_QUANTUM and 2 * lowest[least] >= lowest[least + 1]
 
 
 def coarse_dtype(values: np.ndarray) -> str | None:
