@@ -179,7 +179,8 @@ def pages() -> Iterator[tuple[str, str]]:
     for name, text in failure_pages(Library.load()).items():
         yield f"failures/{name}", text
     yield "../zensical.toml", site_settings()
-    yield "../man/rldbg.1", manual()
+    for name, text in manual():
+        yield f"../man/{name}", text
 
 
 def main() -> int:

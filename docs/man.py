@@ -1,4 +1,4 @@
-"""The manual page `man/rldbg.1`, from what `--help` prints. It is installed with the package."""
+"""The manual pages `man/rldbg.1` and `man/rldbg-VERB.1`, from what `--help` prints, installed with the package."""
 
 import importlib
 from collections.abc import Iterator
@@ -6,14 +6,25 @@ from collections.abc import Iterator
 import click
 
 from rldbg.cli.application import application
-from rldbg.cli.verbs import GROUPS, VERBS
+from rldbg.cli.verbs import GROUPS, VERBS, Verb
 from rldbg.version import __version__
 
 
-def manual() -> str:
-    """In the macros of man(7), without a date: the same source gives the same page."""
+def manual() -> Iterator[tuple[str, str]]:
+    """Each page's file name and text, in the macros of man(7), without a date: the same source gives the same page."""
+    yield "rldbg.1", _overview()
+    for verb in VERBS:
+        if not verb.hidden:
+            yield f"rldbg-{verb.name}.1", _of_verb(verb)
+
+
+def _title(name: str) -> str:
+    return f'.TH {_escaped(name.upper())} 1 "" "rldbg {__version__}" "User Commands"'
+
+
+def _overview() -> str:
     lines = [
-        f'.TH RLDBG 1 "" "rldbg {__version__}" "User Commands"',
+        _title("rldbg"),
         ".SH NAME",
         "rldbg \\- the debugger for distributed RL post\\-training of language models",
         ".SH SYNOPSIS",
@@ -28,8 +39,23 @@ def manual() -> str:
         lines.append(f'.SH "{group.upper()}"')
         for verb in VERBS:
             if verb.group == group and not verb.hidden:
-                lines += _command(importlib.import_module(verb.module).command, f"rldbg {verb.name}")
+                lines += [".TP", f".BR rldbg\\-{_escaped(verb.name)} (1)", _escaped(verb.summary)]
     lines += [".SH EXIT STATUS", _escaped(application.epilog or "")]
+    lines += [".SH SEE ALSO", ".B rldbg help", "shows the documentation."]
+    return "\n".join(lines) + "\n"
+
+
+def _of_verb(verb: Verb) -> str:
+    command = importlib.import_module(verb.module).command
+    lines = [
+        _title(f"rldbg-{verb.name}"),
+        ".SH NAME",
+        f"rldbg\\-{_escaped(verb.name)} \\- {_escaped(verb.summary)}",
+        ".SH USAGE",
+        *_command(command, f"rldbg {verb.name}"),
+        ".SH SEE ALSO",
+        f".BR rldbg (1), \\(lqrldbg help {_escaped(verb.topic)}\\(rq",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -38,11 +38,14 @@ def rldbg(wheel, tmp_path_factory):
 
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel):
-    """Outside the list: what Git ignores. The manual page goes beside the package."""
+    """Outside the list: what Git ignores. Manual pages go beside the package, the documentation into it."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     data = {name for name in packed if ".data/" in name}
-    assert [name.partition(".data/")[2] for name in data] == ["data/share/man/man1/rldbg.1"]
-    packed -= data
+    manual = {f"data/share/man/man1/{file.name}" for file in (ROOT / "man").iterdir()}
+    assert {name.partition(".data/")[2] for name in data} == manual
+    pages = {f"rldbg/documentation/{file.relative_to(ROOT / 'docs')}" for file in (ROOT / "docs").rglob("*.md")}
+    assert pages <= packed
+    packed -= data | pages
     folder = ROOT / "src"
     present = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert packed == {name for name in present if "__pycache__" not in name and not name.endswith((".pyc", ".swp"))}
@@ -63,6 +66,7 @@ def test_the_metadata_states_version_licence_and_types(wheel):
 
 def test_verbs_work_from_an_empty_folder(rldbg, tmp_path):
     assert "rldbg 0." in rldbg("--version")
+    assert rldbg("help", "hangs").startswith("# My job hangs")
     assert "clip-high" in rldbg("zoo", "list")
     assert "name: arithmetic" in rldbg("config", "show", "arithmetic")
     assert "recording:" in rldbg("train", "zoo", "--steps", "1", "--run", str(tmp_path / "run"))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rldbg.cli.groups import CommandGroup, NoCommandError
-from rldbg.cli.verbs import GROUPS, VERBS
+from rldbg.cli.verbs import GROUPS, VERBS, documentation
 from rldbg.core import ExitCode, RldbgError
 from rldbg.version import __version__
 
@@ -133,9 +133,9 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _page_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The page of the verb that was called."""
-    pages = [verb.page for verb in VERBS if arguments and verb.name == arguments[0]]
-    return {"page": pages[0]} if pages else {}
+    """The page of the verb that was called, which `rldbg help` shows and which is part of the package."""
+    topics = [verb.topic for verb in VERBS if arguments and verb.name == arguments[0]]
+    return {"topic": topics[0], "page": str(documentation() / f"{topics[0]}.md")} if topics else {}
 
 
 def _explain(error: click.UsageError) -> int:

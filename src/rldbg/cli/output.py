@@ -48,7 +48,7 @@ def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
         _write_line(json.dumps({"error": dict(error)}), sys.stdout)
         return
     hint = f"\n  try: {visible(error['hint'])}" if error["hint"] else ""
-    page = f"\n  see: {error['page']}" if error.get("page") else ""
+    page = f"\n  see: rldbg help {error['topic']}" if error.get("topic") else ""
     _write_line(f"error: {visible(error['message'])}{hint}{page}", sys.stderr)
 
 

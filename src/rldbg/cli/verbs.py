@@ -1,10 +1,17 @@
 """The verbs, by group of `rldbg --help`. A verb's module is imported only when the verb is used."""
 
+from pathlib import Path
 from typing import NamedTuple
 
-DOCUMENTATION = "https://github.com/rldbg/rldbg/tree/main/docs"
 # Pages that have another name than their verb.
-_PAGES = {"pause": "ps", "continue": "ps", "broker": "ps", "track": "trackers", "demo": "index"}
+_PAGES = {"pause": "ps", "continue": "ps", "broker": "ps", "track": "trackers", "demo": "index", "help": "index"}
+
+
+def documentation() -> Path:
+    """The folder of the pages: part of the package, or docs/ of a checkout."""
+    package = Path(__file__).parents[1]
+    shipped = package / "documentation"
+    return shipped if shipped.is_dir() else package.parents[1] / "docs"
 
 
 class Verb(NamedTuple):
@@ -18,9 +25,9 @@ class Verb(NamedTuple):
         return "rldbg.cli." + {"continue": "continue_", "break": "break_"}.get(self.name, self.name.replace("-", "_"))
 
     @property
-    def page(self) -> str:
-        """Where the documentation of the verb is."""
-        return f"{DOCUMENTATION}/{_PAGES.get(self.name, self.name)}.md"
+    def topic(self) -> str:
+        """What `rldbg help` calls the page of the verb."""
+        return _PAGES.get(self.name, self.name)
 
 
 VERBS: tuple[Verb, ...] = (
@@ -56,6 +63,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang."),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
     Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
+    Verb("help", "Configuration", "Read a page of the documentation, offline."),
     Verb("config", "Configuration", "Show the resolved configuration and where each value comes from."),
 )
 

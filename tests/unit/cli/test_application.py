@@ -44,15 +44,28 @@ def test_version(capsys):
 
 
 def test_every_verb_has_a_page_and_errors_lead_to_it(capsys):
-    from rldbg.cli.verbs import DOCUMENTATION
-
-    docs = Path(__file__).parents[3] / "docs"
     for verb in VERBS:
-        assert (docs / verb.page.removeprefix(f"{DOCUMENTATION}/")).is_file() or verb.hidden, verb.name
+        assert verb.hidden or run(["help", verb.name, "--path"]) == 0, verb.name
+    capsys.readouterr()
     assert run(["check", "nowhere"]) == 4
-    assert capsys.readouterr().err.splitlines()[-1] == f"  see: {DOCUMENTATION}/check.md"
+    assert capsys.readouterr().err.splitlines()[-1] == "  see: rldbg help check"
     assert run(["check", "nowhere", "--json"]) == 4
-    assert json.loads(capsys.readouterr().out)["error"]["page"] == f"{DOCUMENTATION}/check.md"
+    page = Path(json.loads(capsys.readouterr().out)["error"]["page"])
+    assert page.read_text().startswith("# rldbg check")
+
+
+def test_help_finds_pages_by_verb_problem_and_framework(capsys):
+    assert run(["help", "hangs"]) == 0
+    assert capsys.readouterr().out.startswith("# My job hangs")
+    assert run(["help", "verl"]) == 0
+    assert "verl" in capsys.readouterr().out
+    assert run(["help", "continue"]) == 0
+    assert capsys.readouterr().out.startswith("# rldbg ps")
+    assert run(["help", "chekc"]) == 2
+    assert "did you mean `rldbg help check`?" in capsys.readouterr().err
+    assert run(["help", "--json"]) == 0
+    pages = json.loads(capsys.readouterr().out)["pages"]
+    assert pages["problems/nan"] and pages["ui"] == "rldbg ui"
 
 
 def test_quiet_leaves_the_result_and_errors_only(tmp_path, capsys):

@@ -37,16 +37,26 @@ def test_help_errors_hints_findings_and_knowledge_are_among_the_words():
 
 
 def test_the_manual_has_every_verb_and_option():
-    text = (ROOT / "man/rldbg.1").read_text(encoding="utf-8").replace("\\-", "-")
-    for verb in VERBS:
-        assert verb.hidden or f'"rldbg {verb.name} ' in text or f'"rldbg {verb.name}"' in text, verb.name
-    assert "--fail-on" in text and "--allow-control" in text
+    overview = (ROOT / "man/rldbg.1").read_text(encoding="utf-8").replace("\\-", "-")
+    pages = {f"rldbg-{verb.name}": verb for verb in VERBS if not verb.hidden}
+    assert {file.stem for file in (ROOT / "man").iterdir()} == {"rldbg", *pages}
+    for name, verb in pages.items():
+        assert f".BR {name} (1)" in overview
+        text = (ROOT / f"man/{name}.1").read_text(encoding="utf-8").replace("\\-", "-")
+        assert verb.summary in text and f'"rldbg {verb.name}' in text
+        options = importlib.import_module(verb.module).command.params
+        assert all(
+            word in text
+            for option in options
+            if not getattr(option, "hidden", False)
+            for word in option.opts
+            if word[:2] == "--"
+        )
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_the_manual_has_no_error_of_its_language():
-    done = subprocess.run(
-        ["groff", "-man", "-Tutf8", str(ROOT / "man/rldbg.1")], capture_output=True, text=True, timeout=60
-    )
+    pages = [str(page) for page in sorted((ROOT / "man").iterdir())]
+    done = subprocess.run(["groff", "-man", "-Tutf8", *pages], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "error" not in done.stderr, done.stderr
     assert "rldbg compare" in re.sub(".\x08", "", done.stdout)  # bold is typed twice

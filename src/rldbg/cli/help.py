@@ -1,0 +1,81 @@
+"""`rldbg help`: the documentation, which is part of the package and needs no network."""
+
+import re
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rldbg.cli.application import verb
+from rldbg.cli.output import print_json, print_line, print_result
+from rldbg.cli.verbs import VERBS, documentation
+from rldbg.core import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@verb("help")
+@click.argument("topic", required=False)
+@click.option("--path", "only_path", is_flag=True, help="Print where the page is instead of its text.")
+def command(topic: str | None, only_path: bool, as_json: bool) -> None:
+    """Read a page of the documentation: of a verb, a problem (`hangs`), a framework (`verl`), or any other.
+
+    Without TOPIC, list all pages.
+    """
+    pages = topics()
+    if topic is None:
+        titles = {name: title_of(page) for name, page in pages.items()}
+        print_json({"pages": titles}) if as_json else print_result(_listing(titles))
+        return
+    page = _find(topic, pages)
+    if as_json:
+        print_json({"topic": topic, "path": str(page), "text": page.read_text(encoding="utf-8")})
+    elif only_path:
+        print_line(str(page))
+    else:
+        _show(page.read_text(encoding="utf-8"))
+
+
+def topics() -> dict[str, Path]:
+    """Every page by its name below the documentation's folder, without its ending."""
+    folder = documentation()
+    return {str(page.relative_to(folder).with_suffix("")): page for page in sorted(folder.rglob("*.md"))}
+
+
+def title_of(page: Path) -> str:
+    with page.open(encoding="utf-8") as file:
+        return next((line[2:].strip() for line in file if line.startswith("# ")), page.stem)
+
+
+def _find(topic: str, pages: dict[str, Path]) -> Path:
+    """By name, by verb, or by the last part of a name."""
+    name = topic.strip().removesuffix(".md").lower()
+    of_verb = {each.name: each.topic for each in VERBS}
+    names = [name, of_verb.get(name, name), *(full for full in pages if full.rpartition("/")[2] == name)]
+    found = next((pages[each] for each in names if each in pages), None)
+    if found is None:
+        near = get_close_matches(name, [*pages, *(full.rpartition("/")[2] for full in pages)], n=1)
+        hint = f"did you mean `rldbg help {near[0]}`?" if near else "`rldbg help` lists the pages"
+        raise UsageError(f"no page about {topic!r}", hint)
+    return found
+
+
+def _show(text: str) -> None:
+    if not sys.stdout.isatty():
+        print_line(text.rstrip("\n"))
+        return
+    from rich.markdown import Markdown
+
+    print_result(Markdown(re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL), hyperlinks=False))
+
+
+def _listing(titles: dict[str, str]) -> "Table":
+    from rich.table import Table
+
+    table = Table("topic", "page", box=None)
+    for name, title in titles.items():
+        table.add_row(name, title)
+    return table
