@@ -109,6 +109,7 @@ class UncaughtExceptions:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             self.take()
+            self._agent.identify()
             return result
 
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
@@ -149,6 +150,7 @@ def _say_what_ray_opens(module: ModuleType) -> None:
 
 
 def _watch_nodes(agent: Agent) -> None:
+    agent.identify()
     watching = threading.Thread(target=wait_for_far_node, args=(agent.tell_far_nodes,), name="rldbg-nodes", daemon=True)
     mark_as_ours(watching).start()
 
@@ -179,6 +181,7 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
         watched["ray.util.rpdb"] = ray_post_mortem
 
     def process_groups(module: ModuleType) -> None:
+        agent.identify()
         uncaught.take_after_init(module)
         if settings.collective_timeout_s > 0:
             collectives.patient_groups(module, settings.collective_timeout_s)
@@ -186,4 +189,5 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
     watched["torch.distributed.distributed_c10d"] = process_groups
     if not is_ray_worker():
         watched["ray._private.worker"] = lambda _module: _watch_nodes(agent)
+        watched["megatron.core.parallel_state"] = lambda _module: agent.identify()
     return watched

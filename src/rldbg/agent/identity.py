@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .ray_process import RayFacts, ray_facts
+from .ray_process import RayFacts, is_ray_worker, ray_facts
 from .settings import Settings
 
 _AXIS = re.compile(r"\s*(\w+)\s*=\s*(\d+)\s*")
@@ -44,8 +44,24 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
         "kind": ray.kind,
         "idle": ray.idle,
         "ray": ray.to_dict(),
+        "settled": _is_settled(),
     }
     return found | {name: value for name, value in chosen.items() if value is not None}
+
+
+def _is_settled() -> bool:
+    """Whether nothing here is about to give this process another name. What would is told when it is imported or
+    initialised, so that hundreds of processes need not be asked each time somebody lists them."""
+    named = (getattr(sys, "argv", None) or [""])[0] not in ("", "-c", "-m")
+    return named and "ray._private.worker" not in sys.modules and not is_ray_worker() and _has_ranks_if_any()
+
+
+def _has_ranks_if_any() -> bool:
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    parallel = sys.modules.get("megatron.core.parallel_state")
+    return (distributed is None or getattr(distributed, "is_initialized", bool)()) and (
+        parallel is None or getattr(parallel, "model_parallel_is_initialized", bool)()
+    )
 
 
 def without_rank(role: str, rank: int | None) -> str:

@@ -11,6 +11,8 @@ from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _FRESH_S = 0.5
+# Of processes that say themselves when they get another name.
+_SETTLED_S = 10.0
 
 
 async def _listen_nowhere_else(_address: str) -> None:
@@ -57,7 +59,8 @@ class BrokerState:
 
     async def _ask_identity(self, process: Process, timeout_s: float) -> None:
         now = time.monotonic()
-        if process.agent is None or now - process.asked_at < _FRESH_S:
+        fresh_s = _SETTLED_S if process.facts.get("settled") else _FRESH_S
+        if process.agent is None or now - process.asked_at < fresh_s:
             return
         process.asked_at = now
         try:

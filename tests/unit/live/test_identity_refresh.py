@@ -1,0 +1,61 @@
+"""Processes that say themselves when they get another name are not asked each time somebody lists them."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from rldbg.agent.identity import describe_process
+from rldbg.agent.settings import Settings
+from rldbg.live.broker.state import BrokerState
+
+
+class Asked:
+    """An agent that counts how often it is asked."""
+
+    def __init__(self, facts):
+        self.facts, self.times = facts, 0
+
+    async def request(self, _op, _body, timeout_s):
+        self.times += 1
+        return self.facts
+
+
+def test_settled_processes_are_asked_once(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("rldbg.live.broker.state.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def main():
+        state = BrokerState(tmp_path)
+        agents = {name: Asked({"role": name, "settled": name == "settled"}) for name in ("settled", "changing")}
+        for agent in agents.values():
+            state.processes.add(dict(agent.facts), agent=agent)
+        for _ in range(4):
+            await state.refresh(timeout_s=1.0)
+            clock[0] += 1.0
+        # A ps much later asks everybody: an environment may have changed.
+        clock[0] += 60.0
+        await state.refresh(timeout_s=1.0)
+        return {name: agent.times for name, agent in agents.items()}
+
+    assert asyncio.run(main()) == {"settled": 2, "changing": 5}
+
+
+@pytest.mark.parametrize(
+    ("argv", "modules", "settled"),
+    [
+        (["train.py"], {}, True),
+        (["-c"], {}, False),
+        (["train.py"], {"torch.distributed.distributed_c10d": SimpleNamespace(is_initialized=lambda: False)}, False),
+        (["train.py"], {"torch.distributed.distributed_c10d": SimpleNamespace(is_initialized=lambda: True)}, True),
+        (["train.py"], {"ray._private.worker": SimpleNamespace()}, False),
+    ],
+)
+def test_a_process_is_settled_when_nothing_is_about_to_rename_it(tmp_path, monkeypatch, argv, modules, settled):
+    for name in ("torch.distributed", "torch.distributed.distributed_c10d", "ray._private.worker"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert describe_process(Settings(run=tmp_path), {})["settled"] is settled
