@@ -64,6 +64,11 @@ WORDS = {
     "named_pipe": ["for somebody to open the other end of ", "weights.fifo"],
     "loop_in_itself": ["future `scored` to be completed", "its thread runs an event loop"],
     "hung_server": ["for data from 127.0.0.1:", "thread request", "is at the other end, but sleeps", "(answer)"],
+    "forked_with_lock": ["lock `lock`", "thread log-writer of wait_scenes", "held it when this process was forked"],
+    "retries": ["sleeps and looks again", "tries `update_weights()` again after each ConnectionError (status = '503')"],
+    "locked_database": ["for the lock on file", "runs.db", "holds it, but sleeps"],
+    "abandoned_socket": ["data from a local socket", "no other process has the other end", "has ended (exit code 9)"],
+    "failed_task": ["`items` to be marked as done", "task reward-worker has ended: RuntimeError: reward of item 7"],
     "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
 }
 # Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.

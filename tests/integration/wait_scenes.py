@@ -474,6 +474,85 @@ def hung_server():
     asyncio.run(generate())
 
 
+def forked_with_lock():
+    """A thread holds a lock while the process forks; the child's copy of it is never released."""
+    lock, taken = threading.Lock(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            time.sleep(3600)
+
+    def tokenize():
+        with lock:
+            pass
+
+    threading.Thread(target=hold, name="log-writer", daemon=True).start()
+    taken.wait()
+    worker = multiprocessing.get_context("fork").Process(target=tokenize, name="tokenizer")
+    worker.start()
+    ready()
+    worker.join()
+
+
+def retries():
+    """A server that always says that it is busy."""
+
+    def update_weights():
+        raise ConnectionError("503 Service Unavailable")
+
+    while True:
+        try:
+            return update_weights()
+        except ConnectionError as error:
+            status = str(error)[:3]
+        ready()
+        time.sleep(3600 if status else 0)
+
+
+def locked_database():
+    """Another process has locked the file, and a library in C sleeps and tries again."""
+    import sqlite3
+
+    path = FOLDER / "runs.db"
+    code = (
+        f"import sqlite3, time\nc = sqlite3.connect({str(path)!r}, isolation_level=None)\n"
+        "c.execute('create table t(x)')\nc.execute('begin exclusive')\nprint(1, flush=True)\ntime.sleep(3600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    connection = sqlite3.connect(path, timeout=3600)
+    ready()
+    connection.execute("insert into t values (1)")
+
+
+def abandoned_socket():
+    """The child at the other end of a local socket has ended; its end is still open here."""
+    mine, theirs = socket.socketpair()
+    if os.fork() == 0:
+        os._exit(theirs.recv(1)[0])
+    mine.sendall(b"\x09")
+    ready()
+    mine.recv(1)
+
+
+def failed_task():
+    """The task that should mark the items as done has raised."""
+
+    async def work(items):
+        raise RuntimeError(f"reward of item {await items.get()} is missing")
+
+    async def main():
+        items = asyncio.Queue()
+        items.put_nowait(7)
+        working = asyncio.create_task(work(items), name="reward-worker")
+        await asyncio.wait([working])
+        ready()
+        await items.join()
+
+    asyncio.run(main())
+
+
 def load_checkpoint():
     time.sleep(3600)
 

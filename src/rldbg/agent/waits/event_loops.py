@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .objects import Frame, Object, chain_of, is_a
+from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import users_place
 from .source import Sources, resolve
 
@@ -30,8 +30,8 @@ _PRIMITIVES = {
 _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_connection", "_protocol", "transport"))
 
 
-def tasks_in(modules: Mapping[str, Object]) -> Iterator[Object]:
-    """Tasks that wait; those that are done or about to run are left out."""
+def all_tasks(modules: Mapping[str, Object]) -> Iterator[Object]:
+    """Also those that are done and still referred to by somebody."""
     module = modules.get("asyncio.tasks")
     seen: set[int] = set()
     for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):
@@ -39,10 +39,26 @@ def tasks_in(modules: Mapping[str, Object]) -> Iterator[Object]:
         entries = (every.get("data") or every).elements() if every is not None else []
         for entry in entries:
             task = entry.referent() or entry
-            waiter = task.get("_fut_waiter")
-            if task.address not in seen and waiter is not None and waiter.kind != "NoneType":
+            if task.address not in seen:
                 seen.add(task.address)
                 yield task
+
+
+def is_waiting(task: Object) -> bool:
+    """Not done, nor about to run."""
+    waiter = task.get("_fut_waiter")
+    return waiter is not None and waiter.kind != "NoneType"
+
+
+def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
+    """Tasks that an exception has ended."""
+    found = []
+    for task in tasks:
+        error, name = task.get("_exception"), task.get("_name")
+        if error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
+            text = (name.text() if name is not None else None) or "task"
+            found.append({"kind": "task", "name": text, "exit": exception_text(error)})
+    return found
 
 
 def task_facts(task: Object, sources: Sources) -> dict[str, Any]:

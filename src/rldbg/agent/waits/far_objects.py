@@ -16,6 +16,7 @@ _PLACES = {
     ("Task", "_fut_waiter"): "task_waiter",
     ("Task", "_name"): "task_name",
     ("Task", "_loop"): "loop",
+    ("Task", "_exception"): "task_exception",
     ("Future", "_loop"): "loop",
     ("function", "__globals__"): "globals",
     ("function", "__code__"): "code_of_function",

@@ -234,17 +234,6 @@ def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
     return found
 
 
-def file_lock_holders(pid: int, path: str) -> list[int]:
-    """Processes that hold a lock on a file."""
-    try:
-        facts = Path(f"/proc/{pid}/root{path}").stat()
-    except OSError:
-        return []
-    name = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
-    rows = (line.split() for line in _read("/proc/locks").splitlines())
-    return [int(row[4]) for row in rows if len(row) > 5 and row[1] != "->" and row[5] == name]
-
-
 def tracing_note(pid: int) -> str:
     """Why this process may not be looked at, and what gives the right to."""
     me, owner = os.geteuid(), _owner(pid)

@@ -166,6 +166,10 @@ def _coroutines() -> Layout:
         places["instruction"] = inside[-1]
         future.set_result(None)
         await task
+        failed, error = loop.create_future(), ValueError("a sample")
+        failed.set_exception(error)
+        places["task_exception"] = _find(id(failed), id(error), sys.getsizeof(failed))
+        failed.exception()
 
     fresh = compile("def f():\n    return [].append(print)\n", "g", "exec").co_consts[0]
     asyncio.run(main())

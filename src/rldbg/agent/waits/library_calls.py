@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .looking import Looking, Wait, lock_key
-from .objects import Frame, Object, is_a
+from .objects import Frame, Object, exception_text, is_a
 from .system_calls import kernel_wait
 
 Rule = Callable[[Frame, Looking], Wait]
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
+_LOCK_FILES = ("canonical", "lock_filename")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
 
 
@@ -207,11 +208,32 @@ def _file_lock(frame: Frame, looking: Looking) -> Wait:
     context = value.get("_context") if value is not None else None
     if context is not None:
         path = context.get("lock_file")
+    locals_of = (each.variable(name) for each in looking.frames[: looking.user] for name in _LOCK_FILES)
+    texts = (value.text() for value in (path, *locals_of) if value is not None)
     return {
         "kind": "file_lock",
-        "path": path.text() if path is not None else "",
+        "path": next(filter(None, texts), ""),
         "name": looking.name(value, "acquire"),
     }
+
+
+def _urllib3_retry(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    history = value.get("history") if value is not None else None
+    tries = history.elements() if history is not None else []
+    last = tries[-1].elements() if tries else []
+    url, status = (last[1].text() or "", last[3].number()) if len(last) > 3 else ("", None)
+    answers = f": {len(tries)} times so far" + (f", the last answer was status {status}" if status else "")
+    return {"kind": "sleep", "polls": f"in urllib3 that asks {url or 'a server'} again{answers}"}
+
+
+def _tenacity(frame: Frame, looking: Looking) -> Wait:
+    state = frame.variable("retry_state")
+    number, outcome = (state.get("attempt_number"), state.get("outcome")) if state is not None else (None, None)
+    error = outcome.get("_exception") if outcome is not None else None
+    raised = f", the last time it raised {exception_text(error)}" if is_a(error, "BaseException") and error else ""
+    times = f": {number.number()} times so far" if number is not None else ""
+    return {"kind": "sleep", "polls": f"in tenacity that tries again{times}{raised}"}
 
 
 def _waiting_method(frame: Frame, looking: Looking) -> Wait:
@@ -259,6 +281,8 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
     ("zmq/sugar/poll.py", frozenset({"poll"}), _message),
     ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),
+    ("urllib3/util/retry.py", frozenset({"sleep"}), _urllib3_retry),
+    ("tenacity/__init__.py", frozenset({"__call__"}), _tenacity),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),
     ("torch/cuda/streams.py", frozenset({"synchronize", "wait"}), _cuda),
     ("torch/distributed/rendezvous.py", frozenset({"_env_rendezvous_handler", "_tcp_rendezvous_handler"}), _rendezvous),

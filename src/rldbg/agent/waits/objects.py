@@ -196,6 +196,14 @@ class OwnObject:
         return found[::-1]
 
 
+def exception_text(error: Object) -> str:
+    """Type and first argument; nothing of it is run."""
+    arguments = error.get("args")
+    first = next(iter(arguments.elements()), None) if arguments is not None else None
+    plain = (first.text() if first.text() is not None else first.number()) if first is not None else None
+    return error.kind if plain in (None, "") else f"{error.kind}: {plain}"
+
+
 def chain_of(coroutine: Object | None) -> Iterator[Suspended]:
     """A coroutine and what it awaits, outermost first, as far as these are coroutines."""
     for _ in range(100):

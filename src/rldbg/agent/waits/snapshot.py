@@ -6,22 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from .blocking import wait_of
-from .event_loops import task_facts, tasks_in
+from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
+from .file_locks import contested_file, file_lock_holders
 from .kernel import (
     all_processes,
     children_of,
     ends_of,
     file_facts,
-    file_lock_holders,
     other_end,
     process_facts,
     thread_facts,
 )
 from .looking import LOCKS, Looking, Wait, lock_key
-from .objects import Frame, Object, is_a
+from .objects import Frame, Object, exception_text, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import Sources, resolve
+from .unix_sockets import unix_peer
 
 Facts = dict[str, Any]
 _ADDED_TO_STACKS = ("native", "background", "pooled", "loops", "daemon", "kernel", "wait", "holds", "place")
@@ -43,7 +44,8 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     sources, modules = sources or Sources(view.pid), view.modules()
     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in view.threads()]
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
-    tasks = [task_facts(task, sources) for task in tasks_in(modules)]
+    every_task = list(all_tasks(modules))
+    tasks = [task_facts(task, sources) for task in every_task if is_waiting(task)]
     waiting: list[tuple[Facts, Sequence[Frame]]] = [
         *((entry, thread.frames) for entry, thread in zip(entries, threads, strict=True)),
         *((task, task["frames"]) for task in tasks),
@@ -68,7 +70,11 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
-        "ended": [*_ended_threads(modules, {thread.ident for thread in threads}), *_ended_processes(modules)],
+        "ended": [
+            *_ended_threads(modules, {thread.ident for thread in threads}),
+            *_ended_processes(modules),
+            *failed_tasks(every_task),
+        ],
         "children": children_of(view.pid),
         "raised": _last_exception(modules),
     }
@@ -211,6 +217,12 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     if file.get("peer") and (other := other_end(pid, file)) is not None:
         wait["ends"] = sorted({end["pid"] for end in ends_of(other, dict(everyone))}) if other else []
         wait["accepted"] = other != "0"
+    elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
+        # Nobody has it open while the connection is not accepted: then it is not known who will.
+        wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None
+    if wait["kind"] == "sleep" and wait.pop("inside", False) and (path := contested_file(pid)):
+        # Libraries in C (databases, HDF5) sleep and try again while somebody else has locked their file.
+        wait |= {"kind": "file_lock", "path": path}
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
     if wait["kind"] == "child" and wait.get("pid"):
@@ -270,13 +282,10 @@ def _last_exception(modules: Mapping[str, Object]) -> dict[str, Any] | None:
     error = (module.get("last_exc") or module.get("last_value")) if module is not None else None
     if error is None or error.kind == "NoneType":
         return None
-    arguments = error.get("args")
-    first = next(iter(arguments.elements()), None) if arguments is not None else None
-    text = (first.text() if first is not None else None) or ""
     frames: list[Frame] = error.raised_in()
     user = users_place(frames)
     place = frames[user or 0] if frames else None
-    found: dict[str, Any] = {"message": f"{error.kind}: {text}" if text else error.kind}
+    found: dict[str, Any] = {"message": exception_text(error)}
     if place is not None:
         found["place"] = {"file": place.file, "line": place.line, "function": place.function}
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .objects import Frame, Object
+from .objects import Frame, Object, exception_text, is_a
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITH = (ast.With, ast.AsyncWith)
@@ -60,11 +60,15 @@ class Sources:
         return found[-1] if found else None
 
     def polled(self, frame: Frame) -> str:
-        """What a loop around the line looks for again and again: "until `CONDITION` (NAME = VALUE)"."""
+        """What a loop around the line looks for or tries again and again: "until `CONDITION` (NAME = VALUE)"."""
         inside = list(self._on_line(frame))
         within = max((n for n, node in enumerate(inside) if isinstance(node, _FUNCTIONS)), default=-1)
-        loops = [node for node in inside[within + 1 :] if isinstance(node, ast.While)]
+        loops = [node for node in inside[within + 1 :] if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
         if not loops:
+            return ""
+        if tried := _tried(loops[-1], frame):
+            return tried
+        if not isinstance(loops[-1], ast.While):
             return ""
         test, word = loops[-1].test, "while"
         if isinstance(test, ast.Constant):
@@ -169,6 +173,30 @@ class Sources:
 def _leaves(node: ast.If) -> bool:
     """Whether the branch ends the loop around it."""
     return bool(node.body) and isinstance(node.body[-1], ast.Break | ast.Return)
+
+
+def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
+    """What a loop tries again after each exception, with what the handler has noted of the last one."""
+    for node in _own_nodes(loop):
+        calls = [each for each in _own_nodes(node) if isinstance(each, ast.Call)] if isinstance(node, ast.Try) else []
+        if not isinstance(node, ast.Try) or not node.handlers or not calls or _spans_any(node.body, frame.line):
+            continue
+        kinds = [ast.unparse(handler.type) for handler in node.handlers if handler.type is not None]
+        noted = [target for handler in node.handlers for each in handler.body for target in _targets(each)]
+        caught = [value for handler in node.handlers if (value := frame.variable(handler.name or "")) is not None]
+        texts = [exception_text(value) for value in caught if is_a(value, "BaseException")]
+        after = f"after each {' or '.join(kinds)[:80]}" if kinds else "after each exception"
+        last = f" (the last: {texts[0]})" if texts else _values_in(ast.List(list(noted)), frame)
+        return f"that tries `{ast.unparse(calls[0])[:100]}` again {after}{last}"
+    return ""
+
+
+def _targets(node: ast.stmt) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else []
+
+
+def _spans_any(body: list[ast.stmt], line: int) -> bool:
+    return any(_spans(node, line) for node in body)
 
 
 def _values_in(expression: ast.expr, frame: Frame) -> str:

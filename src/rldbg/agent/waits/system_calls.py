@@ -8,7 +8,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
     call, file = str(facts.get("call") or ""), facts.get("file") or {}
     methods = {each.method for each in looking.sources.calls_at(place)} if place is not None else set()
     if call in ("nanosleep", "clock_nanosleep") or (not call and "sleep" in methods):
-        return {"kind": "sleep", "polls": looking.sources.polled(place) if place is not None else ""}
+        polls = looking.sources.polled(place) if place is not None else ""
+        return {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}

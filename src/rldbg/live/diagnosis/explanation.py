@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
         if node.rank in found.ranks and node.waits and node.kind != "collective" and not node.background:
             path = [node, *graph.onward(node)]
             reasons.append(sentence(path))
+    verdict, found_in, _ = found.verdict.partition("; it is in ")
+    if found_in and len(found.ranks) == 1 and reasons:
+        found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")
     return Diagnosis(found.verdict, found.kind, found.ranks, (*reasons[:3], *found.evidence), found.fix)
 
 

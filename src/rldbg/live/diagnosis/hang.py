@@ -96,9 +96,11 @@ def _cycle(waits: Waits) -> Diagnosis | None:
     ring = waits.cycle
     if not ring:
         return None
-    steps = [f"rank {a} in {waits.edges[a][b]}" for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    steps = [(a, waits.edges[a][b]) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    several = len({operation.group for _, operation in steps}) > 1
+    words = [f"rank {a} in {each}" + f" of group {_name(each.group, waits.groups)}" * several for a, each in steps]
     return Diagnosis(
-        f"{_ranks(ring)} wait for each other: {'; '.join(steps)}",
+        f"{_ranks(ring)} wait for each other: {'; '.join(words)}",
         "cycle",
         tuple(sorted(ring)),
         tuple(f"rank {rank} is in {waits.views[rank].place}" for rank in sorted(ring)),

@@ -73,12 +73,13 @@ def _lost(wait: Facts, stack: Facts) -> str:
         itself = stack.get("pid") in wait["ends"]
         nobody = "no other process has the other end open" if itself else "nobody is at the other end"
         return nobody + (f": {gone}" if gone else "")
-    return gone if kind in ("pipe", "stream", "message") else ""
+    return gone if kind in ("pipe", "socket", "stream", "message") else ""
 
 
 def _gone(ended: Sequence[Facts], stack: Facts) -> str:
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
-    if words and stack.get("message"):
+    words += [f"task {each['name']} has ended: {each['exit']}" for each in ended if each["kind"] == "task"]
+    if stack.get("message"):
         # The last exception of a process that goes on was raised in a thread.
         message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
         words.append(f"{message} was raised" + (f" at {where}" if where else ""))

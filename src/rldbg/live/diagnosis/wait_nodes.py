@@ -237,7 +237,21 @@ def _lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) 
         if found:
             node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
             return found
+        if lost := _holder_at_fork(choice, stack, stacks):
+            node.wait = {**node.wait, "name": choice["name"], "lost": lost}
     return []
+
+
+def _holder_at_fork(choice: Facts, stack: Facts, stacks: Sequence[Facts]) -> str:
+    """A lock that a thread of the parent held while this process was forked: it has the same address there."""
+    for parent in stacks:
+        if stack.get("pid") not in {child["pid"] for child in parent.get("children") or []}:
+            continue
+        for entry in _all_entries(parent):
+            if any(choice["key"] and held["key"] == choice["key"] for held in entry.get("holds") or []):
+                who = "the main thread" if entry.get("main") else f"thread {entry.get('thread') or entry.get('task')}"
+                return f"{who} of {parent['who']} held it when this process was forked: its copy is never released here"
+    return ""
 
 
 def _entry_id(entry: Facts, stack: Facts) -> Id:

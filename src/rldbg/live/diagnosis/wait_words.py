@@ -85,6 +85,11 @@ def _collective(wait: Any, _name: str) -> str:
     return f"{wait.get('op')}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
 
 
+def _store(wait: Any, name: str) -> str:
+    keys = " and ".join(f"`{key}`" for key in wait.get("keys") or [])
+    return f"a rank to set {f'key {keys}' if keys else 'a key'} of the torch.distributed store `{name}`"
+
+
 def _ray(wait: Any, _name: str) -> str:
     count = wait.get("count")
     return str(
@@ -111,7 +116,8 @@ _THINGS = {
     "fifo": lambda wait, name: f"somebody to open the other end of {wait.get('path') or 'a named pipe'}",
     "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
-    "file_lock": lambda wait, name: f"the lock on file {wait.get('path')}",
+    "store": _store,
+    "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
     "stdin": lambda wait, name: f"input on its standard input ({(wait.get('file') or {}).get('path', '')})",
     "disk": lambda wait, name: _disk(wait),
     "import": lambda wait, name: f"the import of module `{name}`",

@@ -1,0 +1,97 @@
+"""Waits that are recognised by the objects on the stack: in threads of this process, and on recorded frames."""
+
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from rldbg.agent.waits.library_calls import library_wait
+from rldbg.agent.waits.looking import Looking
+from rldbg.agent.waits.objects import OwnObject
+from rldbg.agent.waits.process_views import OwnProcess
+from rldbg.agent.waits.snapshot import snapshot
+from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.unix_sockets import unix_peer
+from rldbg.live.diagnosis.wait_words import thing
+
+
+class Store:
+    """As torch.distributed's: its methods wait in C."""
+
+    def __init__(self):
+        self.answers = SimpleQueue()
+        # Any argument that is true means that it waits.
+        self.get = self.answers.get
+
+
+def test_a_key_that_nobody_sets_is_named():
+    version, store = "weights/7", Store()
+
+    def wait_for_weights(key):
+        begun.set()
+        store.get(key)
+
+    begun = threading.Event()
+    thread = threading.Thread(target=wait_for_weights, args=(version,), name="weights")
+    thread.start()
+    begun.wait()
+    try:
+        while True:
+            (entry,) = snapshot(OwnProcess(frozenset({thread.ident})))["threads"]
+            if entry["wait"]["kind"] == "store":
+                break
+    finally:
+        store.answers.put(None)
+        thread.join()
+    assert thing(entry["wait"]) == "a rank to set key `weights/7` of the torch.distributed store `store`"
+
+
+@dataclass
+class Recorded:
+    """A frame as somebody saw it."""
+
+    file: str
+    function: str
+    variables: dict
+    line: int = 1
+    locals: object = field(default=dict)
+
+    def variable(self, name):
+        return OwnObject(self.variables[name]) if name in self.variables else None
+
+
+def _seen(frame):
+    frames = [frame, Recorded("/home/me/train.py", "main", {})]
+    return library_wait(frame, Looking(frames, {}, Sources(os.getpid()), lambda _: ""))
+
+
+def test_repeated_requests_name_the_last_answer():
+    history = (("POST", "/update_weights", None, 503, None), ("POST", "/update_weights", None, 429, None))
+    retry = Recorded("/site-packages/urllib3/util/retry.py", "Retry.sleep", {"self": SimpleNamespace(history=history)})
+    words = "in urllib3 that asks /update_weights again: 2 times so far, the last answer was status 429"
+    assert _seen(retry) == {"kind": "sleep", "polls": words}
+    outcome = SimpleNamespace(_exception=TimeoutError("no engine"))
+    state = SimpleNamespace(attempt_number=4, outcome=outcome)
+    tenacity = Recorded("/site-packages/tenacity/__init__.py", "Retrying.__call__", {"retry_state": state})
+    words = "in tenacity that tries again: 4 times so far, the last time it raised TimeoutError: no engine"
+    assert _seen(tenacity) == {"kind": "sleep", "polls": words}
+
+
+@pytest.mark.parametrize("local", ["canonical", "lock_filename"])
+def test_the_file_of_a_file_lock_is_found_in_any_version_of_the_package(local):
+    frame = Recorded("/site-packages/filelock/_api.py", "BaseFileLock.acquire", {"self": object(), local: "/a.lock"})
+    assert _seen(frame)["path"] == "/a.lock"
+
+
+def test_the_other_end_of_a_local_socket_is_known_to_the_kernel():
+    one, other = socket.socketpair()
+    with one, other:
+        inodes = [os.fstat(each.fileno()).st_ino for each in (one, other)]
+        assert unix_peer(str(inodes[0])) == str(inodes[1])
+    listener = socket.socket(socket.AF_UNIX)
+    with listener:
+        assert unix_peer(str(os.fstat(listener.fileno()).st_ino)) == ""
