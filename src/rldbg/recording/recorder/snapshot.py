@@ -1,6 +1,7 @@
 """What the training thread pays for: a copy of everything it handed over, so that it may overwrite its own at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ _RECORD_LEAVES = 8
 _COPY_AT_ONCE_BYTES = 256 * 2**10
 _AS_GIVEN = frozenset({Shape.DATA, Shape.TEXT})
 _NUMBERS = frozenset({type(None), bool, int, float})
+_ATOMS = _NUMBERS | {str}
 
 
 class Snapshot:
@@ -181,13 +183,11 @@ class Snapshot:
             return bytes(value)
         if isinstance(value, np.generic):
             return value.item()
-        if type(value) is dict and (text := _text_among_atoms(value)) is not None:
-            self._leaves += len(value) + text // _LEAF_BYTES
-            return value.copy()
-        if isinstance(value, Mapping):
-            return {str(key): self._plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._plain(item) for item in value]
+            return self._rows(value) or [self._plain(item) for item in value]
+        if isinstance(value, Mapping):
+            rows = self._rows((value,))
+            return rows[0] if rows else {str(key): self._plain(item) for key, item in value.items()}
         if is_tensor(value):
             owned = self._own_tensor(value)
             return owned if isinstance(owned, PendingCopy) else _copied_data(owned)
@@ -197,17 +197,16 @@ class Snapshot:
             return next(kind(value) for kind in (bool, int, float) if isinstance(value, kind))
         return self._plain(str(value))
 
-
-def _text_among_atoms(value: dict[Any, Any]) -> int | None:
-    """How much text a mapping of names to numbers and text holds; None when it holds anything else."""
-    text = 0
-    for item in value.values():
-        kind = type(item)
-        if kind is str:
-            text += len(item)
-        elif kind not in _NUMBERS:
+    def _rows(self, rows: Collection[Any]) -> list[dict[Any, Any]] | None:
+        """Mappings of names to numbers and text, such as a batch's extra fields, copied together; else None."""
+        if set(map(type, rows)) != {dict}:
             return None
-    return text if set(map(type, value)) <= {str} else None
+        values = list(chain.from_iterable(map(dict.values, rows)))
+        if not set(map(type, values)) <= _ATOMS or not set(map(type, chain.from_iterable(rows))) <= {str}:
+            return None
+        text = len("".join([value for value in values if type(value) is str]))
+        self._leaves += len(rows) + len(values) + text // _LEAF_BYTES
+        return list(map(dict.copy, rows))
 
 
 class _PendingRagged:
