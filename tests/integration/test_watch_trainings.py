@@ -56,10 +56,11 @@ def test_nothing_fires_on_a_clean_training(tmp_path: Path, seed: int) -> None:
     assert [event.message for event in watcher.events] == []
 
 
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", COLLAPSES)
-def test_a_collapse_fires_before_the_reward_has_halved(tmp_path: Path, name: str) -> None:
+def test_a_collapse_fires_before_the_reward_has_halved(tmp_path: Path, name: str, seed: int) -> None:
     begin = BEGIN.get(name, 40)
-    watcher, rewards = watched(tmp_path / "run", steps=begin + 32, collapse=name, begin=begin)
+    watcher, rewards = watched(tmp_path / "run", seed=seed, steps=begin + 32, collapse=name, begin=begin)
     before = min(rewards[step] for step in range(begin - 5, begin + 1))
     halved = next((step for step, reward in rewards.items() if step > begin and reward < 0.5 * before), math.inf)
     assert watcher.events, "nothing fired"
