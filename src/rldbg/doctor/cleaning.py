@@ -20,8 +20,8 @@ _QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "\xa0":
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        # (WorkerDict pid=1234, ip=10.0.0.7)   (EngineCore_DP0 pid=12)   (VllmWorker rank=3 pid=9)
-        r"\((?P<name>[\w.:<>*\[\]/@-]{1,90}(?:\([^()]{0,60}\))?)(?: rank=(?P<rank>\d+))? pid=(?P<pid>\d+)"
+        # (WorkerDict pid=1234, ip=10.0.0.7)   (VllmWorker rank=3 pid=9)   (Policy[rank=0] pid=4)
+        r"\((?P<name>[\w.:<>*\[\]/@=-]{1,90}(?:\([^()]{0,60}\))?)(?: rank=(?P<rank>\d+))? pid=(?P<pid>\d+)"
         r"(?:, (?:ip=(?P<node>[\w.:-]+))?)?\) ?",
         # (raylet)   (raylet, ip=10.0.0.7)   (autoscaler +18s)   (gcs_server)
         r"\((?P<name>raylet|gcs_server|autoscaler|dashboard\w*|log_monitor|pid=(?P<pid>\d+))"
@@ -41,8 +41,15 @@ _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray dedupl
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
 _NCCL_HOST = re.compile(r"^(?:\[[\d: -]+\] )?(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?:\d+|\w+)\] ")
-_WARNING = re.compile(r"\s*(?:\[?[\d][\d:., T+-]{4,30}\]?\s*)?(?:\[?(?:WARNING|WARN)\b|[\w./-]+\.py:\d+: \w*Warning: )")
+_WARNING = re.compile(
+    r"\s*(?:\[?[\d][\d:., T+-]{4,30}\]?\s*)?(?:\[?(?:WARNING|WARN)\b|[\w./-]+\.py:\d+: \w*Warning: )"
+    # torch's and Ray's loggers in C++
+    r"|\s*\[W\d{3,4} \d\d:\d\d|\s*\[\d{4}-\d\d-\d\d [\d:,]+ W \d+ \d+\]"
+    # what is tried again has not failed yet
+    r"|.{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )?retr(?:y|ied))\b"
+)
 _JSON_TEXT = ("message", "msg", "log", "textPayload", "event", "text")
+_JSON_REASON = ("reason", "error", "err", "exception", "exitCode", "exit_code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ class Line(NamedTuple):
 
 
 def is_warning(text: str) -> bool:
-    """Whether a clean line is one that its own logger calls a warning."""
+    """Whether a clean line is one that its own logger calls a warning, or says that something is tried again."""
     return bool(_WARNING.match(text))
 
 
@@ -133,5 +140,6 @@ def _from_json(text: str) -> str:
         return text
     for key in _JSON_TEXT:
         if isinstance(record, dict) and isinstance(record.get(key), str):
-            return str(record[key]).rstrip("\n")
+            reasons = [f" {name}: {record[name]}" for name in _JSON_REASON if isinstance(record.get(name), str | int)]
+            return str(record[key]).rstrip("\n") + "".join(reasons)
     return text

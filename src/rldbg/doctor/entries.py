@@ -112,6 +112,19 @@ class Probe(_Model):
         return self
 
 
+class Family(_Model):
+    """Exceptions that have no entry of their own and belong together by their type and where they were raised."""
+
+    exception: Regex
+    """Matches `Type: message`."""
+    raised_in: Regex
+    """Matches a frame of the traceback, written `file:line in function`."""
+    frames: Annotated[int, Field(gt=0)] = 200
+    """How many of the innermost frames may be that one."""
+    examples: Annotated[list[str], Field(min_length=1)]
+    """`frame | Type: message`; every one is a test."""
+
+
 class Entry(_Model):
     """A known failure."""
 
@@ -124,6 +137,8 @@ class Entry(_Model):
     severity: Literal["error", "warning"] = "error"
     """A warning is named as the cause only when nothing else in the log failed for an unknown reason."""
     signatures: list[Signature] = []
+    family: Family | None = None
+    """Which exceptions without an entry it stands for; asked only when nothing else explains the failure."""
     not_examples: list[str] = []
     """Lines that look similar and must not match."""
     needs: list[Regex] = []

@@ -120,6 +120,10 @@ class Evidence:
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """For each log places (offset, step) where training visibly went on."""
+    done: dict[str, int] = field(default_factory=dict)
+    """For each log the last place where training says that it has done all its steps."""
+    served: dict[tuple[str, str], int] = field(default_factory=dict)
+    """For each log and process the last place where a server says that it answered a request."""
 
     @property
     def read_only_aside(self) -> bool:
@@ -127,7 +131,11 @@ class Evidence:
         return all(is_aside(file) for file in self.files)
 
     def survived(self, place: Place) -> bool:
-        """Whether training went on for at least two steps after a place in its log, or began after it."""
+        """Whether training went on for at least two steps after a place in its log, began or was completed after it, or
+        whether the server that wrote it has answered a request since."""
+        served = self.served.get((place.file, place.speaker.pid), -1)
+        if max(self.done.get(place.file, -1), served) > place.offset:
+            return True
         samples = self.progress.get(place.file, [])
         before = next((step for offset, step in reversed(samples) if offset < place.offset), None)
         after = [step for offset, step in samples if offset > place.offset]

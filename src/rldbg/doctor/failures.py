@@ -6,7 +6,9 @@ from dataclasses import replace
 from string import ascii_letters
 
 from rldbg.doctor.cleaning import Line, Speaker
+from rldbg.doctor.entries import Entry
 from rldbg.doctor.evidence import Failure, Place
+from rldbg.doctor.expressions import Expression
 from rldbg.doctor.window import Window
 
 TRACEBACK = "Traceback (most recent call last)"
@@ -97,13 +99,27 @@ def _lone_exception(window: Window, place: Place) -> Failure | None:
     found = _as_exception(window.line.text)
     if found is None:
         return None
+    frames: list[str] = []
     for line in window.above(_MAX_LINES // 2):
-        if not _same_voice(line, window.line) or _FRAME_PART.match(line.text) or _FRAME.search(line.text):
+        if frame := _FRAME.search(line.text):
+            frames += [_as_frame(frame)] if _same_voice(line, window.line) else []
+            continue
+        if not _same_voice(line, window.line) or _is_frame_part(line.text):
             continue
         if TRACEBACK in line.text or _RAY_TASK.search(line.text):
             return None
         break
-    return Failure(found[0], found[1] or _next_words(window.below(2)), place)
+    return Failure(found[0], found[1] or _next_words(window.below(2)), place, tuple(reversed(frames)))
+
+
+def _is_frame_part(text: str) -> bool:
+    """Whether a line is code or carets under a frame, behind a logger's prefix or not."""
+    prefix = _LEVELLED.match(text)
+    return bool(prefix and prefix[0].endswith("  ")) or bool(_FRAME_PART.match(text[prefix.end() if prefix else 0 :]))
+
+
+def _as_frame(found: re.Match[str]) -> str:
+    return f"{found['file']}:{found['line']} in {found['function'] or '?'}"
 
 
 def _next_words(lines: Iterable[Line]) -> str:
@@ -127,7 +143,7 @@ def _traceback(window: Window, place: Place) -> Failure | None:
     is_remote = bool(_RAY_TASK.search(window.line.text))  # Ray leaves out frames that several processes share
     for number, line in enumerate(lines):
         if frame := _FRAME.search(line.text):
-            frames.append(f"{frame['file']}:{frame['line']} in {frame['function'] or '?'}")
+            frames.append(_as_frame(frame))
             continue
         found = _as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
@@ -152,6 +168,18 @@ def _is_chained(window: Window) -> bool:
 
 def _same_voice(line: Line, other: Line) -> bool:
     return not line.speaker.known or not other.speaker.known or line.speaker.pid == other.speaker.pid
+
+
+def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
+    """The first entry whose family an exception belongs to."""
+    for entry in entries:
+        family = entry.family
+        if family is None or not Expression(family.exception).search(failure.headline):
+            continue
+        place = Expression(family.raised_in)
+        if any(place.search(frame) for frame in failure.frames[-family.frames :]):
+            return entry
+    return None
 
 
 def skeleton(failure: Failure) -> str:

@@ -150,6 +150,8 @@ def _confidence_of(
 
 
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
+    if sighting.entry.family is not None:
+        return 1, ["this exception has no entry of its own; its type and where it was raised say so"]
     match sighting.entry.role:
         case Role.ROOT:
             level = 2 if sighting.entry.is_confirmed else 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import Entry, Role
 from rldbg.doctor.evidence import Evidence, Failure, Hit
+from rldbg.doctor.failures import family_of
 from rldbg.doctor.library import Library
 
 _SKEW_S = 60.0
@@ -86,7 +87,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
         causes = []
     symptoms = [s for s in errors if s not in causes]
     if not causes:
-        causes = _warned_causes(warnings, symptoms, unknown, library)
+        causes = _warned_causes(warnings, symptoms, library) or _family(unknown, symptoms, library)
     notes += [s for s in warnings if s not in causes]
     return Judgement(
         causes=tuple(_ordered(causes, symptoms, library)),
@@ -207,14 +208,20 @@ def _precedes(one: Hit, other: Hit) -> bool:
     return one.place.file == other.place.file and one.place.offset < other.place.offset
 
 
-def _warned_causes(
-    warnings: Sequence[Sighting], symptoms: Sequence[Sighting], unknown: Failure | None, library: Library
-) -> list[Sighting]:
-    """A warning is the answer when it explains a symptom, or when nothing else went wrong."""
-    explaining = [s for s in warnings if any(explains(s, symptom, library) for symptom in symptoms)]
-    if explaining:
-        return explaining
-    return [] if symptoms or unknown else list(warnings)
+def _warned_causes(warnings: Sequence[Sighting], symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
+    """A warning is the answer when it explains a symptom; alone it is a note."""
+    return [s for s in warnings if any(explains(s, symptom, library) for symptom in symptoms)]
+
+
+def _family(unknown: Failure | None, symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
+    """The family of an exception without an entry, unless something went wrong before it."""
+    if unknown is None or is_wrapper(unknown):
+        return []
+    entry = family_of(unknown, library.entries.values())
+    if entry is None:
+        return []
+    hit = Hit(entry.id, unknown.place, unknown.headline, unknown.headline)
+    return [] if any(_precedes(s.first, hit) for s in symptoms) else [Sighting(entry, (hit,), survived=False)]
 
 
 def _ordered(causes: Sequence[Sighting], symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
@@ -236,13 +243,14 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
 
     An entry whose words it has but whose context is missing does not explain it.
     """
+    warned = {name for name in seen if library.entries[name].severity == "warning"}
     open_ones = [
         failure
         for failure in evidence.failures
-        if not any(name in seen for name in failure.known_as)
+        if not any(name in seen and name not in warned for name in failure.known_as)
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
-        and not any(_belongs_to(hit, failure, library) for hit in evidence.hits)
+        and not any(_belongs_to(hit, failure, library) for hit in evidence.hits if hit.entry not in warned)
     ]
     if not open_ones:
         return None

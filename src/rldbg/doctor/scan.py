@@ -32,6 +32,7 @@ _SLOW_S = 0.005
 _CRASHES_PER_CHUNK = 40
 _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
+_SERVED_LINES = 64
 _LONGEST_ANCHOR_BYTES = 256
 """An anchor that begins in a chunk may end this far in its margin."""
 _WHOLE_BYTES = 1 << 18
@@ -40,6 +41,9 @@ _COUNTED = (
 )
 _PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"teration", rb"Training Progress"))
 """Where training counts its steps. Each begins with plain letters: such expressions are searched for fast."""
+_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
+"""Where verl, transformers and NeMo RL say that all steps are done."""
+_SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 _TIMEOUT = re.compile(
     r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
@@ -272,11 +276,20 @@ class LogReader:
         end = len(chunk.data) if small or chunk.is_last else chunk.begin + _SAMPLE_BYTES
         begin = chunk.begin if small else max(chunk.begin, end - _WHOLE_BYTES)
         samples = self._evidence.progress.setdefault(self._source.name, [])
+        for match in _DONE.finditer(chunk.data, begin, end):
+            self._evidence.done[self._source.name] = chunk.offset + match.start()
+        if served := deque(_SERVED.finditer(chunk.data, begin, end), maxlen=_SERVED_LINES):
+            self._note_served(chunk, [match.start() for match in served])
         found = [match for words in _PROGRESS for match in words.finditer(chunk.data, begin, end)]
         for match in sorted(found, key=lambda match: match.start()):
             before = chunk.data[max(0, match.start() - 1) : match.start()]
             if match[0][:4] != b"step" or not before.isalnum():
                 samples.append((chunk.offset + match.start(), int(match[1])))
+
+    def _note_served(self, chunk: Chunk, places: Sequence[int]) -> None:
+        for at in places:
+            speaker = Window(chunk, at).line.speaker.filled_from(self._source.speaker)
+            self._evidence.served[self._source.name, speaker.pid] = chunk.offset + at
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:

@@ -1,6 +1,7 @@
 """The knowledge as a whole: every entry is complete, and every example line is found whatever a terminal did to it."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import yaml
 from rldbg.core import UsageError
 from rldbg.doctor import diagnose
 from rldbg.doctor.anchors import anchors_of
-from rldbg.doctor.cleaning import clean
+from rldbg.doctor.cleaning import Speaker, clean
 from rldbg.doctor.entries import Entry, Role
+from rldbg.doctor.evidence import Failure, Place
 from rldbg.doctor.expressions import Expression
+from rldbg.doctor.failures import family_of
 from rldbg.doctor.library import Library, read_folder
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
@@ -249,3 +252,17 @@ def test_a_relation_that_one_entry_states_is_in_both():
     assert library["b"].downstream_of == library["c"].downstream_of == ["a"]
     with pytest.raises(UsageError, match="c refers to d"):
         Library([entry("c", downstream_of=["d"])])
+
+
+def test_every_example_of_a_family_belongs_to_it(library):
+    place = Place("a.log", 1, 0, Speaker(), None)
+    entries = list(library.entries.values())
+    families = [entry for entry in entries if entry.family is not None]
+    assert len(families) >= 4
+    for entry in families:
+        for example in entry.family.examples:
+            frame, _, headline = example.partition(" | ")
+            kind, _, message = headline.partition(": ")
+            failure = Failure(kind, message, place, frames=("/x/train.py:3 in main", frame))
+            assert family_of(failure, entries) is entry, example
+            assert family_of(replace(failure, frames=("/x/train.py:3 in main",)), entries) is None, example
