@@ -5,7 +5,6 @@ files are written; what goes wrong is noted on the ticket and never reaches the 
 """
 
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
@@ -53,6 +52,9 @@ class Window:
         self._steps_seen = 0
         self._has_own_steps = False
         self._is_following = False
+        self._is_substitute = False
+        """py-spy records in the place of torch's profiler, because torch is not imported."""
+        self._no_substitute = ""
         self._ticket = None if under else Ticket(plan.books, choice.name, choice.pattern, plan.tool)
         self._note()
 
@@ -64,9 +66,12 @@ class Window:
     def begin(self, *, torch_is_here: bool) -> None:
         """At the start of the process, or when torch has been imported: opens what is not bound to steps."""
         plan = self._plan
-        needs_torch = plan.tool == "torch" or (self._under is not None and self._under.mode == "cuda")
-        follows_without = plan.tool == "torch" and plan.steps is not None and not torch_can_come()
-        if self._state != "armed" or self._is_following or (needs_torch and not torch_is_here and not follows_without):
+        if torch_is_here and self._is_substitute:
+            self._replace_substitute()
+        needs_torch = (plan.tool == "torch" and plan.steps is None) or (
+            self._under is not None and self._under.mode == "cuda"
+        )
+        if self._state != "armed" or self._is_following or (needs_torch and not torch_is_here):
             return
         if plan.steps is None and not plan.ranks and not plan.delay_s:
             if self._under is None or self._under.mode != "whole":
@@ -89,8 +94,12 @@ class Window:
         with self._lock:
             if self._state == "recording":
                 self._close(reason)
+            elif self._state == "armed" and self._no_substitute:
+                self._fail(ToolError(self._no_substitute))
             elif self._state == "armed" and self._plan.steps is not None:
                 self._note(reason=never_began(self._plan.steps[0], self._steps_seen))
+            elif self._state == "armed" and self._plan.tool == "torch":
+                self._note(reason="it never imported torch: profile it with --tool pyspy, or give --steps")
 
     def _reach(self, number: int) -> None:
         steps = self._plan.steps
@@ -142,7 +151,10 @@ class Window:
             tool = make_tool(self._fitting_plan(), stem, self._under)
             tool.start()
         except Exception as error:  # noqa: BLE001 - a profile that cannot start must not end a training
-            self._fail(error)
+            if self._is_substitute:  # torch may still come
+                self._is_substitute, self._no_substitute = False, f"it has not imported torch, and {error}"
+            else:
+                self._fail(error)
             return
         self._tool = tool
         self._state = "recording"
@@ -151,11 +163,25 @@ class Window:
         self._outlive_sigterm()
 
     def _fitting_plan(self) -> Plan:
-        """A process that has no torch to import (a generator, an environment) is looked at by py-spy."""
-        if self._plan.tool != "torch" or torch_is_imported() or torch_can_come():
-            return self._plan
-        self._note(tool="pyspy")
-        return replace(self._plan, tool="pyspy", options={})
+        """A process without torch when its window begins (a generator, an environment) is looked at by py-spy, until
+        torch is imported or the window ends."""
+        self._is_substitute = self._plan.tool == "torch" and not torch_is_imported()
+        self._note(tool="pyspy" if self._is_substitute else self._plan.tool)
+        return replace(self._plan, tool="pyspy", options={}) if self._is_substitute else self._plan
+
+    def _replace_substitute(self) -> None:
+        """Torch has come inside the window: its own profiler takes over, and what py-spy saw of the import is removed
+        by another thread, because the importing one must not wait for py-spy."""
+        with self._lock:
+            if self._state != "recording" or not self._is_substitute:
+                return
+            substitute, self._tool = self._tool, None
+            self._is_substitute = False
+            self._state = "armed"
+            if substitute is not None:
+                mark_as_ours(threading.Thread(target=_discard, args=(substitute,), name="rldbg-discard")).start()
+            if not self._has_own_steps:
+                self._open()
 
     def _close(self, reason: str = "") -> None:
         tool, self._tool = self._tool, None
@@ -200,6 +226,13 @@ class Window:
         os.kill(os.getpid(), number)
 
 
+def _discard(tool: Tool) -> None:
+    """Ends a tool and removes what it wrote."""
+    with contextlib.suppress(Exception):  # a profile that is not wanted must not end a training
+        for file in tool.stop():
+            file.unlink(missing_ok=True)
+
+
 def never_began(step: int, reached: int) -> str:
     """Why a window was never opened."""
     return f"step {step} never began: " + (f"it got as far as step {reached}" if reached else "it saw no step")
@@ -217,14 +250,6 @@ def leave_step_marks(plan: Plan, number: int) -> None:
             with contextlib.suppress(OSError):
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-
-
-def torch_can_come() -> bool:
-    """Whether this process could still import torch."""
-    try:
-        return importlib.util.find_spec("torch") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def torch_is_imported() -> bool:
