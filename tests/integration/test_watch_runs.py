@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import rldbg
 
 WAIT = """\
@@ -37,6 +39,65 @@ else:
     sys.exit("nobody stopped it")
 recorder.close()
 """
+
+
+RANK = f"""\
+{WAIT}
+
+class Files:
+    # A rank ends a step only when both have begun it, as in a collective.
+    def __init__(self, rank):
+        self.rank, self.folder = rank, Path(os.environ["RLDBG_RUN"]) / "begun"
+        self.folder.mkdir(exist_ok=True)
+
+    def barrier(self, step):
+        (self.folder / f"{{step}}-{{self.rank}}").touch()
+        while len(list(self.folder.glob(f"{{step}}-*"))) < 2:
+            time.sleep(0.005)
+
+class Gloo:
+    def __init__(self, rank):
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        self.dist = dist
+
+    def barrier(self, _step):
+        self.dist.barrier()
+
+def train(rank, group, stopped):
+    recording = Path(os.environ["RLDBG_RUN"]) / "recording"
+    recorder = rldbg.Recorder(recording, keep_last=8, identity=rldbg.Identity(role="policy", rank=rank))
+    for step in range(2000):
+        group.barrier(step)
+        reward = 0.5 + 0.01 * (step % 3) if step < 12 else 0.1
+        recorder.record("training_metrics", step=step, metrics={{"reward": reward}})
+        recorder.flush()
+        recorder.end_step(step)
+        (recording.parent / f"last-{{rank}}").write_text(str(step))
+        if stopped.exists():
+            break
+        wait_until_judged(recording, step - 1)
+    else:
+        sys.exit("nobody stopped it")
+    recorder.close()
+"""
+LAUNCHES = {
+    "processes": (
+        "train(int(sys.argv[2]), Files(int(sys.argv[2])), Path(sys.argv[1]))",
+        ["sh", "-c", 'python rank.py "$0" 0 & python rank.py "$0" 1; wait'],
+    ),
+    "torchrun": (
+        'rank = int(os.environ["RANK"])\ntrain(rank, Gloo(rank), Path(sys.argv[1]))',
+        ["torchrun", "--nproc-per-node", "2", "--master-port", "0", "--master-addr", "127.0.0.1", "rank.py"],
+    ),
+    "ray": (
+        "import ray\nray.init(num_cpus=2, include_dashboard=False)\n"
+        "@ray.remote\nclass Policy:\n    def fit(self, rank, stopped):\n"
+        "        train(rank, Files(rank), Path(stopped))\n"
+        "ray.get([Policy.options(name=f'policy-{r}').remote().fit.remote(r, sys.argv[1]) for r in range(2)])",
+        ["python", "rank.py"],
+    ),
+}
 
 
 def clean_environment() -> dict[str, str]:
@@ -97,3 +158,53 @@ def test_a_loop_of_one_s_own_ends_after_an_event(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "expression at step 3: cost > 5 is true (cost 9)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "launch", ["processes", *(pytest.param(name, marks=pytest.mark.soak) for name in ("torchrun", "ray"))]
+)
+def test_all_ranks_stop_at_the_end_of_the_same_step_and_resume(tmp_path: Path, launch: str) -> None:
+    program, words = LAUNCHES[launch]
+    (tmp_path / "rank.py").write_text(f"{RANK}\n{program}\n")
+    run, stopped = tmp_path / "run", tmp_path / "stopped"
+    rldbg_words = [sys.executable, "-m", "rldbg"]
+
+    def ask(*question: str) -> str:
+        return subprocess.run(
+            [*rldbg_words, *question, "--run", str(run)],
+            env=clean_environment(),
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [*rldbg_words, "run", "--run", str(run), "--watch", "--stop", "--", *words, str(stopped)],
+            cwd=tmp_path,
+            env=clean_environment(),
+            stdout=said,
+            stderr=said,
+        )
+        try:
+            deadline = time.monotonic() + 240
+            waiting: list[dict[str, str]] = []
+            while len(waiting) < 2 and time.monotonic() < deadline:
+                assert process.poll() is None, (tmp_path / "said").read_text()
+                time.sleep(0.5)
+                if "stopped at" in (tmp_path / "said").read_text():
+                    waiting = [
+                        each for each in json.loads(ask("ps", "--json"))["processes"] if each["state"] == "stopped"
+                    ]
+            assert len(waiting) == 2, (tmp_path / "said").read_text()
+            # The line that is written behind the end of the step has not been reached.
+            before = {(run / f"last-{rank}").read_text() for rank in range(2)}
+            assert len(before) == 1, before
+            stopped.touch()
+            ask("continue")
+            assert process.wait(120) == 0, (tmp_path / "said").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert {(run / f"last-{rank}").read_text() for rank in range(2)} == {str(int(before.pop()) + 1)}

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from rldbg.recording.formats.batch_file import write_batch
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
-    from rldbg.recording.recorder import WATCH_FOLDER, Recorder, RecorderSettings, give_orders
+    from rldbg.recording.recorder import (
+        WATCH_FOLDER,
+        Recorder,
+        RecorderSettings,
+        forget_orders,
+        give_orders,
+        stop_step,
+    )
     from rldbg.recording.recording import Recording, open
     from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey
     from rldbg.recording.samples import Sample, SampleRow

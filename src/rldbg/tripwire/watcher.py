@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rldbg.analysis import check
 from rldbg.core import Environment, IncompleteDataError, RldbgError, Severity
-from rldbg.recording import Recording, give_orders
+from rldbg.recording import Recording, give_orders, stop_step
 from rldbg.recording import open as open_recording
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.judge import Alarm, Judge
@@ -66,6 +66,7 @@ class Watcher:
         self._judged = -1
         self._before: Places = frozenset()
         self._pinned: set[int] = set()
+        self._stop: str | None = None
         self._capsules: set[int] = set()
         self._log = EventLog(self.recording)
 
@@ -139,12 +140,19 @@ class Watcher:
         self.events.append(event)
         self._log.append(event)
         self._pinned |= set(event.pinned)
-        # Ranks are at most one step apart: the next step is the first whose end all of them have before them.
-        stop_after = self._judged + 1 if event.stops else None
-        give_orders(self.recording, pin=self._pinned, stop_after=stop_after, reason=event.message)
+        if event.stops and not self._is_stop_ahead():
+            self._stop = str(event.step)
+        give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=event.message)
         self._say(event.message)
         if self.settings.notify:
             self._notify(event)
+
+    def _is_stop_ahead(self) -> bool:
+        """Whether ranks have been told to stop and had not done so when the judged step ended: one stop is enough."""
+        if self._stop is None:
+            return False
+        agreed = stop_step(self.recording, self._stop)
+        return agreed is None or self._judged <= agreed
 
     def _notify(self, event: Event) -> None:
         variables = {"RLDBG_EVENT": json.dumps(event.to_dict()), "RLDBG_MESSAGE": event.message}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rldbg.agent import disarmed
 from rldbg.core import Environment
-from rldbg.recording import WATCH_FOLDER
+from rldbg.recording import WATCH_FOLDER, forget_orders
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.settings import WatchSettings
 
@@ -28,8 +28,8 @@ class WatcherProcess:
         folder = recording / WATCH_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ENDED).unlink(missing_ok=True)
-        # What an earlier run left must not stop this one.
-        for name in ("orders.json", "events.jsonl", "judged"):
+        forget_orders(recording)
+        for name in ("events.jsonl", "judged"):
             (folder / name).unlink(missing_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:

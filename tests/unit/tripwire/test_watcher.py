@@ -1,7 +1,9 @@
 """The watcher over real recordings: what it says, what it pins, how ranks stop."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ import pytest
 import rldbg
 from rldbg.core import UsageError
 from rldbg.recording import Recorder, give_orders
-from rldbg.tripwire import Watcher, WatchSettings, read_events
+from rldbg.recording.recorder import orders as orders_module
+from rldbg.recording.recorder.orders import Orders
+from rldbg.tripwire import Event, Watcher, WatchSettings, read_events
 from rldbg.tripwire.measures import measure
 
 USUAL = {"loss": 0.01, "reward": 0.5, "grad_norm": 1.0}
@@ -147,9 +151,9 @@ def test_an_invalid_rule_names_its_key(tmp_path: Path) -> None:
         Watcher(tmp_path, WatchSettings(rules=str(rules)))
 
 
-def test_ranks_stop_at_the_end_of_the_step_that_is_ordered(tmp_path: Path) -> None:
+def test_a_rank_stops_at_the_end_of_the_step_after_it_met_the_order(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
-        give_orders(tmp_path, pin=[1], stop_after=2, reason="reward-drop at step 1")
+        give_orders(tmp_path, pin=[1], stop="1", reason="reward-drop at step 1")
         recorder.record("loss", step=1, micro=0, loss=0.1)
         recorder.end_step(1)
         recorder.record("loss", step=2, micro=0, loss=0.1)
@@ -160,10 +164,49 @@ def test_ranks_stop_at_the_end_of_the_step_that_is_ordered(tmp_path: Path) -> No
 
 def test_two_recorders_of_a_thread_stop_it_once(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder, Recorder(tmp_path) as capsules:
-        give_orders(tmp_path, pin=[], stop_after=0, reason="")
+        give_orders(tmp_path, pin=[], stop="0", reason="")
+        recorder.end_step(0)
         with pytest.raises(SystemExit):
-            recorder.end_step(0)
-        capsules.end_step(0)
+            recorder.end_step(1)
+        capsules.end_step(1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_in_lockstep_stop_at_the_end_of_the_same_step(tmp_path: Path, seed: int) -> None:
+    """Whenever the order comes and whoever meets it first: a rank ends a step only when all have begun it."""
+    random = Random(seed)
+    ranks = [Orders(tmp_path, lambda _step: None) for _ in range(4)]
+    ended, stopped = [-1] * 4, [-1] * 4
+    order_at = random.randrange(12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Orders, "_stop_here", lambda orders, step: stopped.__setitem__(ranks.index(orders), step))
+        patch.setattr(orders_module, "_is_first", lambda _path, _stop: True)
+        for turn in range(200):
+            if turn == order_at:
+                give_orders(tmp_path, pin=[], stop="7", reason="")
+            running = [rank for rank in range(4) if stopped[rank] < 0 and ended[rank] <= min(ended)]
+            if not running:
+                break
+            rank = random.choice(running)
+            ended[rank] += 1
+            ranks[rank].obey(ended[rank])
+    assert len(set(stopped)) == 1, stopped
+    assert stopped[0] > 0
+
+
+def test_one_stop_serves_all_events_before_it(tmp_path: Path) -> None:
+    """A jump of several measures in one step, or in the steps until ranks stop, is one stop; a later one is another."""
+    watcher = Watcher(tmp_path, WatchSettings(stop=True))
+    event = Event("a", 5, "step 5", "", "", "", stops=True)
+    orders = Orders(tmp_path, lambda _step: None)
+    stops = []
+    for judged in (5, 6, 9):
+        watcher._judged = judged
+        watcher._raise_alarm(replace(event, step=judged))
+        stops.append(watcher._stop)
+        if judged == 5:
+            orders.obey(7)  # a rank has met the order: all stop after step 8
+    assert stops == ["5", "5", "9"]
 
 
 def test_orders_that_cannot_be_read_never_harm_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,10 @@
 """Orders to recorders while they record: RECORDING/.watch/orders.json, which `rldbg watch` replaces as a whole.
 
-    {"pin": [steps], "stop_after": step or null, "reason": "..."}
+    {"pin": [steps], "stop": name or null, "reason": "..."}
 
-A recorder looks for it at the end of each step: one call of `stat`, and a read when it has changed.
+A recorder looks for it at the end of each step: one call of `stat`, and a read when it has changed. Whoever meets a new
+`stop` first, at the end of step N, writes N + 1 into RECORDING/.watch/stop-NAME, and everybody stops at the end of that
+step. Ranks wait for each other in collectives, so none of them has ended it before.
 """
 
 import json
@@ -18,27 +20,46 @@ from rldbg import agent
 WATCH_FOLDER = ".watch"
 """Below a recording: what the tripwire says about it. Layouts do not see it."""
 _FILE = "orders.json"
+_STOP = "stop-"
 _STOPPED = "_rldbg_stopped"
 
 
-def give_orders(recording: Path, *, pin: Iterable[int], stop_after: int | None, reason: str) -> None:
-    """Replaces the orders; recorders obey them when their current step ends."""
+def give_orders(recording: Path, *, pin: Iterable[int], stop: str | None, reason: str) -> None:
+    """Replaces the orders; recorders obey them when their current step ends. Ranks stop once per name."""
     folder = recording / WATCH_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{_FILE}.{os.getpid()}"
-    orders = {"pin": sorted(set(pin)), "stop_after": stop_after, "reason": reason}
+    orders = {"pin": sorted(set(pin)), "stop": stop, "reason": reason}
     temporary.write_text(json.dumps(orders), encoding="utf-8")
     temporary.replace(folder / _FILE)
+
+
+def stop_step(recording: Path | str, stop: str) -> int | None:
+    """The step at whose end ranks stop, once one of them has met the order."""
+    try:
+        with open(os.path.join(recording, WATCH_FOLDER, _STOP + stop), encoding="utf-8") as file:  # noqa: PTH118
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    return int(text) if text else None
+
+
+def forget_orders(recording: Path) -> None:
+    """What an earlier run left must not stop this one."""
+    for file in [*(recording / WATCH_FOLDER).glob(f"{_STOP}*"), recording / WATCH_FOLDER / _FILE]:
+        file.unlink(missing_ok=True)
 
 
 class Orders:
     """What one recorder has been told."""
 
     def __init__(self, recording: Path, pin: Callable[[int], None]) -> None:
+        self._recording = str(recording)
         self._path = str(recording / WATCH_FOLDER / _FILE)
         self._pin = pin
         self._stamp = (0, 0)
-        self._stop_after: int | None = None
+        self._stop: str | None = None
+        self._last: int | None = None
         self._reason = ""
 
     def obey(self, step: int) -> None:
@@ -50,17 +71,32 @@ class Orders:
         if (facts.st_mtime_ns, facts.st_ino) != self._stamp:
             self._stamp = (facts.st_mtime_ns, facts.st_ino)
             self._read()
-        if self._stop_after is not None and step >= self._stop_after and _is_first(self._path, self._stop_after):
-            self._stop(step)
+        if self._stop is None:
+            return
+        if self._last is None:
+            self._last = self._agreed(self._stop, step)
+        if self._last is not None and step >= self._last and _is_first(self._path, self._stop):
+            self._stop_here(step)
+
+    def _agreed(self, stop: str, step: int) -> int | None:
+        """The step that the first to meet the order has chosen; None while that one writes it."""
+        try:
+            with open(f"{self._path.removesuffix(_FILE)}{_STOP}{stop}", "x", encoding="utf-8") as file:
+                file.write(str(step + 1))
+        except FileExistsError:
+            return stop_step(self._recording, stop)
+        return step + 1
 
     def _read(self) -> None:
         with open(self._path, encoding="utf-8") as file:
             orders = json.load(file)
         for step in orders["pin"]:
             self._pin(step)
-        self._stop_after, self._reason = orders["stop_after"], orders["reason"]
+        self._reason = orders["reason"]
+        if orders["stop"] != self._stop:
+            self._stop, self._last = orders["stop"], None
 
-    def _stop(self, step: int) -> None:
+    def _stop_here(self, step: int) -> None:
         """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg resume` lets it go on. Elsewhere the
         program ends, by an exception that hooks inside frameworks do not catch."""
         text = f"rldbg watch: stopped after step {step}: {self._reason}"
@@ -71,10 +107,10 @@ class Orders:
         running.stop(_frame_of_user())
 
 
-def _is_first(path: str, stop_after: int) -> bool:
-    """A thread stops once, however many recorders it has for this recording."""
-    stopped: set[tuple[str, int, int]] = getattr(sys, _STOPPED, set())
-    place = (path, stop_after, threading.get_ident())
+def _is_first(path: str, stop: str) -> bool:
+    """A thread stops once per order, however many recorders it has for this recording."""
+    stopped: set[tuple[str, str, int]] = getattr(sys, _STOPPED, set())
+    place = (path, stop, threading.get_ident())
     is_first = place not in stopped
     setattr(sys, _STOPPED, stopped | {place})
     return is_first
