@@ -91,7 +91,7 @@ def test_an_unknown_exception_is_shown_with_its_traceback_and_not_renamed(verdic
     found = verdict(
         [
             "(WorkerDict pid=11, ip=10.0.0.3) Traceback (most recent call last):",
-            '(WorkerDict pid=11, ip=10.0.0.3)   File "/app/reward.py", line 12, in score',
+            '(WorkerDict pid=11, ip=10.0.0.3)   File "/app/mixture.py", line 12, in weigh',
             "(WorkerDict pid=12, ip=10.0.0.4) INFO still here",
             "(WorkerDict pid=11, ip=10.0.0.3)     return table[answer]",
             "(WorkerDict pid=11, ip=10.0.0.3) KeyError: 'forty-two'",
@@ -100,8 +100,23 @@ def test_an_unknown_exception_is_shown_with_its_traceback_and_not_renamed(verdic
     )
     assert found.verdict == "unknown"
     assert found.first_error.headline == "KeyError: 'forty-two'"
-    assert found.first_error.frames == ("/app/reward.py:12 in score",)
+    assert found.first_error.frames == ("/app/mixture.py:12 in weigh",)
     assert found.first_error.place.speaker.pid == "11"
+
+
+def test_an_exception_of_the_reward_function_is_named_by_where_it_was_raised(verdict):
+    found = verdict(
+        [
+            "(WorkerDict pid=11) Traceback (most recent call last):",
+            '(WorkerDict pid=11)   File "/app/train.py", line 80, in fit',
+            '(WorkerDict pid=11)   File "/app/my_reward.py", line 12, in score',
+            "(WorkerDict pid=11) KeyError: 'forty-two'",
+            DIED,
+        ]
+    )
+    assert [cause.id for cause in found.root_causes] == ["reward-function-failed"]
+    assert found.root_causes[0].confidence == "medium"
+    assert "KeyError: 'forty-two'" in found.root_causes[0].evidence[0].text
 
 
 def test_what_may_be_either_is_fallout_of_an_earlier_unknown_exception(verdict):
