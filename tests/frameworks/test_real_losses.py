@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 CORE = "verl.trainer.ppo.core_algos:compute_policy_loss"
 # By framework: its losses, and the reference that each equals at both points; "" if it is none of them.
 LOSSES = {
-    "verl": {f"{CORE}_vanilla": "ppo", CORE: "ppo", f"{CORE}_gspo": ""},
+    "verl": {f"{CORE}_vanilla": "ppo", CORE: "ppo", f"{CORE}_gspo": "", "verl.workers.utils.losses:ppo_loss": "ppo"},
     "openrlhf": {"openrlhf.models.loss:PolicyLoss": "ppo"},
     "areal": {
         "areal.trainer.ppo.actor:grpo_loss_fn": "ppo",

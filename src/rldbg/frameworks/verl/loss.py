@@ -1,11 +1,15 @@
-"""verl's policy losses (`register_policy_loss`) and the older `compute_policy_loss`."""
+"""verl's policy losses (`register_policy_loss`), the older `compute_policy_loss`, and the losses of its engine workers
+(`ppo_loss`, `sft_loss`), which take what the engine hands them: sequences without padding."""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
@@ -22,9 +26,65 @@ def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
     return kind("config", own | {"global_batch_info": {}} | dict(given))
 
 
+def _responses(quantities: Quantities, name: str) -> "list[torch.Tensor]":
+    """The response tokens of each sample, without padding."""
+    lengths = quantities["response_lengths"].tolist()
+    return [row[:length] for row, length in zip(quantities[name], lengths, strict=True)]
+
+
+def _sequences(quantities: Quantities) -> "list[torch.Tensor]":
+    attended = quantities["attention_mask"].bool()
+    return [row[mask] for row, mask in zip(quantities["input_ids"], attended, strict=True)]
+
+
+def _nested(rows: "list[torch.Tensor]") -> "torch.Tensor":
+    import torch
+
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def _model_output(quantities: Quantities, _given: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
+    """What the engine computes: the value of a token stands one place before it. Entropy where a model computed it."""
+    import torch
+
+    output = {}
+    for name in ("log_probs", "entropy"):
+        responses = _responses(quantities, name)
+        if name == "entropy" and any(row.isnan().any() for row in responses):
+            continue
+        pairs = zip(_sequences(quantities), responses, strict=True)
+        output[name] = _nested([torch.nn.functional.pad(row, (len(tokens) - len(row) - 1, 1)) for tokens, row in pairs])
+    return output
+
+
+def _data(quantities: Quantities, _given: Mapping[str, Any]) -> Any:
+    """One micro-batch that is the whole mini-batch of one rank."""
+    import torch
+    from tensordict import NonTensorData, TensorDict
+
+    sequences, masks = _sequences(quantities), _responses(quantities, "mask")
+    prompts = [len(tokens) - len(mask) for tokens, mask in zip(sequences, masks, strict=True)]
+    tensors = {
+        "input_ids": sequences,
+        "prompts": [tokens[:length] for tokens, length in zip(sequences, prompts, strict=True)],
+        "responses": [tokens[length:] for tokens, length in zip(sequences, prompts, strict=True)],
+        "response_mask": masks,
+        "loss_mask": [torch.nn.functional.pad(mask, (length, 0)) for mask, length in zip(masks, prompts, strict=True)],
+        "old_log_probs": _responses(quantities, "old_log_probs"),
+        "advantages": _responses(quantities, "advantages"),
+    }
+    counts = {"dp_size": 1, "batch_num_tokens": int(quantities["mask"].sum()), "global_batch_size": len(masks)}
+    nested = {name: _nested(rows) for name, rows in tensors.items()}
+    return TensorDict(nested | {name: NonTensorData(count) for name, count in counts.items()}, batch_size=[len(masks)])
+
+
 LOSS = LossForm(
-    recognised_by=(frozenset({"old_log_prob", "log_prob", "response_mask"}),),
-    arguments={"config": _config},
+    recognised_by=(
+        frozenset({"old_log_prob", "log_prob", "response_mask"}),
+        frozenset({"config", "model_output", "data"}),
+    ),
+    needs=frozenset({"old_log_probs", "advantages", "mask"}),
+    arguments={"config": _config, "model_output": _model_output, "data": _data},
     settings={
         "cliprange": 0.2,
         "config.clip_ratio": 0.2,
