@@ -1,5 +1,7 @@
 """Tool calls and reasoning as families of models write them, read whole and in pieces of any size."""
 
+from dataclasses import replace
+
 import pytest
 
 from rldbg.inference.conversation.answer import Answer, ToolCall
@@ -54,6 +56,18 @@ def test_calls_are_read_whole_and_in_pieces(case, before):
         for start in range(0, len(before + written), size):
             parts += parser.feed((before + written)[start : start + size])
         assert Answer.of_parts([*parts, *parser.finish()]) == expected, size
+
+
+@pytest.mark.parametrize("case", [case for case, (_, _, calls) in WRITTEN.items() if len(calls) > 1])
+def test_one_call_is_kept_where_several_are_not_wanted(case):
+    written, text, (first, _) = WRITTEN[case]
+    reading = replace(reading_of(case), several_calls=False)
+    expected = Answer("", text, (ToolCall("0", *first),))
+    assert parse_answer(written, reading, str) == expected
+    parser, parts = AnswerParser(reading, str), []
+    for letter in written:
+        parts += parser.feed(letter)
+    assert Answer.of_parts([*parts, *parser.finish()]) == expected
 
 
 def test_text_without_marks_comes_through_as_it_is():

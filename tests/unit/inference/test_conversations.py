@@ -9,6 +9,7 @@ import torch
 
 from byte_model import byte_model, byte_tokenizer
 from rldbg.inference.application import build_application
+from rldbg.inference.conversation.parsing import Reading
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.text import PretrainedText
 
@@ -251,6 +252,47 @@ def test_responses_continue_stored_ones_and_models_are_found_by_name(talk):
     assert (model, nobody) == ("bytes", 404)
 
 
+def test_the_wish_for_one_call_reaches_the_reader_from_three_protocols(talk, monkeypatch):
+    from rldbg.inference.protocols import chat_jobs
+
+    seen = []
+    monkeypatch.setattr(chat_jobs, "Reading", lambda *given: seen.append(given[4]) or Reading(*given))
+
+    async def scene(client):
+        common = {"max_tokens": 2, "messages": ASK}
+        for wanted in (False, True):
+            choice = {"type": "auto", "disable_parallel_tool_use": not wanted}
+            await post(client, "/v1/chat/completions", tools=[TOOL], parallel_tool_calls=wanted, **common)
+            await post(client, "/v1/messages", tools=[MESSAGES_TOOL], tool_choice=choice, **common)
+            fields = {"input": "x", "max_output_tokens": 2, "parallel_tool_calls": wanted}
+            response = await post(client, "/v1/responses", tools=[RESPONSES_TOOL], **fields)
+            assert response["parallel_tool_calls"] is wanted
+
+    talk(scene)
+    assert seen == [False] * 3 + [True] * 3
+
+
+def test_a_prompt_is_echoed_in_a_stream_and_where_it_cannot_be_that_is_said(talk):
+    async def scene(client):
+        asked = {"prompt": "Weather?", "max_tokens": 3, "seed": 1, "echo": True}
+        whole = (await post(client, "/v1/completions", **asked))["choices"][0]["text"]
+        chunks = await stream(client, "/v1/completions", **asked)
+        assert whole.startswith("Weather?") and "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+        refused = await post(client, "/v1/completions", 400, stream=True, logprobs=1, **asked)
+        assert "echo" in refused["error"]["message"]
+
+    talk(scene)
+
+
+def test_the_tool_runner_of_anthropic_is_told_that_there_are_no_threads(talk):
+    async def scene(client):
+        asked = {"messages": ASK, "max_tokens": 1, "thread": {"type": "create"}}
+        return (await post(client, "/v1/messages", 400, **asked))["error"]
+
+    refused = talk(scene)
+    assert refused["details"]["error_code"] == "thread_unsupported_request" and "thread" in refused["message"]
+
+
 def test_what_the_new_protocols_do_not_do_is_refused_by_name(talk):
     wrong = [
         ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, "web_search"),
@@ -262,6 +304,7 @@ def test_what_the_new_protocols_do_not_do_is_refused_by_name(talk):
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 1}, "image"),
         ("/v1/messages", {"messages": ASK, "max_tokens": 1, "tools": [{"type": "bash", "name": "b"}]}, "bash"),
         ("/v1/chat/completions", {"messages": ASK, "reasoning_effort": "low"}, "reasoning_effort"),
+        ("/v1/chat/completions", {"messages": ASK, "web_search_options": {}}, "web_search_options"),
     ]
 
     async def scene(client):

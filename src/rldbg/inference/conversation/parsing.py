@@ -14,12 +14,13 @@ from rldbg.inference.conversation.families import Family, Schemas
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What to look for in an answer. `family` None leaves calls in the text; `in_reasoning` says that the prompt has
-    opened the reasoning already."""
+    opened the reasoning already. Unless there may be `several_calls`, those behind the first are left out."""
 
     family: Family | None = None
     schemas: Schemas | None = None
     reasoning: tuple[str, str] | None = None
     in_reasoning: bool = False
+    several_calls: bool = True
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -136,6 +137,8 @@ class AnswerParser:
             return [Part("text", region)]
         parts = []
         for name, arguments in calls:
+            if self._calls and not self._reading.several_calls:
+                break
             parts.append(Part("call", call=ToolCall(self._call_id(self._calls), name, arguments)))
             self._calls += 1
         return parts

@@ -24,6 +24,7 @@ class Chat:
     ending: Ending = "answer"
     constraint: Constraint | None = None
     separates_reasoning: bool = True
+    several_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def chat_prompt(backend: Backend, chat: Chat) -> ChatPrompt:
     marks = reasoning_marks(text.template) if chat.separates_reasoning else None
     opened = bool(marks and not constraint and text.decode(tokens[-8:], skip_special=False).rstrip().endswith(marks[0]))
     reads_calls = bool(chat.tools) and chat.choice.mode != "none"
-    reading = Reading(family if reads_calls else None, schemas, marks, opened)
+    reading = Reading(family if reads_calls else None, schemas, marks, opened, chat.several_calls)
     return ChatPrompt(tokens, conversation_text(chat.messages), constraint, reading)
 
 

@@ -27,7 +27,8 @@ def messages_error(error: RequestError) -> Response:
 
 def _error_body(error: RequestError) -> dict[str, Any]:
     kind = "api_error" if error.status >= 500 else _KINDS.get(error.status, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {"details": error.details} if error.details else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message} | details}
 
 
 class Messages:
@@ -85,6 +86,7 @@ class Messages:
             # A prefilled answer is one that the last message has begun.
             ending="continue" if messages[-1]["role"] == "assistant" else "answer",
             constraint=json_format(format, "output_config.format"),
+            several_calls=not fields.inner("tool_choice").flag("disable_parallel_tool_use"),
         )
 
     def _thinking(self, fields: Fields) -> dict[str, Any]:

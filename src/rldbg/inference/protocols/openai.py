@@ -77,6 +77,8 @@ class OpenAi:
     async def completions(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = self._prompts(fields)
+        if fields.flag("stream") and fields.flag("echo") and fields.has("logprobs"):
+            raise RequestError("echo with logprobs is not supported in a stream; leave out one of the three")
         limit = fields.integer("max_tokens", _DEFAULT_TOKENS)
         count = top_count(fields, "logprobs")
         jobs = self._jobs(fields, prompts, limit, count, "cmpl-")
@@ -104,6 +106,7 @@ class OpenAi:
             ending=_ending(fields),
             constraint=constraint_of(fields),
             separates_reasoning=separates,
+            several_calls=fields.flag("parallel_tool_calls", True),
         )
 
     async def tokenize(self, request: Request) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.conversation.answer import Answer
+from rldbg.inference.conversation.answer import Answer, Part
 from rldbg.inference.conversation.parsing import Reading
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.answer_stream import Piece, Reader
@@ -90,6 +90,13 @@ class Form:
 
 class CompletionForm(Form):
     object = chunk_object = "text_completion"
+
+    async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:
+        if self._echo:
+            text = self._text.decode(answer.job.prompt, skip_special=self._skip_special)
+            yield self._part(index, Piece([Part("text", text)], [], [], []))
+        async for part in super().parts(index, answer):
+            yield part
 
     def choice(self, index: int, job: GenerationJob, outcome: Outcome) -> dict[str, Any]:
         answer = self._reader.whole(job, outcome)

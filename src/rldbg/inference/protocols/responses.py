@@ -115,6 +115,7 @@ class Responses:
             | template_option(card.text, "reasoning_effort", effort),
             constraint=json_format(text.raw("format"), "text.format") or constraint_of(fields),
             separates_reasoning=fields.flag("include_reasoning", True),
+            several_calls=fields.flag("parallel_tool_calls", True),
         )
 
     def _reader(self, prompt: ChatPrompt) -> Reader:

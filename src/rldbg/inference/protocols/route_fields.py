@@ -21,6 +21,7 @@ class Rule:
     use: Literal["read", "no effect", "refused"]
     neutral: tuple[Any, ...] | None = None
     inner: Rules | None = None
+    details: Mapping[str, Any] | None = None
 
     def accepts(self, value: Any) -> bool:
         if value is None or self.use != "refused":
@@ -36,7 +37,7 @@ def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None
     for name, value in body.items():
         rule = rules.get(name)
         if not (rule or _REFUSED).accepts(value):
-            raise RequestError(_refusal(f"{place}{name}", value, rule))
+            raise RequestError(_refusal(f"{place}{name}", value, rule), details=rule.details if rule else None)
         if rule and rule.inner is not None:
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, dict):
@@ -115,14 +116,15 @@ _OPENAI = (
 _COMPLETIONS = _OPENAI | _rules("prompt echo", refused="suffix prompt_embeds", add_special_tokens=_only(True))
 _CHAT = _OPENAI | _rules(
     "messages max_completion_tokens top_logprobs tools tool_choice chat_template_kwargs continue_final_message "
-    "add_generation_prompt include_reasoning separate_reasoning reasoning_effort",
+    "add_generation_prompt include_reasoning separate_reasoning reasoning_effort parallel_tool_calls",
     no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention",
-    refused="documents chat_template mm_processor_kwargs media_io_kwargs audio prediction web_search_options "
+    refused="documents chat_template mm_processor_kwargs media_io_kwargs audio prediction "
     "functions function_call reasoning verbosity store add_special_tokens return_prompt_text return_meta_info "
     "return_assistant_tokens_mask return_prompt_token_ids return_sampling_mask task max_dynamic_patch "
     "min_dynamic_patch use_audio_in_video video_config input_ids",
+    # An object without fields asks for a search, too.
+    web_search_options=_only(),
     echo=_only(False),
-    parallel_tool_calls=_only(True),
     modalities=_only(["text"], []),
     service_tier=_only("auto", "default"),
     stream_reasoning=_only(True),
@@ -137,12 +139,11 @@ _CHAT_EXTRAS = _rules(
 )
 _RESPONSES = _CHAT_EXTRAS | _rules(
     "model input instructions tools tool_choice max_output_tokens stream store previous_response_id top_logprobs "
-    "include stop chat_template_kwargs include_reasoning",
+    "include stop chat_template_kwargs include_reasoning parallel_tool_calls",
     no_effect="metadata user safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options extra_key",
     refused="background conversation max_tool_calls prompt context_management moderation session_id "
     "enable_response_messages previous_input_messages",
     structured_outputs=_STRUCTURED,
-    parallel_tool_calls=_only(True),
     truncation=_only("disabled"),
     service_tier=_only("auto", "default"),
     text=_inner(_rules("format", verbosity=_only("medium"))),
@@ -161,6 +162,8 @@ _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
     "model max_tokens stop_sequences stream",
     no_effect="metadata inference_geo",
     refused="container betas",
+    # By these details Anthropic's tool runner learns that it has to send the whole conversation.
+    thread=Rule("refused", details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}),
     service_tier=_only("auto", "standard_only"),
 )  # fmt: skip
 _TOKENIZE = _rules(
