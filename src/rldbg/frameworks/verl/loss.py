@@ -4,6 +4,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities
@@ -60,8 +61,8 @@ def _model_output(quantities: Quantities, _given: Mapping[str, Any]) -> "dict[st
 def _data(quantities: Quantities, _given: Mapping[str, Any]) -> Any:
     """One micro-batch that is the whole mini-batch of one rank."""
     import torch
-    from tensordict import NonTensorData, TensorDict
 
+    tensordict: Any = import_module("tensordict")
     sequences, masks = _sequences(quantities), _responses(quantities, "mask")
     prompts = [len(tokens) - len(mask) for tokens, mask in zip(sequences, masks, strict=True)]
     tensors = {
@@ -75,7 +76,9 @@ def _data(quantities: Quantities, _given: Mapping[str, Any]) -> Any:
     }
     counts = {"dp_size": 1, "batch_num_tokens": int(quantities["mask"].sum()), "global_batch_size": len(masks)}
     nested = {name: _nested(rows) for name, rows in tensors.items()}
-    return TensorDict(nested | {name: NonTensorData(count) for name, count in counts.items()}, batch_size=[len(masks)])
+    return tensordict.TensorDict(
+        nested | {name: tensordict.NonTensorData(count) for name, count in counts.items()}, batch_size=[len(masks)]
+    )
 
 
 LOSS = LossForm(
