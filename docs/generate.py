@@ -9,7 +9,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
 from pathlib import Path
 
 import click
@@ -24,6 +24,7 @@ from rldbg.frameworks import Framework, frameworks
 from rldbg.inference.protocols.query_fields import QUERY_FIELDS
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, Rules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
+from rldbg.launch.settings import LaunchProfile, OptionEntry
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages
@@ -63,12 +64,22 @@ def config_page() -> Iterator[str]:
         ("gconfig", GenerationSettings),
     ):
         yield f"## `{name}:`\n"
-        yield f"{inspect.getdoc(model)}\n"
-        yield "| key | default | meaning |\n|---|---|---|"
-        for key, default, meaning in described(model):
-            shown = "see below" if is_dataclass(default) else f"`{default!r}`"
-            yield f"| `{key}` | {shown} | {meaning} |"
-        yield ""
+        yield from _keys(model)
+    yield "# Keys of `launch.yaml`\n"
+    yield "The file in a framework's folder that tells `rldbg run` how it is started"
+    yield "([contributing](contributing.md)).\n"
+    yield from _keys(LaunchProfile)
+    yield "## Entries\n"
+    yield from _keys(OptionEntry)
+
+
+def _keys(group: type) -> Iterator[str]:
+    yield f"{inspect.getdoc(group)}\n"
+    yield "| key | default | meaning |\n|---|---|---|"
+    for key, default, meaning in described(group):
+        shown = "see below" if is_dataclass(default) else "" if default is MISSING else f"`{default!r}`"
+        yield f"| `{key}` | {shown} | {meaning} |"
+    yield ""
 
 
 def kinds_page() -> Iterator[str]:

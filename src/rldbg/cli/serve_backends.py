@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rldbg.cli.output import print_note
-from rldbg.core import Environment, Run, UsageError
+from rldbg.core import Environment, Run, UsageError, as_flags
 
 if TYPE_CHECKING:
     from rldbg.inference import Allocation, Listening, Registry, Server
@@ -54,23 +54,20 @@ def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | 
     count = replica_count(up.replicas, allocation)
     folder = model_folder(up.model or "tiny")
     name = up.model or "tiny"
-    options = [
-        "--model",
-        str(folder),
-        "--name",
-        model_name(name),
-        "--dtype",
-        up.dtype or "float32",
-        "--device",
-        up.device,
-    ]
-    options += ["--threads", str(up.threads or _threads(count, name)), "--max-running", str(up.max_running)]
-    options += ["--logprobs", up.logprobs]
+    settings: dict[str, Any] = {
+        "model": folder,
+        "name": model_name(name),
+        "dtype": up.dtype or "float32",
+        "device": up.device,
+        "threads": up.threads or _threads(count, name),
+        "max_running": up.max_running,
+        "logprobs": up.logprobs,
+    }
     return registry.start(
         up.name or registry.free_name("transformers"),
         backend="transformers",
         model=name,
-        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+        command=lambda number, ready: replica_command(number, ready, up.listening, settings),
         count=count,
         environment=lambda number: {} if up.device == "cpu" else devices_of(number, 1, shared=True),
     )
@@ -120,14 +117,21 @@ def _start_training_service(up: Up, registry: "Registry", allocation: "Allocatio
     model = up.model or "tiny"
     folder = model if model == "tiny" else str(model_folder(model))
     aliases = [*up.alias, *([] if model == "tiny" or Path(model).exists() else [model])]
-    options = ["--port", str(up.listening.port), "--dtype", up.dtype or "float32", "--device", up.device]
-    options += ["--threads", str(up.threads)]
-    options += [item for other in aliases for item in ("--alias", other)]
-    options += ["--deterministic"] if up.deterministic else []
+    settings: dict[str, Any] = {
+        "model": folder,
+        "port": up.listening.port,
+        "dtype": up.dtype or "float32",
+        "device": up.device,
+        "threads": up.threads,
+        "alias": tuple(aliases),
+        "deterministic": up.deterministic,
+    }
 
     def command(_number: int, ready: Path) -> Sequence[str]:
-        own = ["--model", folder, "--folder", str(ready.parent), "--announce", str(ready)]
-        return [sys.executable, "-m", "rldbg.training_service", *own, *options]
+        from rldbg.training_service import ServiceSettings
+
+        words = as_flags(ServiceSettings(folder=ready.parent, announce=ready, **settings))
+        return [sys.executable, "-m", "rldbg.training_service", *words]
 
     name = up.name or registry.free_name("train")
     return registry.start(name, backend="train", model=model, command=command, health="/api/v1/healthz")
@@ -143,14 +147,18 @@ def _start_recording(up: Up, registry: "Registry", allocation: "Allocation | Non
     _refuse_replicas(up, allocation, "a recording is served by one process", "remove --replicas")
     recording = open_recording(up.run)
     model = up.model or _recorded_model(recording.run_facts())
-    options = ["--backend", "recording", "--recording", str(Path(up.run).absolute())]
-    options += ["--name", Path(model or up.run).name] + (["--model", str(model_folder(model))] if model else [])
-    options += ["--nearest"] if up.nearest else []
+    settings: dict[str, Any] = {
+        "backend": "recording",
+        "recording": Path(up.run).absolute(),
+        "name": Path(model or up.run).name,
+        "model": model_folder(model) if model else None,
+        "nearest": up.nearest,
+    }
     return registry.start(
         up.name or registry.free_name("recording"),
         backend="recording",
         model=str(up.run),
-        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+        command=lambda number, ready: replica_command(number, ready, up.listening, settings),
     )
 
 
@@ -174,13 +182,13 @@ def _start_proxy(up: Up, registry: "Registry", allocation: "Allocation | None") 
     run.start(command=sys.argv, name="proxy", upstream=up.upstream)
     recording = run.folder("recording").absolute()
     run.update(recording=str(recording))
-    options = ["--backend", "proxy", "--name", "proxy", "--upstream", up.upstream, "--recording", str(recording)]
+    settings: dict[str, Any] = {"backend": "proxy", "name": "proxy", "upstream": up.upstream, "recording": recording}
     print_note(f"run folder: {run.path}")
     return registry.start(
         up.name or registry.free_name("proxy"),
         backend="proxy",
         model=up.upstream,
-        command=lambda number, ready: replica_command(number, ready, up.listening, options),
+        command=lambda number, ready: replica_command(number, ready, up.listening, settings),
         health=PROXY_HEALTH,
     )
 

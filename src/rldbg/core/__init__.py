@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rldbg.core.recipe import compose, load_recipe, resolve_block
     from rldbg.core.redaction import REDACTED, is_secret_name, redact, redact_text
     from rldbg.core.run import Run, versions
-    from rldbg.core.settings import check_values, described, setting, unknown_key, validated
+    from rldbg.core.settings import check_values, described, refuse_unknown, setting, unknown_key, validated
+    from rldbg.core.settings_flags import as_flags, read_flags
     from rldbg.core.user_object import call_under_pdb, load_user_object, user_code, user_traceback
 
 __getattr__, __dir__ = lazy_names(__name__)

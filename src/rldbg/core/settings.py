@@ -50,7 +50,7 @@ def validated(
 
     if not isinstance(data, Mapping | None):
         raise UsageError(f"{source}: {name} is not a mapping", f"write `{name}:` with keys under it")
-    _refuse_unknown(group, data or {}, source, name, others)
+    refuse_unknown(group, data or {}, source, name, others)
     try:
         adapter: TypeAdapter[T] = TypeAdapter(group)
         plain = dict(data or {})
@@ -95,7 +95,10 @@ def unknown_key(key: str, valid: Iterable[str], source: str) -> UsageError:
     return UsageError(f"{source}: unknown key {key!r}", hint)
 
 
-def _refuse_unknown(group: Any, data: Mapping[str, Any], source: str, name: str, others: Sequence[str]) -> None:
+def refuse_unknown(
+    group: Any, data: Mapping[str, Any], source: str, name: str = "", others: Sequence[str] = ()
+) -> None:
+    """Raises `unknown_key` for the first key of plain data that a group, or a group within it, does not have."""
     hints = get_type_hints(group)
     names = [item.name for item in fields(group)]
     for key, value in data.items():
@@ -103,7 +106,7 @@ def _refuse_unknown(group: Any, data: Mapping[str, Any], source: str, name: str,
         if key not in names:
             raise unknown_key(path, [*names, *others], source)
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
-            _refuse_unknown(hints[key], value, source, path, ())
+            refuse_unknown(hints[key], value, source, path, ())
 
 
 class Described(NamedTuple):

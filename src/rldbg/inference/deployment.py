@@ -8,9 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rldbg.core import Environment, PrerequisiteError, UsageError
+from rldbg.core import Environment, PrerequisiteError, UsageError, as_flags
 from rldbg.inference.allocation import Allocation
+from rldbg.inference.settings import ServerSettings
 
 # Where a proxy answers for itself; /health is the engine's.
 PROXY_HEALTH = "/rldbg/health"
@@ -92,12 +94,14 @@ def require(packages: Sequence[str], what: str, install: str) -> None:
         raise PrerequisiteError(f"{what} needs {missing[0]}", f"pip install '{install}'")
 
 
-def replica_command(number: int, ready: Path, listening: Listening, options: Sequence[str]) -> list[str]:
-    """A process of our own: the embedded backend, or a recording."""
-    own = ["--announce", str(ready), "--host", listening.host, "--port", str(listening.port_of(number))]
-    if listening.token:
-        own += ["--token-file", str(write_token(ready.parent, listening.token))]
-    return [sys.executable, "-m", "rldbg.inference.server", *own, *options]
+def replica_command(number: int, ready: Path, listening: Listening, settings: Mapping[str, Any]) -> list[str]:
+    """A process of our own: the embedded backend, a recording or a proxy. `settings` are those of ServerSettings."""
+    token_file = write_token(ready.parent, listening.token) if listening.token else None
+    place: dict[str, Any] = {"host": listening.host, "port": listening.port_of(number), "token_file": token_file}
+    return [
+        *(sys.executable, "-m", "rldbg.inference.server"),
+        *as_flags(ServerSettings(announce=ready, **place, **settings)),
+    ]
 
 
 def write_token(folder: Path, token: str) -> Path:

@@ -3,7 +3,6 @@
 It says where it listens in the announcement file when it is ready to answer, and ends in order on SIGTERM.
 """
 
-import argparse
 import asyncio
 import json
 import logging
@@ -14,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import RldbgError, UsageError
+from rldbg.core import RldbgError, UsageError, read_flags
+from rldbg.inference.settings import ServerSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -30,8 +30,8 @@ _NO_LIMIT = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    return run_server(lambda: _application(options), options.announce, port=options.port, host=options.host)
+    settings = read_flags(ServerSettings, "python -m rldbg.inference.server", arguments)
+    return run_server(lambda: _application(settings), settings.announce, port=settings.port, host=settings.host)
 
 
 def run_server(build: "Callable[[], Starlette]", announcement: Path, *, port: int, host: str = "127.0.0.1") -> int:
@@ -43,26 +43,6 @@ def run_server(build: "Callable[[], Starlette]", announcement: Path, *, port: in
         logging.getLogger(__name__).critical("%s (try: %s)", error.message, error.hint)
         return int(error.exit_code)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m rldbg.inference.server")
-    parser.add_argument("--backend", choices=["transformers", "recording", "proxy"], default="transformers")
-    parser.add_argument("--model", type=Path, help="the folder of a Hugging Face causal model")
-    parser.add_argument("--recording", type=Path, help="what the recording backend answers from")
-    parser.add_argument("--upstream", help="engine that the proxy forwards to")
-    parser.add_argument("--nearest", action="store_true", help="answer an unknown prompt with the nearest one's")
-    parser.add_argument("--name", required=True, help="the model's name for clients")
-    parser.add_argument("--announce", type=Path, required=True, help="the file that will say where it listens")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--token-file", type=Path, help="holds the token clients must show")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--threads", type=int, default=0, help="0 leaves the choice to torch")
-    parser.add_argument("--max-running", type=int, default=256, help="sequences at once")
-    parser.add_argument("--logprobs", choices=["temperature", "raw", "sampled"], default="temperature")
-    return parser
 
 
 async def _serve(build: "Callable[[], Starlette]", announcement: Path, host: str, port: int) -> None:
@@ -81,52 +61,54 @@ async def _serve(build: "Callable[[], Starlette]", announcement: Path, host: str
     await uvicorn.Server(configuration).serve(sockets=[listener])
 
 
-def _application(options: argparse.Namespace) -> "Starlette":
+def _application(settings: ServerSettings) -> "Starlette":
     from rldbg.inference.application import Service, build_application, token_guard
 
-    token = options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None
-    if options.backend == "proxy":
+    token = settings.token_file.read_text(encoding="utf-8").strip() if settings.token_file else None
+    if settings.backend == "proxy":
         from rldbg.inference.proxy.application import build_proxy
         from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 
-        recorder = GenerationRecorder(options.recording)
+        assert settings.recording is not None
+        recorder = GenerationRecorder(settings.recording)
         return build_proxy(
-            options.upstream,
+            settings.upstream,
             recorder,
             guard=token_guard(token),
-            at_end=lambda: leave_report(options.announce, recorder.report()),
+            at_end=lambda: leave_report(settings.announce, recorder.report()),
         )
     service = Service(
-        logprob_mode=options.logprobs,
+        logprob_mode=settings.logprobs,
         token=token,
-        replicas=lambda: announced(options.announce.parent),
-        at_end=lambda ended: leave_report(options.announce, ended.report()),
+        replicas=lambda: announced(settings.announce.parent),
+        at_end=lambda ended: leave_report(settings.announce, ended.report()),
     )
-    return build_application(_backend(options), service)
+    return build_application(_backend(settings), service)
 
 
-def _backend(options: argparse.Namespace) -> "Backend":
-    if options.backend == "recording":
-        return _recorded(options)
+def _backend(settings: ServerSettings) -> "Backend":
+    if settings.backend == "recording":
+        return _recorded(settings)
     from rldbg.inference.embedded.loading import load_backend, tune_cpu
     from rldbg.inference.embedded.scheduler import Limits
 
-    tune_cpu(options.threads)
-    limits = Limits(running=options.max_running)
-    return load_backend(options.model, name=options.name, dtype=options.dtype, device=options.device, limits=limits)
+    tune_cpu(settings.threads)
+    assert settings.model is not None
+    limits = Limits(running=settings.max_running)
+    return load_backend(settings.model, name=settings.name, dtype=settings.dtype, device=settings.device, limits=limits)
 
 
-def _recorded(options: argparse.Namespace) -> "Backend":
+def _recorded(settings: ServerSettings) -> "Backend":
     from rldbg.inference.backend import ModelCard
     from rldbg.inference.embedded.text import UnreadText, load_text
     from rldbg.inference.recorded.backend import RecordedBackend
     from rldbg.inference.recorded.generations import Generations
 
-    text, tokenizer = load_text(options.model) if options.model else (UnreadText(), None)
+    text, tokenizer = load_text(settings.model) if settings.model else (UnreadText(), None)
     ids = (getattr(tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
     card = ModelCard(
-        name=options.name,
-        path=str(options.model or options.recording),
+        name=settings.name,
+        path=str(settings.model or settings.recording),
         max_length=_NO_LIMIT,
         vocabulary_size=_NO_LIMIT,
         end_ids=frozenset(number for number in ids if number is not None),
@@ -134,7 +116,8 @@ def _recorded(options: argparse.Namespace) -> "Backend":
         text=text,
         scores_prompts=False,
     )
-    return RecordedBackend(Generations.read(options.recording), card, nearest=options.nearest)
+    assert settings.recording is not None
+    return RecordedBackend(Generations.read(settings.recording), card, nearest=settings.nearest)
 
 
 def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None:

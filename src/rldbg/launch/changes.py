@@ -10,10 +10,10 @@ from rldbg.core import UsageError
 from rldbg.frameworks import GENERIC, recorded_hooks
 from rldbg.launch.configuration import configured_names, configured_value
 from rldbg.launch.laptop import laptop_model
-from rldbg.launch.profile import Entry, applicable
 from rldbg.launch.reach import Reach
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
+from rldbg.launch.settings import OptionEntry, applicable
 from rldbg.tripwire import WATCHED_KINDS
 
 _LARGE_KINDS = ("param", "gradient")
@@ -156,14 +156,14 @@ def _edit_recording(
             missing.append(Unreached(f"recording of {kind}", f"the dumps of {profile.name} contain {held}"))
 
 
-def _scaled(length: int, entry: Entry, command: Command) -> int | None:
+def _scaled(length: int, entry: OptionEntry, command: Command) -> int | None:
     if not entry.times:
         return length
     unit = command.options.get(entry.times, "")
     return length * int(unit) if unit.isdigit() else None
 
 
-def _fixed(command: Command, entries: Sequence[Entry], reason: str, recording: Path) -> list[Edit]:
+def _fixed(command: Command, entries: Sequence[OptionEntry], reason: str, recording: Path) -> list[Edit]:
     asks = any(entry.needs for entry in entries)
     configured = configured_names(command.program, Path(command.call.cwd)) if asks else ()
     return [

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rldbg.core import UsageError
 from rldbg.launch.laptop_server import laptop_server
-from rldbg.launch.profile import Profile, profiles
+from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
+from rldbg.launch.settings import LaunchProfile
 
 MODEL = "laptop-model"
 """Below the run folder: the small model, where the user names none."""
@@ -34,7 +35,7 @@ _SMALL = {
 }
 
 
-def refuse_laptop(profile: Profile) -> None:
+def refuse_laptop(profile: LaunchProfile) -> None:
     """A framework that cannot run there yet is told so, and not started."""
     if not profile.laptop:
         able = ", ".join(name for name, each in profiles().items() if each.laptop)

@@ -16,7 +16,8 @@ from rldbg.launch.command_line import Program, understand
 from rldbg.launch.configuration import configured_names
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.known_launchers import word_set
-from rldbg.launch.profile import Profile, profile_named, profiles
+from rldbg.launch.profile import profile_named, profiles
+from rldbg.launch.settings import LaunchProfile
 
 Kind = Literal["training", "other"]
 
@@ -50,7 +51,7 @@ class Command:
     call: Call
     program: Program
     kind: Kind
-    profile: Profile
+    profile: LaunchProfile
     via: tuple[Call, ...] = ()
     """Commands behind which this one stands (`srun`, `ssh`), outermost first."""
 
@@ -111,7 +112,7 @@ def _judge(call: Call, program: Program, via: tuple[Call, ...], framework: str) 
     return Command(call, program, kind, profile, via)
 
 
-def judge(program: Program, cwd: Path) -> tuple[Kind, Profile]:
+def judge(program: Program, cwd: Path) -> tuple[Kind, LaunchProfile]:
     """Whether a program trains, and whose it is."""
     known = profiles()
     generic = known[GENERIC]
@@ -136,7 +137,7 @@ def judge(program: Program, cwd: Path) -> tuple[Kind, Profile]:
     return ("training" if verdict == "training" else "other"), generic
 
 
-def _signs(candidates: Sequence[Profile], program: Program, cwd: Path) -> dict[str, int]:
+def _signs(candidates: Sequence[LaunchProfile], program: Program, cwd: Path) -> dict[str, int]:
     """How much of each framework's own vocabulary is on the command line, else in its configuration file."""
     given = {
         profile.name: profile.signs_in(option_values(program.arguments, profile.dialect)) for profile in candidates

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.frameworks import recorded_hooks
-from rldbg.launch import changes
+from rldbg.core import UsageError
+from rldbg.frameworks import find_framework, recorded_hooks
+from rldbg.launch import changes, profile
 from rldbg.launch.changes import as_words, option_edits
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.profile import profiles
@@ -235,3 +236,21 @@ def test_a_watched_run_records_what_the_measures_need_and_keeps_the_last_steps()
     assert "++debug.keep_last=6 ++debug.capsule=true" in words
     switched = {word.partition("=")[0].rpartition(".")[2] for word in words.split() if word.endswith("=true")}
     assert switched == {"enable_data_dump", "capsule", "trajectory", "forward_data", "loss", "training_metrics"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dialect: hydra\ntrian: [x]", "did you mean 'train'"),
+        ("dialect: yaml", "one of hydra, dotlist, flags"),
+        ("train: [x]", "dialect"),
+        ("dialect: hydra\nsteps: [{kye: x}]", "did you mean 'key'"),
+        ("dialect: hydra\nsteps: [{value: 3}]", "key"),
+    ],
+)
+def test_a_mistake_in_a_profile_is_named(tmp_path, text, said):
+    file = tmp_path / "launch.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        profile._load(find_framework("verl"), file)
+    assert said in f"{caught.value} {caught.value.hint}" and str(file) in str(caught.value)
