@@ -8,6 +8,7 @@ import httpx
 import pytest
 import torch
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -120,6 +121,53 @@ def test_calls_and_streams_of_three_protocols_come_back_without_a_model(tmp_path
     assert report["facts"]["consumed"] == report["facts"]["generations"] == 9 and not report["findings"]
     (passed,) = recorder.report()["findings"]
     assert passed["id"] == "serve.passed_by" and passed["evidence"] == ["1 of /v1/embeddings"]
+
+
+CHUNK = {
+    "choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [7], "logprobs": {"content": [{"logprob": -1}]}}]
+}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_of_a_stream_that_ends_early_what_had_come_is_recorded(tmp_path, dies):
+    recorder = GenerationRecorder(tmp_path / "recording")
+
+    async def engine():
+        for _ in range(2):
+            yield b"data: " + json.dumps(CHUNK).encode() + b"\n\n"
+        if dies:
+            raise httpx.ReadError("gone")
+        await asyncio.Event().wait()
+
+    async def scene():
+        answer = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=engine())
+        transport = httpx.MockTransport(lambda _: answer)
+        body = json.dumps({"messages": ASK, "stream": True}).encode()
+
+        async def receive():
+            return {"type": "http.request", "body": body}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "headers": []}
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            stream = (await Proxy(client, "http://server", recorder).pass_on(Request(scope, receive))).body_iterator
+            assert [await anext(stream), await anext(stream)]
+            if dies:
+                with pytest.raises(httpx.ReadError):
+                    await anext(stream)
+            else:
+                await stream.aclose()
+
+    asyncio.run(scene())
+    recorder.close()
+    (kept,) = Generations.read(tmp_path / "recording").all
+    assert kept.tokens.tolist() == [7, 7] and recorder.unreadable == 0
+
+
+def test_an_echoed_prompt_is_not_part_of_the_answer():
+    choice = {"index": 0, "text": "abc", "token_ids": [9], "prompt_token_ids": [5, 6],
+              "logprobs": {"token_logprobs": [None, -2.0, -1.0]}}  # fmt: skip
+    (kept,) = readers()["/v1/completions"].read({"prompt": "ab", "echo": True}, {"choices": [choice]})
+    assert (kept.text, kept.logprobs, kept.tokens) == ("c", [-1.0], [9])
 
 
 def parts_of(items):

@@ -7,7 +7,7 @@ again as the client wrote it.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -150,15 +150,23 @@ class Proxy:
     async def _listening(
         self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader, place: "_Place"
     ) -> AsyncIterator[bytes]:
-        """Passes the answer on and keeps a copy; it is recorded when it is complete."""
+        """Passes the answer on and keeps a copy. Of a stream that ends early, because the client left or the engine
+        died, what had come is recorded: a client that leaves will leave again."""
         copy = bytearray()
-        async for chunk in answer.aiter_raw():
-            if len(copy) <= _MOST_BYTES:
-                copy += chunk
-            yield chunk
+        try:
+            async for chunk in answer.aiter_raw():
+                if len(copy) <= _MOST_BYTES:
+                    copy += chunk
+                yield chunk
+        finally:
+            self._keep(answer, request, reader, place, bytes(copy))
+
+    def _keep(
+        self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader, place: "_Place", copy: bytes
+    ) -> None:
         streamed = "event-stream" in answer.headers.get("content-type", "")
         try:
-            whole = reader.join(_events(bytes(copy))) if streamed else json.loads(copy)
+            whole = reader.join(_events(copy)) if streamed else json.loads(copy)
             self._recorder.add(list(reader.read(request, whole)), place.route, place.number)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RequestError) as error:
             self._recorder.cannot_record(place.route)
@@ -179,6 +187,8 @@ def _streamed(answer: "httpx.Response", content: AsyncIterator[bytes]) -> Respon
             async for chunk in content:
                 yield chunk
         finally:
+            if isinstance(content, AsyncGenerator):
+                await content.aclose()
             await answer.aclose()
 
     headers = {name: value for name, value in answer.headers.items() if name not in _OWN_HEADERS}

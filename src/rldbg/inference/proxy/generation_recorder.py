@@ -108,7 +108,7 @@ class GenerationRecorder:
                     Severity.WARNING,
                     where,
                     evidence=tuple(f"{count} of {route}" for route, count in self._lost.most_common()),
-                    cause=f"{self.unreadable} answers had no token ids or an unknown form: they cannot be replayed",
+                    cause=f"{self.unreadable} answers cannot be replayed: no token ids, an unknown form or no end",
                     fix=("use /generate, or an engine that knows return_token_ids (vLLM, rldbg serve)",),
                 )
             )

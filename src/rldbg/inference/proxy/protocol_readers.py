@@ -57,12 +57,14 @@ def _completions(request: Body, answer: Any) -> Iterator[Captured]:
         own = given[min(int(choice.get("index", 0)) // count, len(given) - 1)]
         logprobs = choice.get("logprobs") or {}
         ids = choice.get("token_ids") or _ids(logprobs.get("tokens") or [])
+        # With `echo` an answer begins with its prompt.
+        before = own if isinstance(own, str) and request.get("echo") else ""
         yield Captured(
             prompt=choice.get("prompt_token_ids") or (own if isinstance(own, list) else []),
             tokens=ids,
-            logprobs=logprobs.get("token_logprobs") or [],
+            logprobs=(logprobs.get("token_logprobs") or [])[-len(ids) :] if ids else [],
             prompt_text=own if isinstance(own, str) else None,
-            text=choice.get("text"),
+            text=(choice.get("text") or "").removeprefix(before),
             finish=choice.get("finish_reason"),
             version=answer.get("weight_version"),
             stop=choice.get("stop_reason"),
