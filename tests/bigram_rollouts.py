@@ -32,6 +32,7 @@ class Rollouts:
     extra: list[dict[str, Any]] = field(default_factory=list)
     reference: np.ndarray | None = None
     inputs: dict[str, np.ndarray] | None = None
+    trains: str = ""
 
     def but(self, **changes):
         return replace(self, **changes)
@@ -86,6 +87,8 @@ def record(folder, *steps):
                     ref_log_probs=data.reference.astype(np.float32),
                     response_mask=np.ones(data.trainer.shape, np.int64),
                 )
+            if data.trains:
+                recorder.record("gradient", step=step, param_name=data.trains, gradient=np.zeros(2, np.float32))
             if data.inputs is not None:
                 recorder.record("batch_inputs", step=step, samples=samples, **data.inputs)
     return rldbg.open(folder)

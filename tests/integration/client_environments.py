@@ -15,12 +15,15 @@ TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "panda
        "six")  # fmt: skip
 
 
-def environment_with(name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=()):
+def environment_with(
+    name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=(), without=()
+):
     """The interpreter of an environment that has the packages; made when it is not there yet.
 
     `beside_ours` adds the packages of this environment, `beside` those of another one, by its interpreter; then only
-    what is named is installed. `stubs` are empty modules. `torch` comes first, through pip, whose settings choose the
-    build. With `constrained`, the other packages have the versions that rldbg is tested with, too.
+    what is named is installed. `stubs` are empty modules; what `without` names is removed again. `torch` comes first,
+    through pip, whose settings choose the build. With `constrained`, the other packages have the versions that rldbg is
+    tested with, too.
     """
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
@@ -30,6 +33,9 @@ def environment_with(name, packages, *, beside_ours=False, beside=None, torch=Fa
         if not done.exists() or done.read_text() != " ".join(packages):
             places = sys.path if beside_ours else _path_of(beside) if beside else []
             _make(folder, python, packages, places=places, torch=torch, constrained=constrained)
+            if without:
+                pip = [sys.executable, "-m", "pip", "--python", str(python), "uninstall", "--quiet", "--yes", *without]
+                subprocess.run(pip, check=True, capture_output=True)
             for stub in stubs:
                 (_site(folder) / f"{stub}.py").touch()
             done.write_text(" ".join(packages))

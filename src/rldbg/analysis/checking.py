@@ -48,7 +48,10 @@ class CheckReport:
 def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int] | None = None) -> CheckReport:
     """Runs the named checks, all by default, on the steps given, all by default."""
     side = Side(recording, "A")
-    chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
+    versions = set(recording.steps("weights"))
+    compared = side.steps()
+    known = compared | versions
+    chosen = sorted(known if steps is None else set(steps) & known)
     if not chosen:
         raise IncompleteDataError(f"{recording.title} has no such step", "rldbg show lists its steps")
     findings: list[Finding] = []
@@ -65,7 +68,9 @@ def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int
     for step in chosen:
         view = StepView(side, step)
         for item in wanted:
-            outcomes[item.id].add(item, view)
+            # A version that is sent behind the last step, or without any, has its weights only.
+            if item.of_weights or step in compared:
+                outcomes[item.id].add(item, view)
     for item in wanted:
         outcome = outcomes[item.id]
         findings.extend(outcome.shown(item))
@@ -82,7 +87,7 @@ class _Outcome:
 
     found: list[Finding] = field(default_factory=list)
     applied: bool = False
-    reason: str = ""
+    reason: str = "no step has what it looks at"
 
     def add(self, item: Check, view: StepView) -> None:
         try:

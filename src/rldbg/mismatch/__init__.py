@@ -6,7 +6,8 @@ from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rldbg.mismatch.attribution import Cause, MismatchReport, explain_mismatch
-    from rldbg.mismatch.experiments import EngineScores, Factor, ProbeReport, probe
+    from rldbg.mismatch.experiments import EngineScores, ProbeReport, probe
+    from rldbg.mismatch.factors import Factor
     from rldbg.mismatch.metrics import METRICS
 
 __getattr__, __dir__ = lazy_names(__name__)

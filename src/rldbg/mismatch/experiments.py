@@ -3,48 +3,28 @@ the change that brings its log probs to the recorded ones is the cause."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rldbg.analysis import NOISE
-from rldbg.core import IncompleteDataError, UsageError
+from rldbg.core import IncompleteDataError, SampleId, UsageError
 from rldbg.inference import score_embedded, score_over_http
-from rldbg.mismatch.scoring_model import (
-    Row,
-    ScoringModel,
-    filtered_log_probs,
-    left_padding,
-    restarted_positions,
-    top_p_counts,
-    without_first_token,
-)
+from rldbg.mismatch.factors import Factor, experiments, mean_gap
+from rldbg.mismatch.scoring_model import Row, ScoringModel
 from rldbg.mismatch.token_table import TokenTable, table_of_run
 from rldbg.recording import Recording
 from rldbg.trainer import Capsule, capsule_model, recipe_from_data
+from rldbg.weights import is_adapter, read_adapter
 
-_OLDER_VERSIONS = 3
-_TOP_P = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
-_TOP_K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 40, 50, 64, 100)
-_DTYPES = ("bfloat16", "float16")
-_STORED = ("float8_e4m3fn", "bfloat16")
 # A change is the cause if it leaves at most this part of the gap and no other change leaves less than four times that.
 _CLOSED = 0.1
 _MARGIN = 4.0
-_SAME_FACTOR = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """One experiment: what was changed, and the mean |gap| to the recorded log probs that is left."""
-
-    id: str
-    change: str
-    left: float
-    parameters: dict[str, Any] = field(default_factory=dict)
+# Rounding that does not repeat exactly is told by correlation.
+_ALIKE = 0.5
+_ALIKE_MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +84,9 @@ def probe(
     table = table_of_run(recording, [step] if step is not None else None if checkpoint else capsules)
     chosen = step if step is not None else _step_with_largest_gap(table)
     places = _chosen_places(table, chosen, samples)
-    rows = [Row(table.places[n].tokens.tokens, table.position[table.rows(n)]) for n in places]
+    before = _packed_before(table, chosen)
+    known = [(table.places[n].tokens, table.position[table.rows(n)]) for n in places]
+    rows = [Row(own.tokens, positions, before.get(own.sample, ())) for own, positions in known]
     if checkpoint is None:
         model, temperature = _of_capsule(recording, chosen, rows)
     else:
@@ -113,30 +95,17 @@ def probe(
     names = tuple(str(table.places[n].tokens.sample) for n in places)
     logits = model.logits()
     plain = model.log_probs(logits, temperature)
-    gaps = {"rollout": _mean(table.rollout[picked] - plain), "trainer": _mean(table.trainer[picked] - plain)}
+    gaps = {"rollout": mean_gap(table.rollout[picked] - plain), "trainer": mean_gap(table.trainer[picked] - plain)}
     side = "rollout" if gaps["rollout"] >= gaps["trainer"] else "trainer"
     target = (table.rollout if side == "rollout" else table.trainer)[picked]
-    factors = _experiments(recording, model, logits, chosen, target, temperature)
+    factors = experiments(recording, model, chosen, target, temperature)
     cause = _cause(factors, gaps[side])
     asked = _asked(engine, model, logits, temperature, table.rollout[picked]) if engine else None
     if asked is not None and asked.model_gap > NOISE:
         at = 1.0 if asked.raw else temperature
-        of_engine = _experiments(recording, model, logits, chosen, asked.together, at)
+        of_engine = experiments(recording, model, chosen, asked.together, at)
         asked = replace(asked, cause=_cause(of_engine, asked.model_gap))
     return ProbeReport(chosen, names, len(picked), side, gaps["rollout"], gaps["trainer"], factors, cause, asked)
-
-
-def _experiments(
-    recording: Recording, model: ScoringModel, logits: np.ndarray, step: int, target: np.ndarray, temperature: float
-) -> tuple[Factor, ...]:
-    """All changes, the one that leaves least of the gap to the target first."""
-    tried = [
-        *_of_sampling(model, logits, target, temperature),
-        *_of_inputs(model, target, temperature),
-        *_of_weights(recording, model, step, target, temperature),
-        *_of_precision(model, target, temperature),
-    ]
-    return tuple(sorted(tried, key=lambda item: item.left))
 
 
 def _of_capsule(recording: Recording, step: int, rows: list[Row]) -> tuple[ScoringModel, float]:
@@ -147,95 +116,41 @@ def _of_capsule(recording: Recording, step: int, rows: list[Row]) -> tuple[Scori
 
 
 def _of_checkpoint(folder: Path, rows: list[Row]) -> ScoringModel:
-    """A Hugging Face folder, whose weights must be those of the step."""
+    """A Hugging Face folder, whose weights must be those of the step; or that of a LoRA adapter, which is merged."""
     from transformers import AutoModelForCausalLM
 
+    adapter = read_adapter(folder) if is_adapter(folder) else None
+    folder = adapter.base if adapter else folder
     if not (folder / "config.json").is_file():
         raise UsageError(f"no model at {folder}: there is no config.json", "--model takes a Hugging Face folder")
     model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, use_safetensors=True).eval()
-    return ScoringModel(model, rows, pad_id=int(model.config.get_text_config().pad_token_id or 0))
+    return ScoringModel(model, rows, pad_id=int(model.config.get_text_config().pad_token_id or 0), adapter=adapter)
+
+
+def _packed_before(table: TokenTable, step: int) -> dict[SampleId, tuple[np.ndarray, ...]]:
+    """By sample, the tokens of those that stand before it in the trainer's micro-batch."""
+    side = table.sides[step]
+    found: dict[SampleId, tuple[np.ndarray, ...]] = {}
+    for kind in ("batch_inputs", "old_log_probs", "forward_data"):
+        for record in side.side.records(kind, step):
+            earlier: tuple[np.ndarray, ...] = ()
+            for sample in record.samples:
+                found.setdefault(sample, earlier)
+                earlier += (side.samples[sample].tokens,) if sample in side.samples else ()
+    return found
 
 
 def _cause(factors: tuple[Factor, ...], gap: float) -> Factor | None:
     best = factors[0]
     rivals = [item for item in factors[1:] if item.id != best.id]
     told_apart = all(item.left > _MARGIN * best.left + NOISE for item in rivals)
-    return best if gap > NOISE and best.left <= max(_CLOSED * gap, NOISE) and told_apart else None
-
-
-def _of_sampling(model: ScoringModel, logits: np.ndarray, target: np.ndarray, temperature: float) -> Iterator[Factor]:
-    """Other temperatures, and filters that renormalise."""
-    best, left = _best_factor(lambda factor: _mean(target - model.log_probs(logits, temperature * factor)))
-    text = f"temperature {temperature * best:.4g} instead of {temperature:g}"
-    yield Factor("temperature", text, left, {"temperature": temperature * best})
-    if temperature != 1:
-        left = _mean(target - model.log_probs(logits, 1.0))
-        yield Factor("temperature", "raw log probs, before the temperature", left, {"temperature": 1.0})
-    scaled = logits / temperature
-    for count in (count for count in _TOP_K if count < logits.shape[-1]):
-        kept = np.full(len(target), count)
-        left = _mean(target - filtered_log_probs(scaled, model.targets, kept))
-        yield Factor("sampling-filter", f"top-k {count}, renormalised", left, {"top_k": count})
-    for share in _TOP_P:
-        left = _mean(target - filtered_log_probs(scaled, model.targets, top_p_counts(scaled, share)))
-        yield Factor("sampling-filter", f"top-p {share:g}, renormalised", left, {"top_p": share})
-
-
-def _best_factor(left: Callable[[float], float]) -> tuple[float, float]:
-    """The temperature, in units of the present one and apart from it, that leaves least; found on ever finer grids."""
-    centre, width = 0.0, float(np.log(4))
-    found: dict[float, float] = {}
-    for _ in range(4):
-        tried = [float(value) for value in np.linspace(centre - width, centre + width, 33) if abs(value) > _SAME_FACTOR]
-        found |= {value: left(float(np.exp(value))) for value in tried}
-        centre, width = min(found, key=lambda value: found[value]), width / 16
-    return float(np.exp(centre)), found[centre]
-
-
-def _of_inputs(model: ScoringModel, target: np.ndarray, temperature: float) -> Iterator[Factor]:
-    first = min(int(row.positions.min()) for row in model.rows)
-    for id, text, change in (
-        (
-            "padding-attended",
-            "two columns of padding before the prompt, attended to",
-            left_padding(model.pad_id, attended=True),
-        ),
-        (
-            "padding-side",
-            "two columns of padding before the prompt, hidden",
-            left_padding(model.pad_id, attended=False),
-        ),
-        ("positions", "position ids of the response start again at 0", restarted_positions(first)),
-        ("tokens-not-attended", "the first token is missing", without_first_token),
-    ):
-        yield Factor(id, text, _mean(target - model.log_probs(model.logits(change), temperature)))
-
-
-def _of_weights(
-    recording: Recording, model: ScoringModel, step: int, target: np.ndarray, temperature: float
-) -> Iterator[Factor]:
-    """Weights of earlier steps, all of them or one module's."""
-    earlier = [known for known in recording.steps("capsule") if known < step]
-    for version in sorted({*earlier[-_OLDER_VERSIONS:], *earlier[:1]}, reverse=True):
-        parameters = Capsule(recording, version).parameters()
-        with model.with_parameters(parameters):
-            left = _mean(target - model.log_probs(model.logits(), temperature))
-        yield Factor("weights", f"all weights of version {version}", left, {"version": version})
-        for part in dict.fromkeys(map(_module_of, parameters)):
-            some = {name: value for name, value in parameters.items() if _module_of(name) == part}
-            with model.with_parameters(some):
-                left = _mean(target - model.log_probs(model.logits(), temperature))
-            yield Factor("weights", f"{part} of version {version}", left, {"version": version, "module": part})
-
-
-def _of_precision(model: ScoringModel, target: np.ndarray, temperature: float) -> Iterator[Factor]:
-    for dtype in _DTYPES:
-        left = _mean(target - model.log_probs(model.in_dtype(dtype).logits(), temperature))
-        yield Factor("precision", f"the model in {dtype}", left, {"dtype": dtype})
-    for dtype in _STORED:
-        with model.with_parameters(model.rounded_parameters(dtype)):
-            left = _mean(target - model.log_probs(model.logits(), temperature))
-        yield Factor("precision", f"weights stored in {dtype}, computed as before", left, {"stored": dtype})
+    if gap <= NOISE:
+        return None
+    if best.left <= max(_CLOSED * gap, NOISE):
+        return best if told_apart else None
+    alike = max(factors, key=lambda item: item.likeness)
+    others = [item.likeness for item in factors if item.id != alike.id]
+    return alike if alike.likeness >= _ALIKE and alike.likeness > max(others) + _ALIKE_MARGIN else None
 
 
 def _asked(
@@ -253,17 +168,10 @@ def _asked(
         return np.concatenate([scored[row.positions] for scored, row in zip(rows, model.rows, strict=True)])
 
     together, alone = scores(temperature, together=True), scores(temperature, together=False)
-    raw = temperature != 1 and _mean(together - scores(1.0, together=True)) <= _mean(together - alone) + NOISE
+    raw = temperature != 1 and mean_gap(together - scores(1.0, together=True)) <= mean_gap(together - alone) + NOISE
     own = model.log_probs(logits, 1.0 if raw else temperature)
-    rollout_gap = None if raw else _mean(together - rollout)
-    return EngineScores(engine, together, _mean(together - own), rollout_gap, _mean(together - alone), raw)
-
-
-def _module_of(parameter: str) -> str:
-    """`model.layers.3.mlp.up_proj.weight` belongs to `model.layers.3`; others to the module that holds them."""
-    parts = parameter.split(".")
-    number = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
-    return ".".join(parts[: number + 1] if number is not None else parts[:-1])
+    rollout_gap = None if raw else mean_gap(together - rollout)
+    return EngineScores(engine, together, mean_gap(together - own), rollout_gap, mean_gap(together - alone), raw)
 
 
 def _step_with_largest_gap(table: TokenTable) -> int:
@@ -283,8 +191,3 @@ def _chosen_places(table: TokenTable, step: int, count: int) -> list[int]:
     ordered = sorted(here, key=lambda number: -float(size[table.rows(number)].mean()))
     unique = {table.places[number].tokens.tokens.tobytes(): number for number in reversed(ordered)}
     return [number for number in ordered if number in unique.values()][:count]
-
-
-def _mean(gap: np.ndarray) -> float:
-    finite = gap[np.isfinite(gap)]
-    return float(np.abs(finite).mean()) if finite.size else float("inf")

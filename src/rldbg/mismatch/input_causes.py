@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ _TEXTS = {
     "padding-attended": "the trainer's model attends to padding",
     "tokens-not-attended": "the trainer's model does not attend to some of the sample's tokens",
     "positions": "the trainer's position ids do not count the sample's tokens one by one",
+    "packing": "position ids go on from the sample that is packed before: its tokens are this one's context",
 }
 
 
@@ -43,11 +44,38 @@ def _faults(side: SideStep) -> Iterator[tuple[SampleId, tuple[str, int]]]:
         ids = list(record.rows("input_ids"))
         masks = list(record.rows("attention_mask")) if "attention_mask" in record.fields else [None] * len(ids)
         positions = list(record.rows("position_ids")) if "position_ids" in record.fields else [None] * len(ids)
-        for sample, *row in zip(record.samples, ids, masks, positions, strict=False):
+        rows = [tuple(map(np.asarray, row)) for row in zip(ids, masks, positions, strict=False)]
+        if len(rows) < len(record.samples):
+            yield from _packed(side, record.samples, rows)
+            continue
+        for sample, row in zip(record.samples, rows, strict=False):
             known = side.samples.get(sample)
-            fault = None if known is None else _fault(known.tokens, *map(np.asarray, row))
+            fault = None if known is None else _fault(known.tokens, *row)
             if fault is not None:
                 yield sample, fault
+
+
+def _packed(
+    side: SideStep, samples: Sequence[SampleId], rows: list[tuple[np.ndarray, ...]]
+) -> Iterator[tuple[SampleId, tuple[str, int]]]:
+    """Rows that hold several samples, one behind the other; rows that hold anything else are not judged."""
+    waiting = list(samples)
+    for ids, mask, positions in rows:
+        attended = np.ones(len(ids), dtype=bool) if mask.ndim == 0 else mask != 0
+        seen, start = ids[attended], 0
+        numbers = positions[attended] if positions.ndim and len(positions) == len(ids) else None
+        while waiting and start < len(seen):
+            known = side.samples.get(waiting[0])
+            length = 0 if known is None else len(known.tokens)
+            if known is None or not np.array_equal(seen[start : start + length], known.tokens):
+                break
+            own = None if numbers is None else numbers[start : start + length]
+            if own is not None and start and own[0] != 0:
+                yield waiting[0], ("packing", 0)
+            elif own is not None and (jumps := np.flatnonzero(np.diff(own) != 1)).size:
+                yield waiting[0], ("positions", int(jumps[0]) + 1)
+            del waiting[0]
+            start += length
 
 
 def _fault(tokens: np.ndarray, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray) -> tuple[str, int] | None:

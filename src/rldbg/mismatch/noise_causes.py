@@ -32,6 +32,14 @@ def rounded(state: Unexplained) -> Iterator[Claim]:
                     text = f"the {name}'s log probs are stored in {dtype}"
                     yield Claim("precision", text, rows, np.zeros(len(rows)), {"side": name, "dtype": dtype})
                     return
+                if _scatters(table.gap[finite]):
+                    rows = np.flatnonzero(finite)
+                    text = (
+                        f"the {name}'s log probs are {dtype} numbers and differ by more than storing them would do: "
+                        "logits or softmax were not in float32"
+                    )
+                    yield Claim("softmax-precision", text, rows, np.zeros(len(rows)), {"side": name, "dtype": dtype})
+                    return
 
 
 def batch_variance(state: Unexplained) -> Iterator[Claim]:
@@ -71,14 +79,19 @@ def low_precision(state: Unexplained) -> Iterator[Claim]:
     gap = state.table.gap[rows]
     if len(gap) < 2 * _FEWEST or not (np.abs(gap) > NOISE).any():
         return
-    spread = float(gap.std())
-    unbiased = abs(float(gap.mean())) <= 4 * spread / np.sqrt(len(gap)) and has_both_signs(gap)
-    if unbiased and float(np.abs(gap).max()) <= _SCATTER:
+    if _scatters(gap):
+        spread = float(gap.std())
         text = (
             f"the rest scatters around 0 by {spread:.2g} without bias, as another precision, kernel or batch makes it; "
             "--probe tells these apart"
         )
         yield Claim("precision", text, rows, np.zeros(len(rows)), {"scatter": spread})
+
+
+def _scatters(gap: np.ndarray) -> bool:
+    """Around 0, without bias, and no single token by more than mixed precision does."""
+    unbiased = abs(float(gap.mean())) <= 4 * float(gap.std()) / np.sqrt(len(gap)) and has_both_signs(gap)
+    return bool(unbiased and float(np.abs(gap).max()) <= _SCATTER)
 
 
 RULES = (rounded, batch_variance, low_precision)

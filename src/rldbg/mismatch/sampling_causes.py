@@ -81,6 +81,20 @@ def penalty(state: Unexplained) -> Iterator[Claim]:
         yield whole("penalty", text, state.open & (state.size > NOISE), mean=mean)
 
 
+def stop_token(state: Unexplained) -> Iterator[Claim]:
+    """Nothing but the last token of answers differs."""
+    table = state.table
+    last = np.append(np.diff(table.place) != 0, True)
+    apart = state.apart
+    if apart.sum() >= _FEWEST and (apart & ~last).sum() == 0 and (state.open & ~last).sum() >= _FEWEST:
+        mean = float(state.size[apart].mean())
+        text = (
+            f"only the last token of {apart.sum()} answers differs, by {mean:.3g} on average: the engine masks or "
+            "replaces stop tokens (a least number of tokens, ignore_eos, another end token)"
+        )
+        yield whole("stop-token", text, apart, mean=mean)
+
+
 def _contexts(state: Unexplained) -> list[np.ndarray]:
     """The open rows of each context."""
     found: dict[tuple[int, bytes], list[int]] = defaultdict(list)
@@ -129,4 +143,4 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
-RULES = (sampling_filter, temperature, penalty)
+RULES = (stop_token, sampling_filter, temperature, penalty)

@@ -13,28 +13,41 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rldbg.weights import Adapter
+
 Inputs = dict[str, Any]
-Change = Callable[[Inputs], Inputs]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A sample to score: its tokens, and the positions whose log probs are wanted."""
+    """A sample to score: its tokens, the positions whose log probs are wanted, and the samples that the trainer's
+    micro-batch has before it."""
 
     tokens: np.ndarray
     positions: np.ndarray
+    before: Sequence[np.ndarray] = ()
+
+
+Change = Callable[[Inputs, Row], Inputs]
 
 
 class ScoringModel:
     """Logits [tokens, vocabulary] before each wanted position, over all rows; each row is computed alone."""
 
-    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int) -> None:
+    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int, adapter: Adapter | None = None) -> None:
+        """With an adapter, the model is its base, and gets it merged."""
         self.model = model
         self.rows = rows
         self.pad_id = pad_id
+        self.adapter = adapter
+        self.base_parameters: dict[str, Any] = {}
+        if adapter is not None:
+            known = dict(model.named_parameters())
+            self.base_parameters = {name: known[name].detach().clone() for name in adapter.parts if name in known}
+            self._set(adapter.merged(self.base_parameters))
         self.targets = np.concatenate([row.tokens[row.positions] for row in rows])
 
-    def logits(self, change: Change = lambda inputs: inputs) -> np.ndarray:
+    def logits(self, change: Change = lambda inputs, _: inputs) -> np.ndarray:
         """With `change` applied to each row's inputs; columns that it puts before a row are skipped again."""
         import torch
 
@@ -47,7 +60,8 @@ class ScoringModel:
                         "input_ids": ids,
                         "attention_mask": torch.ones_like(ids),
                         "position_ids": torch.arange(ids.shape[1])[None],
-                    }
+                    },
+                    row,
                 )
                 extra = inputs["input_ids"].shape[1] - len(row.tokens)
                 output = self.model(**inputs, use_cache=False).logits[0].float()
@@ -60,19 +74,21 @@ class ScoringModel:
     @contextmanager
     def with_parameters(self, parameters: Mapping[str, Any]) -> Iterator[None]:
         """Some parameters replaced for as long as the context lasts."""
-        import torch
-
         own = {name: value for name, value in self.model.named_parameters() if name in parameters}
         kept = {name: value.detach().clone() for name, value in own.items()}
-        with torch.no_grad():
-            for name, value in own.items():
-                value.copy_(parameters[name])
+        self._set(parameters)
         try:
             yield
         finally:
-            with torch.no_grad():
-                for name, value in own.items():
-                    value.copy_(kept[name])
+            self._set(kept)
+
+    def _set(self, parameters: Mapping[str, Any]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for name, value in self.model.named_parameters():
+                if name in parameters:
+                    value.copy_(parameters[name])
 
     def in_dtype(self, dtype: str) -> ScoringModel:
         import torch
@@ -116,7 +132,7 @@ def top_p_counts(logits: np.ndarray, top_p: float) -> np.ndarray:
 def left_padding(pad_id: int, *, attended: bool) -> Change:
     """Two columns of padding before the row, which the mask hides or not."""
 
-    def change(inputs: Inputs) -> Inputs:
+    def change(inputs: Inputs, _row: Row) -> Inputs:
         import torch
 
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -137,7 +153,7 @@ def left_padding(pad_id: int, *, attended: bool) -> Change:
 def restarted_positions(first: int) -> Change:
     """Position ids that start again at a column, as a response scored without its prompt has them."""
 
-    def change(inputs: Inputs) -> Inputs:
+    def change(inputs: Inputs, _row: Row) -> Inputs:
         positions = inputs["position_ids"].clone()
         positions[:, first:] -= first
         return {**inputs, "position_ids": positions}
@@ -145,8 +161,30 @@ def restarted_positions(first: int) -> Change:
     return change
 
 
-def without_first_token(inputs: Inputs) -> Inputs:
+def without_first_token(inputs: Inputs, _row: Row) -> Inputs:
     """The first token is not attended to: a BOS token that one side adds, or a prompt cut on the left."""
     mask = inputs["attention_mask"].clone()
     mask[:, 0] = 0
     return {**inputs, "attention_mask": mask, "position_ids": (inputs["position_ids"] - 1).clamp(min=0)}
+
+
+def packed(count: int | None, *, restart: bool) -> Change:
+    """Behind the last `count` of the samples before it (None: all) in one row, all of it attended to."""
+
+    def change(inputs: Inputs, row: Row) -> Inputs:
+        import torch
+
+        chosen = row.before if count is None else row.before[-count:]
+        if not chosen:
+            return inputs
+        ids = torch.cat([torch.from_numpy(np.array(tokens, dtype=np.int64)) for tokens in chosen])[None]
+        each = [torch.arange(len(tokens)) for tokens in chosen]
+        whole = torch.cat([ids, inputs["input_ids"]], 1)
+        positions = torch.cat([*each, inputs["position_ids"][0]])[None]
+        return {
+            "input_ids": whole,
+            "attention_mask": torch.ones_like(whole),
+            "position_ids": positions if restart else torch.arange(whole.shape[1])[None],
+        }
+
+    return change

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
 from rldbg.analysis import NOISE, route_agreement
 from rldbg.mismatch.claims import Claim, Unexplained, whole
+from rldbg.mismatch.token_table import TokenTable
 
 _FEWEST = 8
 
@@ -35,9 +37,23 @@ def not_synced(state: Unexplained) -> Iterator[Claim]:
     equal = told & (np.abs(table.rollout - reference) <= NOISE)
     # Per replica or version at most some tokens are affected; of a sample, all must be.
     for_sample = _whole_samples(state, equal, told)
-    if for_sample.sum() >= _FEWEST:
-        text = f"{for_sample.sum()} tokens have the reference model's log probs: the engine has its starting weights"
-        yield whole("weights-not-synced", text, for_sample)
+    if for_sample.sum() < _FEWEST:
+        return
+    text = f"{for_sample.sum()} tokens have the reference model's log probs"
+    if _trains_adapters(table):
+        yield whole("lora-not-delivered", f"{text}: the LoRA adapter is not in the engine, or not merged", for_sample)
+    else:
+        yield whole("weights-not-synced", f"{text}: the engine has its starting weights", for_sample)
+
+
+def _trains_adapters(table: TokenTable) -> bool:
+    """Whether what is trained has the names of adapters; they stand alone, so that a few tell."""
+    for step, side in table.sides.items():
+        for kind in ("gradient", "param"):
+            some = islice(side.side.records(kind, step), _FEWEST)
+            if any("lora_" in str(record.fields.get("param_name", "")) for record in some):
+                return True
+    return False
 
 
 def older_version(state: Unexplained) -> Iterator[Claim]:

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from rldbg.mismatch import METRICS, EngineScores, MismatchReport, ProbeReport
+from rldbg.mismatch import METRICS, EngineScores, Factor, MismatchReport, ProbeReport
 from rldbg.reports.tables import table
 
 _FACTORS_SHOWN = 6
 _PARTS_SHOWN = 12
+_SAME = 0.99
 
 
 def to_terminal(report: MismatchReport, probed: ProbeReport | None = None) -> Iterator[RenderableType]:
@@ -32,8 +33,7 @@ def _probe(probed: ProbeReport) -> Iterator[RenderableType]:
         f"{probed.rollout_gap:.3g} off the recorded rollout and {probed.trainer_gap:.3g} off the recorded trainer"
     )
     if probed.cause is not None:
-        left = f"leaves {probed.cause.left:.2g}"
-        yield f"this change reproduces the {probed.side}'s log probs: {probed.cause.change} ({left})"
+        yield f"this change {_reproduces(probed.cause)} the {probed.side}'s log probs: {probed.cause.change}"
     elif max(probed.rollout_gap, probed.trainer_gap) > probed.factors[0].left:
         yield f"no single change reproduces the {probed.side}'s log probs; the nearest:"
     if probed.engine is not None:
@@ -53,7 +53,13 @@ def _engine(asked: EngineScores) -> Iterator[str]:
         f"samples scored together and one by one differ by {asked.batch_variance:.3g}"
     )
     if asked.cause is not None:
-        yield f"this change reproduces the engine's scores: {asked.cause.change} (leaves {asked.cause.left:.2g})"
+        yield f"this change {_reproduces(asked.cause)} the engine's scores: {asked.cause.change}"
+
+
+def _reproduces(cause: Factor) -> str:
+    """Rounding seldom repeats exactly; what else a change leaves is small."""
+    partly = cause.likeness and cause.likeness < _SAME
+    return f"shifts the tokens alike (correlation {cause.likeness:.2f}) as" if partly else "reproduces"
 
 
 def _metrics(name: str, rows: dict[str, dict[str, float]]) -> Table:

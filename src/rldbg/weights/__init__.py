@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rldbg.weights.adapters import Adapter, is_adapter, read_adapter
     from rldbg.weights.diagnosis import WeightFault, faults_by_replica, faults_of, grouped_faults
     from rldbg.weights.fingerprint import Box, Fingerprint, fingerprints, fingerprints_of_pieces
     from rldbg.weights.naming import RULES, MappedName, Rule, map_names, unfused

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from bigram_rollouts import LENGTH, WORDS, record, rollouts
 from rldbg.cli.application import run
@@ -48,6 +49,19 @@ def penalised(amount):
     return found
 
 
+def packed_rows(restart):
+    """Six rows of eight samples each, whose position ids start again with each sample, or go on."""
+    ids = CLEAN.tokens.reshape(6, -1)
+    places = np.arange(ids.shape[1])
+    return {"input_ids": ids, "position_ids": np.broadcast_to(places % 7 if restart else places, ids.shape).copy()}
+
+
+def coarse(data):
+    """Logits, of the size that trained models have, and log softmax in bfloat16."""
+    scaled = torch.from_numpy(data.logits / 0.8 + 16).to(torch.bfloat16)
+    return torch.log_softmax(scaled, -1).double().numpy()[data.tokens[:, :-1], data.tokens[:, 1:]]
+
+
 FIRST = (slice(None), 0)
 PLANTED = {
     "temperature": CLEAN.but(rollout=CLEAN.log_probs(temperature=1.0)),
@@ -65,6 +79,14 @@ PLANTED = {
     "environment-in-mask": CLEAN.but(
         rollout=raised(CLEAN.rollout, (slice(None), 3)), versions=np.where(np.arange(LENGTH) == 3, -1, CLEAN.versions)
     ),
+    "stop-token": CLEAN.but(rollout=np.where(np.arange(LENGTH) == LENGTH - 1, CLEAN.rollout - 2, CLEAN.rollout)),
+    "lora-not-delivered": CLEAN.but(
+        rollout=other_weights(), reference=other_weights(), trains="layers.0.lora_A.weight"
+    ),
+    "packing": CLEAN.but(
+        trainer=np.where(np.arange(48)[:, None] % 8 != 0, other_weights(), CLEAN.trainer), inputs=packed_rows(False)
+    ),
+    "softmax-precision": CLEAN.but(rollout=coarse(CLEAN)),
     "precision": CLEAN.but(rollout=other_weights(size=0.01)),
     **{
         name: CLEAN.but(trainer=np.where(np.arange(LENGTH) >= 2, other_weights(), CLEAN.trainer), inputs=rows(name))
@@ -89,10 +111,23 @@ def test_a_clean_run_is_silent(tmp_path):
 
 
 def test_what_nothing_shows_is_unexplained_and_says_where(tmp_path):
-    spoiled = CLEAN.but(rollout=np.where(np.arange(LENGTH) == LENGTH - 1, CLEAN.rollout - 2, CLEAN.rollout))
+    spoiled = CLEAN.but(rollout=np.where(np.arange(LENGTH) == 0, CLEAN.rollout - 2, CLEAN.rollout))
     report = explain_mismatch(record(tmp_path, spoiled))
     assert not report.causes
-    assert report.unexplained.share == pytest.approx(1) and "last token of an answer" in report.unexplained.text
+    assert report.unexplained.share == pytest.approx(1) and "first token of an answer" in report.unexplained.text
+
+
+def test_packed_rows_whose_positions_start_again_are_no_cause(tmp_path):
+    """What is packed rightly says nothing about a gap that has another cause."""
+    report = explain_mismatch(record(tmp_path / "bad", PLANTED["packing"].but(inputs=packed_rows(True))))
+    assert "packing" not in [item.id for item in report.causes] and not report.agrees
+    assert explain_mismatch(record(tmp_path / "clean", CLEAN.but(inputs=packed_rows(True)))).agrees
+
+
+def test_log_probs_that_are_only_stored_coarsely_are_told_from_a_coarse_softmax(tmp_path):
+    stored = torch.from_numpy(CLEAN.rollout).to(torch.bfloat16).double().numpy()
+    report = explain_mismatch(record(tmp_path, CLEAN.but(rollout=stored)))
+    assert [item.id for item in report.causes] == ["precision"] and "stored in bfloat16" in report.causes[0].text
 
 
 def test_two_causes_get_their_shares(tmp_path):

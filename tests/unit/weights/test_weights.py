@@ -218,3 +218,14 @@ def test_the_verb_shows_rules_and_names(tmp_path, capsys):
     recorded(tmp_path, NEW)
     assert run(["weights", "map", str(tmp_path), "--json"]) == 0
     assert all(item["rule"] == "" for item in json.loads(capsys.readouterr().out)["tensors"])
+
+
+def test_weights_without_any_step_are_checked_and_an_engines_own_numbers_are_no_hole(tmp_path):
+    with rldbg.Recorder(tmp_path) as recorder:
+        recorder.record("weights", step=0, micro=0, at=1.0, **snapshot_fields("sent", fingerprints(NEW)))
+        held = snapshot_fields("held", fingerprints(NEW | {Q: SPOILED["zero"]}))
+        recorder.record("weights", step=0, micro=4321, engine="host:1", at=2.0, **held)
+    report = check(rldbg.open(tmp_path))
+    assert [(item.id, item.where) for item in report.findings] == [
+        ("engine-holds-what-was-sent", f"version 0 replica 0 tensor {Q}")
+    ]

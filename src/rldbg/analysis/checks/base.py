@@ -81,6 +81,8 @@ class Check:
     fix: tuple[str, ...]
     run: Callable[[StepView], Iterable[Violation]]
     severity: Severity = Severity.ERROR
+    # Whether it looks at versions of weights, which may have no step.
+    of_weights: bool = False
 
     def findings(self, view: StepView) -> list[Finding]:
         return [

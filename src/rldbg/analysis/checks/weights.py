@@ -23,5 +23,6 @@ CHECKS = (
         "a replica generates with other weights than the trainer believes: a tensor was lost, changed or misplaced",
         ("look at the tensor's name in `rldbg weights map RUN`", "check the loader of this tensor in the engine"),
         _held_is_sent,
+        of_weights=True,
     ),
 )
