@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .framing import Message, Refused, WireError
+from .framing import Message, Refused, Silent, WireError
 from .peer import Connection, Peer, dial
 from .settings import BrokerAddress, Settings, say
 from .stacks import mark_as_ours
@@ -21,6 +21,8 @@ from .stacks import mark_as_ours
 _RETRY_S = (*[0.1] * 50, *[0.5] * 20, 1.0, 2.0, 5.0, 10.0)
 # The first attempt ends sooner, except on another host than the broker's.
 _FIRST_S = 15.0
+# A broker that takes the connection and says nothing is stopped or starved, not dead: whoever stops waits for it.
+SILENCE_S = 3600.0
 
 
 class NoBroker(Exception):
@@ -45,6 +47,7 @@ class Link:
         self._peer: Peer | None = None
         self._failures = 0
         self._refusal = ""
+        self._is_silent = False
         self._pausing = False
         self._began = time.monotonic()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -69,9 +72,13 @@ class Link:
             if sock is not None:
                 sock.close()
 
-    def wait_connected(self) -> bool:
-        """Whether there is a broker; waits only while the first attempt of a young process is still under way."""
+    def wait_connected(self, silence_s: float = _FIRST_S) -> bool:
+        """Whether there is a broker; waits only while the first attempt of a young process is still under way, or the
+        broker is there and silent."""
         self._settled.wait(_FIRST_S)
+        deadline = time.monotonic() + silence_s
+        while self._is_silent and not self._connected.is_set() and time.monotonic() < deadline:
+            self._connected.wait(0.2)
         return self._connected.is_set()
 
     @property
@@ -96,14 +103,16 @@ class Link:
             with contextlib.suppress(WireError):
                 peer.tell(event, body)
 
-    def dial_debug_channel(self, session: int) -> Connection:
+    def dial_debug_channel(self, session: int, silence_s: float = SILENCE_S) -> Connection:
         """A second connection, for one debug session of this process."""
         address = BrokerAddress.read(self._settings.run)
         if address is None:
             raise NoBroker("this run has no broker")
         try:
             about = self._about() | {"session": session}
-            return dial((address.host, address.port), kind="debug", token=address.token, about=about)
+            return dial(
+                (address.host, address.port), kind="debug", token=address.token, about=about, timeout_s=silence_s
+            )
         except (OSError, WireError) as error:
             raise NoBroker(str(error)) from error
 
@@ -135,9 +144,10 @@ class Link:
                 self._refusal = str(error)
                 say(f"the broker refused this process: {error}")
             return True
-        except (OSError, WireError):
+        except (OSError, WireError) as error:
+            self._is_silent = isinstance(error, Silent)
             return True
-        self._refusal = ""
+        self._refusal, self._is_silent = "", False
         self._peer = Peer(connection, self._handle)
         self._connected.set()
         return True

@@ -31,9 +31,8 @@ _RAISED_IN = re.compile(r"\(pid=(\d+), ip=")
 
 
 _CRASH_FILES = 50
-# A process that dies waits no longer than this for a busy broker.
+# A process that dies and is not to be held waits no longer than this for a busy broker.
 _CRASH_S = 10.0
-_PATIENCE_S = 60.0
 
 
 class PostMortem:
@@ -78,7 +77,7 @@ class PostMortem:
         answer: Message = {}
         with contextlib.suppress(NoBroker):
             # Asked, not told: the broker answers when it has written down where every process stands.
-            answer = self._link().request("crash", told, timeout_s=_CRASH_S)
+            answer = self._link().request("crash", told, timeout_s=max(_CRASH_S, told["wait_s"]))
         self._obey(answer, error, facts | {"notes": [message]}, where)
 
     def _record(self, error: BaseException, where: str) -> dict[str, Any]:
@@ -124,9 +123,9 @@ class PostMortem:
         facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception"}
         facts |= {"timeout_s": limit_s, "identity": self._identity()}
         try:
-            answer = link.request("stopping", facts, timeout_s=_PATIENCE_S)
+            answer = link.request("stopping", facts, timeout_s=limit_s)
             session = self._new_session()
-            channel = link.dial_debug_channel(session)
+            channel = link.dial_debug_channel(session, limit_s)
         except NoBroker as problem:
             link.tell("stop_failed", {"stop": number, "reason": str(problem)})
             say(f"post-mortem is not available for this exception: {problem}")

@@ -20,14 +20,11 @@ from .debugger import Debugger, NoDebugger
 from .framing import Message
 from .halt import call_here, can_be_called_here
 from .identity import describe_process
-from .link import Link, NoBroker
+from .link import SILENCE_S, Link, NoBroker
 from .post_mortem import PostMortem
 from .settings import Settings, say
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
-
-# Thirty-two ranks that stop at once on a busy host take their time.
-_PATIENCE_S = 60.0
 
 
 class Agent:
@@ -72,7 +69,7 @@ class Agent:
         if has_own_terminal():
             prompt_here(frame)
             return
-        if not self._link.wait_connected():
+        if not self._link.wait_connected(SILENCE_S):
             say(f"breakpoint skipped: no broker is reachable ({self._link.refusal or self.settings.run}) at {where}")
             return
         number = self._new_stop()
@@ -85,7 +82,7 @@ class Agent:
             "identity": self.identity(),
         }
         try:
-            answer = self._link.request("stopping", facts, timeout_s=_PATIENCE_S)
+            answer = self._link.request("stopping", facts, timeout_s=SILENCE_S)
             with self._debugger.lock:
                 self._open_debugger(stop=number)
                 suspend = self._debugger.suspension(frame)
