@@ -118,6 +118,16 @@ def test_helpers_get_no_agent(tmp_path, program):
     assert done.stdout == "True\n"
 
 
+def test_what_rays_dashboard_starts_gets_no_agent_either(tmp_path):
+    program = tmp_path / "ray" / "dashboard" / "dashboard.py"
+    program.parent.mkdir(parents=True)
+    (tmp_path / "ray" / "_raylet.so").touch()
+    program.write_text("import os\nprint(os.environ.get('RLDBG_RUN'))")
+    environment = {"PYTHONPATH": STARTUP, "PATH": os.environ["PATH"], "RLDBG_RUN": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+
+
 def test_a_chosen_breakpoint_outside_a_run_is_chosen_alike_and_stops_in_the_users_line(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -75,6 +75,39 @@ def test_a_task_without_resources_and_one_without_arguments():
     assert "cannot be scheduled: it asks for 2 CPU; the node with the most has 0 of 4 CPU free" in said
 
 
+def test_arguments_are_not_made_by_who_waits_for_the_task():
+    tasks = [
+        _task("main", "RUNNING", 9),
+        _task("Caller.get", "RUNNING", 1, "caller", parent="main"),
+        _task("whole", "PENDING_ARGS_AVAIL", parent="main"),
+        _task("slow_part", "RUNNING", 2, parent="main"),
+    ]
+    asking = _worker("caller", 1, "get", WAITING | {"tasks": ["whole"]})
+    said = _verdicts(
+        [asking, _worker("slow_part", 2, "slow_part", {"kind": "sleep"})], _view([_actor("caller", 1)], tasks)
+    )
+    assert "task whole is that task, and waits for its arguments; slow_part runs slow_part, which may make them" in said
+    assert "deadlock" not in said
+
+
+def test_an_actor_of_a_full_placement_group_is_told_so():
+    group = {
+        "placement_group_id": "p1",
+        "name": "pool",
+        "state": "CREATED",
+        "bundles": [{"unit_resources": {"CPU": 1.0}}],
+    }
+    full = {"required_resources": {"CPU_group_p1": 1.0}, "placement_group_id": "p1"}
+    starting = _actor("second", None, "PENDING_CREATION")
+    tasks = [_task("call", "RUNNING", 1), _task("T.fit", "PENDING_NODE_ASSIGNMENT", None, "trainer", parent="call")]
+    view = _view([_actor("trainer", None, "PENDING_CREATION", **full), starting], tasks, [group])
+    said = _verdicts([_worker("caller", 1, "call")], view)
+    assert (
+        "trainer should run fit, but cannot be scheduled: placement group pool, in which it belongs, has 1 CPU" in said
+    )
+    assert "second" not in said
+
+
 def test_a_crashed_actor_that_is_held_is_named_with_its_exception():
     held = _worker("engine", 2, "step") | {
         "state": "stopped",

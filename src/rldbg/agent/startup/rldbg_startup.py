@@ -33,6 +33,9 @@ def begin() -> None:
         load_agent()
         importlib.import_module(f"{_PACKAGE}.arguments").arm_this_process()
     if not os.environ.get("RLDBG_RUN") or _is_a_helper(sys.orig_argv):
+        if any(_leads_into(word, "/ray/dashboard/") for word in sys.orig_argv[1:4]):
+            # The processes that it starts are Ray's own, and do not look like it.
+            os.environ.pop("RLDBG_RUN", None)
         return
     agent = load_agent()
     if os.environ.get("RLDBG_RECORD_HOOKS"):

@@ -1,5 +1,6 @@
 """Ray in the wait graph: whoever is in `ray.get` waits for tasks, and these wait for workers or resources."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -188,7 +189,8 @@ class _Joining:
         elif state == "RESTARTING":
             activity = f"is restarting{self._lack(actor['required_resources'])}"
         else:
-            activity = f"cannot be scheduled{self._lack(actor['required_resources'], actor['placement_group_id'])}"
+            lack = self._lack(actor["required_resources"], actor["placement_group_id"])
+            activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
 
@@ -210,12 +212,20 @@ class _Joining:
         if node.id in self._added:
             return self._added[node.id]
         self._added[node.id] = node
-        for other in self._tasks.values():
-            same = other["parent_task_id"] == task["parent_task_id"] and other is not task
-            if same and other["state"] not in (*_DONE, "PENDING_ARGS_AVAIL") and other["type"] != "DRIVER_TASK":
-                node.edges += [
-                    Edge(edge.target, f"{edge.relation}, which may make them") for edge in self._edges(other)
-                ]
+        others = [
+            other
+            for other in self._tasks.values()
+            if other["parent_task_id"] == task["parent_task_id"]
+            and other is not task
+            and other["state"] not in (*_DONE, "PENDING_ARGS_AVAIL")
+            and other["type"] not in ("DRIVER_TASK", "ACTOR_CREATION_TASK")
+        ]
+        edges = [edge for other in others for edge in self._edges(other)]
+        # Whoever waits for the task does not make its arguments.
+        asking = {each.id for each in self._nodes if each.waits and task in self._awaited(each)}
+        node.edges += [
+            Edge(edge.target, f"{edge.relation}, which may make them") for edge in edges if edge.target not in asking
+        ]
         if not node.edges:
             node.wait = {**wait, "lost": "they are not ready, and no task of its caller is unfinished"}
         return node
@@ -225,11 +235,14 @@ class _Joining:
         groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
         if groups and groups[0]["state"] != "CREATED":
             return f": its placement group is {groups[0]['state'].lower()}{self._lack(_bundles(groups[0]))}"
+        if groups:
+            all_of_it = _amounts(_all_bundles(groups[0]))
+            return f": {_group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
         plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
         if not plain:
             return ""
         alive = [node for node in self._ray["nodes"] if node["alive"]]
-        asked = ", ".join(f"{amount:g} {name}" for name, amount in plain.items())
+        asked = _amounts(plain)
         free = ", ".join(
             f"{max((node['free'].get(name, 0) for node in alive), default=0):g} of "
             f"{max((node['total'].get(name, 0) for node in alive), default=0):g} {name}"
@@ -247,8 +260,10 @@ class _Joining:
                 ("ray_actor", actor["actor_id"]) not in self._added
             ):
                 node = self._actor_node(actor)
-                node.wait = {"kind": "ray_task", "text": "resources", "lost": node.activity}
                 self._added.pop(node.id)
+                if "has not started yet" in node.activity:
+                    continue
+                node.wait = {"kind": "ray_task", "text": "resources", "lost": node.activity}
                 yield node
         for group in self._ray["placement_groups"]:
             if group["state"] == "PENDING" and group["placement_group_id"] not in self._explained:
@@ -259,6 +274,15 @@ class _Joining:
 
 def _group_label(group: Facts) -> str:
     return f"placement group {group['name'] or group['placement_group_id'][:8]}"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+def _all_bundles(group: Facts) -> Mapping[str, float]:
+    bundles = [each.get("unit_resources") or each for each in group.get("bundles") or [] if isinstance(each, dict)]
+    return sum(map(Counter, bundles), Counter())
 
 
 def _bundles(group: Facts) -> dict[str, float]:
