@@ -8,6 +8,7 @@ import pytest
 
 from rldbg.core import IncompleteDataError, Run
 from rldbg.inference.workflows import RolloutRequest, rollout, rollout_run
+from rldbg.inference.workflows.exchanges import ExchangeLog, RecordedExchanges, ReplayDiverged
 from rldbg.inference.workflows.faults import KINDS, fault_of
 from rldbg.replay import ReplayRollout
 from rldbg.reports.rollout import to_terminal
@@ -138,6 +139,33 @@ def test_a_workflow_that_needs_a_tokenizer_gets_that_of_the_served_model(tmp_pat
         )
     assert report.ok, report.failures
     assert made == [told["model_path"]]
+
+
+@pytest.mark.parametrize("trouble", ["?drop", "?500"])
+def test_a_server_that_fails_in_the_middle_fails_in_the_replay_too(run, tmp_path, trouble):
+    options = {"result": trouble, "check": "assert answer.status_code == 200, (answer.status_code, answer.text)"}
+    with small_server() as server:
+        first = run("Agent", server, **options)
+    again = run("Agent", None, **options, replay=tmp_path / "run", folder="again")
+    assert len(first.failures) == len(again.failures) == 2
+    assert [item.message for item in first.failures] == [item.message for item in again.failures]
+    lines = (tmp_path / "run" / "generated" / "episodes.jsonl").read_text().splitlines()
+    asked = [event for event in json.loads(lines[0])["events"] if event["kind"] == "request"]
+    assert [event["answer"]["role"] for event in asked] == ["assistant", "error"]
+
+
+def test_exchanges_of_a_rollout_that_was_killed_are_there(tmp_path):
+    log = ExchangeLog()
+    log.open(tmp_path)
+    for number in range(2):
+        log.add("0/0", number, {"prompt": number}, answer={"text": "ä"})
+        assert len(list(log.entries())) == number + 1, "written at once"
+    file = tmp_path / "generated" / "exchanges.jsonl"
+    file.write_bytes(file.read_bytes()[:-8])
+    left = RecordedExchanges(tmp_path)
+    assert left.answer("0/0", 0, {"prompt": 0}) == {"text": "ä"}
+    with pytest.raises(ReplayDiverged, match="it has 1 of that sample"):
+        left.answer("0/0", 1, {"prompt": 1})
 
 
 def test_a_workflow_that_asks_something_else_is_told_where(run, tmp_path):

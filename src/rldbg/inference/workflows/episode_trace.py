@@ -81,7 +81,10 @@ def _content(
     same = 0
     while same < min(len(messages), len(known.messages)) and messages[same] == known.messages[same]:
         same += 1
-    answer = _answer(entry["answer"], str(span.details.get("text", "")))
+    if "error" in entry:
+        answer = {"role": "error", "content": entry["error"]["message"]}
+    else:
+        answer = _answer(entry["answer"], str(span.details.get("text", "")))
     is_rewritten = same < len(known.messages)
     known.messages = [*messages, answer]
     counts = {name: span.details.get(name) for name in ("prompt_tokens", "tokens", "finish_reason")}

@@ -1,7 +1,8 @@
 """Every request of every episode with its answer, kept in the run folder; and answers taken from there again.
 
-`RUN/generated/exchanges.jsonl` has one line per request: {"sample", "number", "request", "answer"}. A request of a
-replay gets the answer of the same number of the same sample, if it asks the same; nothing is made up.
+`RUN/generated/exchanges.jsonl` has one line per request, written when it is answered: {"sample", "number", "request",
+"answer"}, or "error" in place of "answer" if no server gave one. A request of a replay gets the answer, or the error,
+of the same number of the same sample, if it asks the same; nothing is made up.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import IncompleteDataError, RldbgError
+from rldbg.core import IncompleteDataError, RldbgError, UnreachableError
 from rldbg.inference.workflows.completions import Completion
 from rldbg.inference.workflows.faults import Fault, fault_of
+from rldbg.inference.workflows.servers import ServerRefusal
 
 _FILE = Path("generated") / "exchanges.jsonl"
 # What differs between two runs that ask the same.
@@ -31,27 +33,34 @@ class ReplayDiverged(RldbgError):
 
 
 class ExchangeLog:
-    """Exchanges of a rollout as they happen, from any thread."""
+    """Exchanges of a rollout as they happen, from any thread; with a run folder they survive a rollout that is
+    killed."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._file: Path | None = None
         self._lock = threading.Lock()
 
-    def add(self, sample: str, number: int, request: Any, answer: Any) -> None:
-        line = json.dumps({"sample": sample, "number": number, "request": request, "answer": answer}, default=str)
-        with self._lock:
-            self._lines.append(line)
+    def open(self, run: Path) -> None:
+        """Begin a new log in a run folder; before, nothing is kept."""
+        self._file = run / _FILE
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_bytes(b"")
+
+    def add(self, sample: str, number: int, request: Any, **outcome: Any) -> None:
+        """`outcome` is the answer or the error."""
+        line = json.dumps({"sample": sample, "number": number, "request": request, **outcome}, default=str)
+        if self._file is not None:
+            with self._lock, self._file.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        with self._lock:
-            lines = list(self._lines)
-        return (json.loads(line) for line in lines)
+        return iter(()) if self._file is None else _entries(self._file)
 
-    def write(self, run: Path) -> None:
-        file = run / _FILE
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock:
-            file.write_text("".join(f"{line}\n" for line in self._lines), encoding="utf-8")
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    """A line that a killed rollout has not finished is left out."""
+    with file.open(encoding="utf-8") as lines:
+        yield from (json.loads(line) for line in lines if line.endswith("\n"))
 
 
 class RecordedExchanges:
@@ -61,14 +70,11 @@ class RecordedExchanges:
         self._run = run
         self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
         try:
-            lines = (run / _FILE).read_text(encoding="utf-8").splitlines()
+            self._known = {(entry["sample"], entry["number"]): entry for entry in _entries(run / _FILE)}
         except OSError as error:
             raise IncompleteDataError(
                 f"{run} has no recorded exchanges: {error.strerror}", "record them with `rldbg rollout --run RUN ...`"
             ) from error
-        for line in lines:
-            entry = json.loads(line)
-            self._known[entry["sample"], entry["number"]] = entry
 
     def answer(self, sample: str, number: int, request: Any) -> Any:
         entry = self._known.get((sample, number))
@@ -84,6 +90,9 @@ class RecordedExchanges:
                 f"{then!r:.150} was asked, now {now!r:.150}",
                 "everything before this request is as it was; look at what the workflow did since the one before",
             )
+        if (failed := entry.get("error")) is not None:
+            kind = ServerRefusal if failed["status"] else UnreachableError
+            raise kind(failed["message"], failed["hint"], *filter(None, [failed["status"]]))
         return entry["answer"]
 
 
@@ -114,8 +123,13 @@ class Exchanges:
     async def answer(
         self, sample: str, number: int, request: Any, ask: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        answer = await ask() if self.recorded is None else self.recorded.answer(sample, number, request)
-        self.log.add(sample, number, request, answer)
+        try:
+            answer = await ask() if self.recorded is None else self.recorded.answer(sample, number, request)
+        except (UnreachableError, ServerRefusal) as error:
+            failed = {"message": error.message, "hint": error.hint, "status": getattr(error, "status", 0)}
+            self.log.add(sample, number, request, error=failed)
+            raise
+        self.log.add(sample, number, request, answer=answer)
         return answer
 
 

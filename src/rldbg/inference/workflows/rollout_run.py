@@ -91,8 +91,8 @@ def rollout(
         if request.out is not None:
             _check_place(request.out)
         run = make_run()
+        opened.exchanges.log.open(run.path)
         outcomes = runner.run(opened.specs, finish=opened.finish)
-    opened.exchanges.log.write(run.path)
     write_episodes(run.path, outcomes, opened.exchanges.log.entries())
     batch, notes = _save(request, run, outcomes)
     report = RolloutReport(
