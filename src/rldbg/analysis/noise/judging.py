@@ -14,7 +14,7 @@ import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
-from rldbg.analysis.noise.log_prob_sensitivity import log_prob_sensitivity
+from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gap, log_prob_sensitivity
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
@@ -29,7 +29,7 @@ from rldbg.analysis.noise.tensors import (
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import Tolerances, passed_on
+from rldbg.analysis.tolerances import Tolerances, passed_on, roundoff_of
 from rldbg.analysis.units import UnitResult, UnitWorker, units_of
 from rldbg.analysis.whole import Block
 
@@ -40,6 +40,10 @@ _FOLLOWS_PARAMETERS = frozenset(
 # Products of a coarse dtype are summed in float32: of the few hundred roundings that the tables count with, one in
 # five is coarse.
 _COARSE_ROUNDINGS = 0.2
+# The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
+_MARGIN = 4.0
+# No float32 pass rounds as badly as one in bfloat16.
+_ROUNDED_AT_MOST = roundoff_of("bfloat16")
 
 
 def judge_with_noise(
@@ -52,7 +56,7 @@ def judge_with_noise(
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
     coarse = computing_roundoff(histories)
-    if not coarse and not _may_be_noise(first, a, b):
+    if not coarse and not _may_be_noise(first, a, b) and not _may_be_rounding(first):
         return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
     step_sizes, norms = step_sizes_of(histories), norms_of(histories)
@@ -63,8 +67,7 @@ def judge_with_noise(
             if item.update[0] in steps:
                 tensors[PARAMETER].add(item.update[0], item.block.a.key, difference)
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
-    if coarse:
-        levels.see_rounding(coarse, parameter_norm(histories))
+    levels.see_rounding(coarse, parameter_norm(histories), first_pass_gap(a, b))
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given):
@@ -88,6 +91,14 @@ def _updates(a: Side, b: Side) -> Iterator[Update]:
 def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
     """Before the first update no parameter differs: a difference then is real, unless it is in a sum or an update."""
     return first.stage in (Stage.GRADIENT, Stage.PARAMETER) or first.update > min(_updates(a, b))
+
+
+def _may_be_rounding(first: FirstDifference) -> bool:
+    """Models that are sure of themselves amplify what their first pass rounds."""
+    a, b = first.place.a, first.place.b
+    if first.stage not in _FOLLOWS_PARAMETERS or not isinstance(a, float) or not isinstance(b, float):
+        return False
+    return abs(a - b) <= _ROUNDED_AT_MOST * max(1.0, abs(a))
 
 
 def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarray) -> FieldDifference:
@@ -143,7 +154,7 @@ class _Levels:
         self._squares: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         self._gap_squares: dict[Update, float] = defaultdict(float)
         self.sensitivity: float | None = None
-        # The equivalent unit roundoff of a pass that computes in a coarse dtype.
+        # The equivalent unit roundoff of a pass.
         self.rounding = 0.0
 
     def see_parameter(
@@ -158,12 +169,18 @@ class _Levels:
     def see_gradient(self, update: Update, difference: FieldDifference) -> None:
         self._gradient[update] = max(self._gradient[update], difference.measured.max_abs)
 
-    def see_rounding(self, roundoff: float, norm: float) -> None:
-        """Both sides compute with this unit roundoff, on parameters of this norm."""
+    def see_rounding(self, coarse: float, norm: float, shown: float | None) -> None:
+        """What each pass rounds: both sides compute with parameters of this norm, in a coarse dtype or in float32.
+
+        A bound, and the gap that the first pass shows where both sides have the same parameters: the smaller counts.
+        """
+        one, roundoff = passed_on("log_probs", 1.0).atol, coarse or roundoff_of("float32")
         if self.sensitivity is not None:
-            self.rounding = self.sensitivity * roundoff * norm / passed_on("log_probs", 1.0).atol
+            self.rounding = self.sensitivity * roundoff * norm / one
         else:
-            self.rounding = roundoff * _COARSE_ROUNDINGS
+            self.rounding = coarse * _COARSE_ROUNDINGS
+        if shown is not None:
+            self.rounding = min(self.rounding, max(_MARGIN * shown, roundoff) / one)
 
     def roundoffs(self) -> dict[Update, float]:
         """The unit roundoff that would move log probs as far as the parameters after each update do.

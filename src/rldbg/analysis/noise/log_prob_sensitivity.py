@@ -33,6 +33,34 @@ def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -
     return None if None in found else _MARGIN * min(value for value in found if value is not None)
 
 
+def first_pass_gap(a: Side, b: Side) -> float | None:
+    """The largest difference of a trained token's log prob before the first update; None if none can be compared."""
+    rows_a, rows_b = (_before_updates(side) for side in (a, b))
+    gaps = []
+    for key in rows_a.keys() & rows_b.keys():
+        length = min(len(rows_a[key]), len(rows_b[key]))
+        with np.errstate(all="ignore"):
+            gap = np.abs(rows_a[key][:length] - rows_b[key][:length])
+        gaps.append(gap[np.isfinite(gap)].max(initial=0.0))
+    return float(max(gaps)) if gaps else None
+
+
+def _before_updates(side: Side) -> dict[tuple[str, SampleId], np.ndarray]:
+    """The log probs of each sample by the parameters that training begins with, by kind; 0 for tokens not trained."""
+    found: dict[tuple[str, SampleId], np.ndarray] = {}
+    first = min(side.steps("forward_data") | side.steps("old_log_probs"), default=0)
+    for record in side.records("old_log_probs", first):
+        if "old_log_probs" in record.fields:
+            rows = zip(record.samples, record.rows("old_log_probs"), strict=False)
+            found.update((("old_log_probs", sample), np.asarray(row, np.float64)) for sample, row in rows)
+    for record in side.records("forward_data", first):
+        if {"log_probs", "response_mask"} <= record.fields.keys() and not (record.key.epoch or record.key.mini_batch):
+            rows = zip(record.samples, record.rows("log_probs"), record.rows("response_mask"), strict=False)
+            trained = ((sample, np.where(np.asarray(mask) != 0, row, 0.0)) for sample, row, mask in rows)
+            found.update((("forward_data", sample), row) for sample, row in trained)
+    return found
+
+
 def _of_side(side: Side, number: int, states: list[Update], histories: Sequence[TensorHistory]) -> float | None:
     changes = _changes(side, states)
     lengths = _lengths(number, list(changes), histories)
