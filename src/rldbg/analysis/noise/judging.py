@@ -172,15 +172,16 @@ class _Levels:
     def see_rounding(self, coarse: float, norm: float, shown: float | None) -> None:
         """What each pass rounds: both sides compute with parameters of this norm, in a coarse dtype or in float32.
 
-        A bound, and the gap that the first pass shows where both sides have the same parameters: the smaller counts.
+        A bound, and what the first pass shows where both sides have the same parameters: the smaller counts. Where a
+        coarse dtype hides most differences and shows a few as large ones, the first pass may not have had its share.
         """
-        one, roundoff = passed_on("log_probs", 1.0).atol, coarse or roundoff_of("float32")
+        one, usual = passed_on("log_probs", 1.0).atol, coarse * _COARSE_ROUNDINGS
         if self.sensitivity is not None:
-            self.rounding = self.sensitivity * roundoff * norm / one
+            self.rounding = self.sensitivity * (coarse or roundoff_of("float32")) * norm / one
         else:
-            self.rounding = coarse * _COARSE_ROUNDINGS
+            self.rounding = usual
         if shown is not None:
-            self.rounding = min(self.rounding, max(_MARGIN * shown, roundoff) / one)
+            self.rounding = min(self.rounding, max(_MARGIN * shown / one, usual))
 
     def roundoffs(self) -> dict[Update, float]:
         """The unit roundoff that would move log probs as far as the parameters after each update do.
