@@ -43,6 +43,7 @@ class Tolerance:
 
 
 EXACT = Tolerance(0.0, 0.0)
+_ANYTHING = Tolerance(float("inf"), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ _GRADIENT = _Class(absolute=1, relative=1000, scale=400)
 _PARAMETER = _Class(absolute=16, relative=100)
 _OTHER = _Class(absolute=200, relative=200, scale=20)
 
+# Log probs that may differ by 1, probabilities by a factor of e: the two runs have forgotten what they had in common.
+_NOTHING_KNOWN = 1.0
+
 # Not computed by a forward pass: a perturbed parameter does not change it.
 _NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
 # Ratios of probabilities, and means that one large ratio may dominate (a token that the reference finds likely).
@@ -102,11 +106,23 @@ _CLASSES: dict[str, _Class] = {
 }
 
 
+def log_prob_error(roundoff: float) -> float:
+    """By how much a log prob may be off that is computed with this unit roundoff."""
+    return _LOG_PROB.absolute * roundoff
+
+
+def knows_nothing(roundoff: float) -> bool:
+    """Whether two passes with this unit roundoff have nothing in common that could be compared."""
+    return log_prob_error(roundoff) >= _NOTHING_KNOWN
+
+
 def passed_on(field: str, roundoff: float) -> Tolerance:
     """What inputs that are off by a relative `roundoff` add to the tolerance of a field."""
     kind_of_value = _CLASSES.get(field, _OTHER)
     if kind_of_value in _NOT_OF_THE_MODEL:
         return EXACT
+    if knows_nothing(roundoff):
+        return _ANYTHING
     computed = kind_of_value.computed(roundoff)
     if kind_of_value in _OF_RATIOS:
         # exp(x): its relative error is the absolute error of x.
@@ -153,6 +169,17 @@ class Tolerances:
         copy = self._copy()
         copy._roundoff = found
         return copy
+
+    def at_most(self, roundoff: float) -> Tolerances:
+        """The same where what a pass starts from is known to matter no more than this, unless nothing is known."""
+        copy = self._copy()
+        copy._roundoff = self._roundoff if self.knows_nothing else min(self._roundoff, roundoff)
+        return copy
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether the runs are so far apart that what their models compute cannot be judged."""
+        return knows_nothing(self._roundoff)
 
     def _copy(self) -> Tolerances:
         copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)

@@ -97,6 +97,13 @@ def _noise(result: Comparison) -> Lines:
             f" parameters by {level.parameter:.2g} ({level.allowed:,} allowed by the optimizer's sensitivity);"
             f" next log probs by {level.log_prob:.2g} more"
         )
+    lost = next((level for level in result.noise if level.hides_all), None)
+    if lost is not None:
+        step, epoch, mini_batch = lost.update
+        yield (
+            f"  after step {step} epoch {epoch} mini-batch {mini_batch} the models are so far apart that what they"
+            " compute is not judged: record both sides in float32, or with a smaller learning rate, to see more"
+        )
 
 
 def _structure(result: Comparison) -> Lines:

@@ -8,13 +8,13 @@ pass computes by the parameters it started from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
-from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gap, log_prob_sensitivity
+from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gap, forward_gaps, log_prob_sensitivity
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
@@ -29,7 +29,7 @@ from rldbg.analysis.noise.tensors import (
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import Tolerances, passed_on, roundoff_of
+from rldbg.analysis.tolerances import Tolerances, log_prob_error, roundoff_of
 from rldbg.analysis.units import UnitResult, UnitWorker, units_of
 from rldbg.analysis.whole import Block
 
@@ -40,6 +40,8 @@ _FOLLOWS_PARAMETERS = frozenset(
 # Products of a coarse dtype are summed in float32: of the few hundred roundings that the tables count with, one in
 # five is coarse.
 _COARSE_ROUNDINGS = 0.2
+# A gradient sums products that are rounded once: four roundoffs of its largest element.
+_COARSE_PRODUCTS = 0.01
 # The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
 _MARGIN = 4.0
 # No float32 pass rounds as badly as one in bfloat16.
@@ -60,17 +62,22 @@ def judge_with_noise(
         return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
     step_sizes, norms = step_sizes_of(histories), norms_of(histories)
+    left = []
     for history in histories:
         for item in history.updates(step_sizes, norms):
             difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
-            if item.update[0] in steps:
-                tensors[PARAMETER].add(item.update[0], item.block.a.key, difference)
+            left.append((item.update, item.block.a.key, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
     levels.see_rounding(coarse, parameter_norm(histories), first_pass_gap(a, b))
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
+    for update, key, difference in left:
+        if update[0] in steps:
+            judged = difference.excused() if given.at(*update).knows_nothing else difference
+            tensors[PARAMETER].add(update[0], key, judged)
+    gaps = {update: (gap, coarse) for update, gap in forward_gaps(a, b, steps).items()} if coarse else {}
     for history in histories:
-        for update, block, difference in _gradients(history, tolerances, given):
+        for update, block, difference in _gradients(history, tolerances, given, gaps):
             levels.see_gradient(update, difference)
             if update[0] in steps:
                 tensors[GRADIENT].add(update[0], block.a.key, difference)
@@ -107,15 +114,23 @@ def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarra
 
 
 def _gradients(
-    history: TensorHistory, alone: Tolerances, given: Tolerances
+    history: TensorHistory, alone: Tolerances, given: Tolerances, gaps: Mapping[Update, tuple[float, float]]
 ) -> list[tuple[Update, Block, FieldDifference]]:
-    """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is."""
+    """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is.
+
+    Where passes are coarse, what they may round says little: the gap of the log probs that a gradient follows from
+    says more, with a few roundings of its own.
+    """
     found = []
     largest = history.largest_gradient()
     for update, block in history.gradients.items():
         dtypes = (block.a.dtype(GRADIENT), block.b.dtype(GRADIENT))
         floor = alone.of(GRADIENT, GRADIENT, *dtypes)
-        whole = given.at(*update).of(GRADIENT, GRADIENT, *dtypes)
+        allowed = given.at(*update)
+        if update in gaps:
+            gap, roundoff = gaps[update]
+            allowed = allowed.at_most(gap / log_prob_error(1.0) + roundoff * _COARSE_PRODUCTS)
+        whole = allowed.of(GRADIENT, GRADIENT, *dtypes)
         pair = tensor_pair(block, GRADIENT)
         sizes = np.maximum(*(np.abs(part) for part in pair))
         allowance = whole.atol - floor.atol + whole.scale * largest - floor.scale * largest_finite(sizes)
@@ -175,7 +190,7 @@ class _Levels:
         A bound, and what the first pass shows where both sides have the same parameters: the smaller counts. Where a
         coarse dtype hides most differences and shows a few as large ones, the first pass may not have had its share.
         """
-        one, usual = passed_on("log_probs", 1.0).atol, coarse * _COARSE_ROUNDINGS
+        one, usual = log_prob_error(1.0), coarse * _COARSE_ROUNDINGS
         if self.sensitivity is not None:
             self.rounding = self.sensitivity * (coarse or roundoff_of("float32")) * norm / one
         else:
@@ -190,7 +205,7 @@ class _Levels:
         perturbation of all of them together.
         """
         if self.sensitivity is not None:
-            one = passed_on("log_probs", 1.0).atol
+            one = log_prob_error(1.0)
             return {update: self.sensitivity * square**0.5 / one for update, square in self._gap_squares.items()}
         return {update: (gap / size) ** 0.5 if size > 0 else 0.0 for update, (gap, size) in self._squares.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.analysis.tolerances import passed_on
+from rldbg.analysis.tolerances import knows_nothing, log_prob_error
 
 Update = tuple[int, int, int]
 
@@ -28,7 +28,12 @@ class NoiseLevel:
     @property
     def log_prob(self) -> float:
         """What this adds to the tolerance of a log prob in the next pass."""
-        return passed_on("log_probs", self.roundoff).atol
+        return log_prob_error(self.roundoff)
+
+    @property
+    def hides_all(self) -> bool:
+        """Whether the runs are so far apart that what their models compute from here on cannot be judged."""
+        return knows_nothing(self.roundoff)
 
     def to_dict(self) -> dict[str, Any]:
         step, epoch, mini_batch = self.update

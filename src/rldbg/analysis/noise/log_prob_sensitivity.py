@@ -20,7 +20,7 @@ from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
 
-_MARGIN = 4.0
+_MARGIN = 16.0
 
 # A way between two recorded states of the parameters, by the updates that left them.
 _Way = tuple[Update, Update]
@@ -34,31 +34,50 @@ def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -
 
 
 def first_pass_gap(a: Side, b: Side) -> float | None:
-    """The largest difference of a trained token's log prob before the first update; None if none can be compared."""
-    rows_a, rows_b = (_before_updates(side) for side in (a, b))
-    gaps = []
-    for key in rows_a.keys() & rows_b.keys():
-        length = min(len(rows_a[key]), len(rows_b[key]))
-        with np.errstate(all="ignore"):
-            gap = np.abs(rows_a[key][:length] - rows_b[key][:length])
-        gaps.append(gap[np.isfinite(gap)].max(initial=0.0))
-    return float(max(gaps)) if gaps else None
+    """The largest difference of a log prob before the first update; None if none can be compared."""
+    first = min(a.steps("forward_data") | a.steps("old_log_probs"), default=0)
+    gaps = [gap for update, gap in forward_gaps(a, b, [first]).items() if update == (first, 0, 0)]
+    rows = [_old_log_probs(side, first) for side in (a, b)]
+    gaps += [_gap(rows[0][sample], rows[1][sample]) for sample in rows[0].keys() & rows[1].keys()]
+    return max(gaps, default=None)
 
 
-def _before_updates(side: Side) -> dict[tuple[str, SampleId], np.ndarray]:
-    """The log probs of each sample by the parameters that training begins with, by kind; 0 for tokens not trained."""
-    found: dict[tuple[str, SampleId], np.ndarray] = {}
-    first = min(side.steps("forward_data") | side.steps("old_log_probs"), default=0)
-    for record in side.records("old_log_probs", first):
+def forward_gaps(a: Side, b: Side, steps: Sequence[int]) -> dict[Update, float]:
+    """The largest difference of a trained token's log prob in the pass of each update."""
+    found: dict[Update, float] = {}
+    for step in steps:
+        rows = [_trained(side, step) for side in (a, b)]
+        for key in rows[0].keys() & rows[1].keys():
+            update = (step, key[1], key[2])
+            found[update] = max(found.get(update, 0.0), _gap(rows[0][key], rows[1][key]))
+    return found
+
+
+def _trained(side: Side, step: int) -> dict[tuple[SampleId, int, int], np.ndarray]:
+    """The log probs of each sample in each update of a step; 0 for tokens that are not trained."""
+    found = {}
+    for record in side.records("forward_data", step):
+        if {"log_probs", "response_mask"} <= record.fields.keys():
+            rows = zip(record.samples, record.rows("log_probs"), record.rows("response_mask"), strict=False)
+            for sample, row, mask in rows:
+                found[sample, record.key.epoch, record.key.mini_batch] = np.where(np.asarray(mask) != 0, row, 0.0)
+    return found
+
+
+def _old_log_probs(side: Side, step: int) -> dict[SampleId, np.ndarray]:
+    found: dict[SampleId, np.ndarray] = {}
+    for record in side.records("old_log_probs", step):
         if "old_log_probs" in record.fields:
             rows = zip(record.samples, record.rows("old_log_probs"), strict=False)
-            found.update((("old_log_probs", sample), np.asarray(row, np.float64)) for sample, row in rows)
-    for record in side.records("forward_data", first):
-        if {"log_probs", "response_mask"} <= record.fields.keys() and not (record.key.epoch or record.key.mini_batch):
-            rows = zip(record.samples, record.rows("log_probs"), record.rows("response_mask"), strict=False)
-            trained = ((sample, np.where(np.asarray(mask) != 0, row, 0.0)) for sample, row, mask in rows)
-            found.update((("forward_data", sample), row) for sample, row in trained)
+            found.update((sample, np.asarray(row, np.float64)) for sample, row in rows)
     return found
+
+
+def _gap(one: np.ndarray, other: np.ndarray) -> float:
+    length = min(len(one), len(other))
+    with np.errstate(all="ignore"):
+        gap = np.abs(one[:length] - other[:length])
+    return float(gap[np.isfinite(gap)].max(initial=0.0))
 
 
 def _of_side(side: Side, number: int, states: list[Update], histories: Sequence[TensorHistory]) -> float | None:

@@ -31,8 +31,6 @@ _SHARE = 0.1
 _FIT, _FIT_SHORTER = 0.9, 0.25
 _FEWEST_ELEMENTS = 64
 _FEWEST_AT_QUANTUM = 30
-# Of the elements whose last bits are cut off, every other one ends at the cut.
-_CUT_OFF = 0.1
 # As many tensors, of all layers, are looked at in as many updates: reading all gradients may take minutes.
 _TENSORS, _UPDATES = 32, 4
 
@@ -55,9 +53,8 @@ def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
     coarse = [item for item in told if item]
     if 2 * len(coarse) <= len(told):
         return 0.0
-    # What is not clearly float16 may be bfloat16, which allows more; a float16 that underflows has as few bits left.
+    # What is not clearly float16 may be bfloat16, which allows more.
     is_half = 2 * coarse.count(_FLOAT16[0]) > len(coarse) or 2 * sum(map(has_quantum, quanta.values())) > len(quanta)
-    is_half = is_half and 2 * sum(map(underflows, quanta.values())) <= len(quanta)
     return roundoff_of(_FLOAT16[0] if is_half else _BFLOAT16[0])
 
 
@@ -90,11 +87,6 @@ def has_quantum(lowest: Counter[int]) -> bool:
     """
     least = min(lowest, default=0)
     return lowest[least] >= _FEWEST_AT_QUANTUM and 2 * lowest[least] >= lowest[least + 1]
-
-
-def underflows(lowest: Counter[int]) -> bool:
-    """Whether many elements end at the smallest number of float16, as where a loss was not scaled (enough)."""
-    return has_quantum(lowest) and lowest[min(lowest)] > _CUT_OFF * lowest.total()
 
 
 def coarse_dtype(values: np.ndarray) -> str | None:

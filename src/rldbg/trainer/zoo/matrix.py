@@ -39,8 +39,8 @@ _VARIATIONS = (
     *("more-padding", "more-padding-on-the-right", "padded-on-the-left", "padded-on-the-right"),
     *("packed", "eager-attention"),
 )
-# How both sides of a pair compute.
-_PRECISIONS = ("", "bfloat16-compute", "bfloat16-engine", "float16-compute")
+# How both sides of a pair compute. In float16 the recipe's gradients overflow: such runs are not clean.
+_PRECISIONS = ("", "bfloat16-compute", "bfloat16-engine")
 ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from rldbg.trainer.zoo import targets
@@ -13,7 +12,6 @@ from rldbg.trainer.zoo.bug import Bug, bug, replaced
 
 _COLUMNS = 3
 _FORWARD = "rldbg.trainer.tiny_model.TinyLlama.forward"
-_LOSS_SCALE = 1024.0
 _LAYERS = ("torch.nn.functional.linear", "torch.nn.functional.rms_norm", "torch.nn.functional.silu")
 
 
@@ -101,34 +99,10 @@ def _rounded(item: Any) -> Any:
     return item.to(torch.bfloat16).to(item.dtype) if isinstance(item, torch.Tensor) else item
 
 
-@cache
-def _float16_rounding() -> Any:
-    """Rounds to float16; gradients as well, scaled to where float16 is not subnormal, as loss scaling does."""
-    import torch
-
-    class Rounding(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(_context: Any, values: Any) -> Any:
-            return values.half().to(values.dtype)
-
-        @staticmethod
-        def backward(_context: Any, *gradients: Any) -> Any:
-            return (gradients[0] * _LOSS_SCALE).half().to(gradients[0].dtype) / _LOSS_SCALE
-
-    return lambda item: Rounding.apply(item) if isinstance(item, torch.Tensor) else item
-
-
 @bug(*_LAYERS, stage="", cause=())
 def bfloat16_compute(original: Any, *arguments: Any, **options: Any) -> Any:
     """Every layer takes and gives bfloat16 and sums in float32, with float32 weights, as mixed precision does."""
     return _rounded(original(*map(_rounded, arguments), **options))
-
-
-@bug(*_LAYERS, stage="", cause=())
-def float16_compute(original: Any, *arguments: Any, **options: Any) -> Any:
-    """Every layer takes and gives float16 and sums in float32, with float32 weights, as mixed precision does."""
-    rounding = _float16_rounding()
-    return rounding(original(*map(rounding, arguments), **options))
 
 
 @bug("rldbg.trainer.inference_server.InferenceServer.generate", stage="", cause=())
