@@ -14,6 +14,7 @@ from rldbg.trainer import tiny_folder
 
 JOB = Path(__file__).with_name("trl_job.py")
 KINDS = {"trajectory", "forward_data", "is_loss_debug", "loss", "gradient", "param", "training_metrics"}
+WITH_OPTIMIZER = (*KINDS, "optimizer_state")
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -32,12 +33,13 @@ def record(python, model, tmp_path_factory):
     """Runs the job recorded, and returns its run folder; equal jobs run once."""
     done: dict[str, Path] = {}
 
-    def run(*launcher, again="", **settings):
-        name = json.dumps([launcher, again, settings])
+    def run(*launcher, again="", kinds=(), **settings):
+        name = json.dumps([launcher, again, sorted(kinds), settings])
         if name not in done:
             folder = tmp_path_factory.mktemp("trl")
             job = [*(launcher or [str(python)]), str(JOB), json.dumps({"model": str(model)} | settings)]
-            flags = ["--run", folder / "run", "--record", "--full-length", "--no-doctor", "--wait", "0"]
+            asked = ["--record", ",".join(sorted(kinds))] if kinds else ["--record"]
+            flags = ["--run", folder / "run", *asked, "--full-length", "--no-doctor", "--wait", "0"]
             ran = rldbg("run", *flags, "--", *job, HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1")
             assert ran.returncode == 0, ran.stdout + ran.stderr
             assert "cannot record" not in ran.stderr
@@ -103,11 +105,16 @@ def test_iterations_and_accumulation_are_epochs_and_micro_batches(record):
     assert not errors
 
 
-def test_two_ranks_under_accelerate_launch(record, python):
-    """Which starts them by torchrun; without --multi_gpu it starts a single one where there is no GPU."""
+@pytest.fixture
+def two_ranks(record, python):
+    """By accelerate, which starts them by torchrun; without --multi_gpu it starts one where there is no GPU."""
     launcher = [str(python), "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    run = record(*launcher, args={"per_device_train_batch_size": 4})
+    return record(*launcher, kinds=WITH_OPTIMIZER, args={"per_device_train_batch_size": 4})
+
+
+def test_two_ranks_under_accelerate_launch(two_ranks):
+    run = two_ranks
     recording = open_recording(run)
     for kind in KINDS:
         assert {entry.rank for entry in recording.entries() if entry.kind == kind} == {0, 1}, kind
@@ -167,20 +174,27 @@ def test_a_command_for_gpus_runs_here_with_a_small_model(python, model, tmp_path
     assert {entry.kind for entry in open_recording(tmp_path / "run").entries()} == KINDS
 
 
-def test_a_recorded_step_runs_again_bit_for_bit(record):
-    run = record(args={"max_steps": 3})
-    done = rldbg("rerun", run, "--step", 2, "--json", HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1")
+def verdicts_of_rerun(run, step):
+    done = rldbg(
+        "rerun", run, "--step", step, "--json", HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout[done.stdout.index('{"schema_version"') :])
     verdicts = {stage["stage"]: stage["verdict"] for stage in found["stages"]}
-    assert {verdicts[stage] for stage in ("trajectory", "advantage", "forward", "loss", "gradient")} <= {
-        "equal",
-        "equal within noise",
-    }
+    return {verdicts[stage] for stage in ("trajectory", "advantage", "forward", "loss", "gradient", "parameter")}
+
+
+def test_a_recorded_step_runs_again_with_the_optimizers_state(record):
+    run = record(kinds=WITH_OPTIMIZER, args={"max_steps": 3})
+    assert verdicts_of_rerun(run, 2) <= {"equal", "equal within noise"}
+
+
+def test_a_recorded_step_of_two_ranks_runs_again(two_ranks):
+    assert verdicts_of_rerun(two_ranks, 1) <= {"equal", "equal within noise"}
 
 
 def test_pdb_stops_in_the_loss_of_the_trainer_itself(record):
-    run = record(args={"max_steps": 3})
+    run = record(kinds=WITH_OPTIMIZER, args={"max_steps": 3})
     variables = {"HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
     done = rldbg("rerun", run, "--step", 1, "--pdb", typed="p sorted(inputs)[:2]\nc\n", **variables)
     assert done.returncode == 0, done.stdout + done.stderr

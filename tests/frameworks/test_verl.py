@@ -12,7 +12,7 @@ from rldbg.recording import open as open_recording
 
 KINDS = {
     "trajectory", "prepared_trajectories", "old_log_probs", "training_metrics", "forward_data", "is_loss_debug", "loss",
-    "gradient", "param", "update_metrics",
+    "gradient", "param", "update_metrics", "weights", "optimizer_state",
 }  # fmt: skip
 pytestmark = [
     pytest.mark.timeout(900),
@@ -30,7 +30,8 @@ def train(model, folder, *flags):
     """verl's own command for one GPU, on this machine; returns the run folder."""
     python = environments.verl()
     write_files(folder, model)
-    flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--record", "--full-length", "--no-doctor"]
+    flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--full-length", "--no-doctor"]
+    flags += ["--record", ",".join(sorted(KINDS))]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}
     job = [python, "-m", "verl.trainer.main_ppo", *options(folder, model), f"hydra.run.dir={folder}/hydra"]
     done = rldbg("run", *flags, "--wait", "0", "--", *job, **variables)
@@ -50,7 +51,9 @@ def test_every_kind_is_recorded_and_the_checks_hold(run):
     assert recording.steps("loss") == (1, 2)
     found = json.loads(rldbg("check", run, "--json").stdout)
     assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
-    assert {"rollout-matches-trainer", "advantages-follow-rewards", "policy-versions-fresh"} <= set(found["passed"])
+    assert {
+        "rollout-matches-trainer", "advantages-follow-rewards", "policy-versions-fresh", "engine-holds-what-was-sent",
+    } <= set(found["passed"]), found  # fmt: skip
 
 
 def test_gradients_are_those_before_clipping(run):
@@ -79,7 +82,7 @@ def again(run, *flags, typed=None):
 
 
 def assert_equal(verdicts):
-    stages = ("advantage", "old_log_probs", "forward", "loss", "gradient")
+    stages = ("advantage", "old_log_probs", "forward", "loss", "gradient", "parameter")
     assert {verdicts[stage] for stage in stages} <= {"equal", "equal within noise"}, verdicts
 
 

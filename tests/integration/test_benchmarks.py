@@ -16,6 +16,7 @@ PARTS = {
     "bench_doctor.py": ("rldbg doctor (hyperscan)", "rldbg doctor (numpy)", "grep -E", "re, line by line", "limit"),
     "bench_fingerprints.py": ("tensors", "million elements"),
     "bench_formats.py": ("a .pt of lists read into arrays", "our file written from arrays"),
+    "bench_framework_recording.py": ("goal_percent",),
     "bench_live.py": ("rldbg ps, 3 agents", "rldbg cast, 2 stopped ranks", "rldbg break until it hits", "peer"),
     "bench_live_overhead.py": ("armed", "after detach", "peer"),
     "bench_profile.py": ("span: ours", "tracing:", "merge of 8 workers"),

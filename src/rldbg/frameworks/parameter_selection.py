@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _MOST_BYTES = 64 * 2**20
-_KINDS = frozenset({"param", "gradient"})
+_KINDS = frozenset({"param", "gradient", "optimizer_state"})
 
 
 def parameter_patterns(model: Any, kinds: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -8,7 +8,7 @@ import json
 import pdb
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +41,49 @@ class NotRecorded(SystemExit):
 
 
 def parameters_after(recording: Recording, step: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The values that the last optimizer step of a step left: pieces of several ranks are put together."""
+    """The values that the last optimizer step of a step left."""
+    found = _left_by(recording, "param", step)
+    missing = next((name for name in names if name not in found), None)
+    if missing is not None:
+        raise NotRecorded(f"rldbg: not all parameters of step {step} are recorded: {missing}; use --record param,...")
+    return found
+
+
+def load_optimizer(optimizer: Any, named: Mapping[str, Any], recording: Recording, step: int) -> None:
+    """The state that the last optimizer step of a step left, if it is recorded; else the optimizer begins anew."""
+    import torch
+
+    for name, array in _left_by(recording, "optimizer_state", step).items():
+        parameter, _, key = name.rpartition(":")
+        value = torch.from_numpy(np.array(array))
+        if value.dim():
+            made = torch.zeros_like(named[parameter])
+            (made.to_local() if hasattr(made, "to_local") else made).copy_(value)
+            value = made
+        optimizer.state[named[parameter]][key] = value
+
+
+def load_learning_rate(optimizer: Any, recording: Recording, kind: str, step: int) -> None:
+    """That of the step's first update: a schedule that is run for one step may have another."""
+    for record in recording.records(kind, step):
+        metrics: Any = record.fields["metrics"]
+        if record.key.epoch == record.key.mini_batch == 0 and "learning_rate" in metrics:
+            for group in optimizer.param_groups:
+                group["lr"] = float(metrics["learning_rate"])
+
+
+def _left_by(recording: Recording, kind: str, step: int) -> dict[str, np.ndarray]:
+    """Tensors after the last optimizer step of a step, by name: pieces of several ranks are put together."""
     pieces: dict[str, dict[tuple[int, int], list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in recording.records("param", step):
-        pieces[str(record.fields["param_name"])][record.key.epoch, record.key.mini_batch].append(record)
+    for record in recording.records(kind, step):
+        if kind in record.fields:
+            pieces[str(record.fields["param_name"])][record.key.epoch, record.key.mini_batch].append(record)
     found = {}
-    for name in names:
-        last = pieces[name][max(pieces[name])] if name in pieces else []
-        if not last or any("param" not in record.fields for record in last):
-            raise NotRecorded(f"rldbg: not all parameters of step {step} are recorded: {name}; use --record param,...")
+    for name, by_update in pieces.items():
         try:
-            found[name] = assemble(last)[0].array("param")
+            found[name] = assemble(by_update[max(by_update)])[0].array(kind)
         except CannotAssemble as error:
-            raise refuse(f"parameter {name} of step {step} cannot be put together: {error}") from error
+            raise refuse(f"{kind} {name} of step {step} cannot be put together: {error}") from error
     return found
 
 

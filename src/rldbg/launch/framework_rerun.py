@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from rldbg.core import IncompleteDataError, Run, UsageError
 from rldbg.frameworks import Framework, find_framework, frameworks, read_hooks, recorded_hooks
 
-# Not param: the optimizer's moments are not recorded.
 _OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient")
 _OF_ROLLOUT = ("trajectory", "old_log_probs")
 
@@ -41,6 +40,9 @@ def rerun_step(run: Path, step: int, *, debugger: bool) -> Rerun:
         raise UsageError(f"a step of {framework.title} cannot be run again yet", known)
     facts = Run(run).read()
     kinds = _OF_UPDATE if framework.rerun == "program" else (*_OF_ROLLOUT, *_OF_UPDATE)
+    # What the optimizer makes of the gradients depends on its state, which the first step does not have.
+    if step <= (framework.rerun == "program") or (run / "recording" / "optimizer_state").is_dir():
+        kinds = (*kinds, "param")
     again = _fresh(run / "rerun" / f"step_{step}")
     asked = json.dumps({"recording": str(run.absolute()), "step": step, "pdb": debugger})
     flags = ["--run", str(again.absolute()), "--record", ",".join(kinds), "--full-length", "--name-suffix", ""]

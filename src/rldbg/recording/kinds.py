@@ -173,6 +173,10 @@ _ALL_KINDS = (
         for name, meaning in (
             ("param", "a parameter after the optimizer step"),
             ("gradient", "a parameter's gradient before the optimizer step"),
+            (
+                "optimizer_state",
+                "a tensor of the optimizer's state after its step, named PARAMETER:TENSOR; named by --record only",
+            ),
         )
     ),
     Kind(

@@ -292,6 +292,8 @@ class TrlRecording(AsyncBatches):
             place = place_of(trainer, done - 1, 0)
             recorder = self.recorded.recorder(trainer.model)
             recorder.record_parameters(model=handler.model, **place.of_update())
+            if trainer.optimizer is not None:
+                recorder.record_optimizer(model=handler.model, optimizer=trainer.optimizer, **place.of_update())
             if place_of(trainer, done, 0).step != place.step:
                 recorder.end_step(place.step)
         self._micro, self._has_gradients = 0, False

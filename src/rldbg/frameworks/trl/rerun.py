@@ -3,25 +3,27 @@
 A step that cannot be run as it was recorded ends the process: nothing is made up.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
-from rldbg.frameworks.rerun import Rerun, parameters_after, refuse
+from rldbg.frameworks.rerun import Rerun, load_learning_rate, load_optimizer, parameters_after, refuse
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
 
 def prepare(trainer: Any, rerun: Rerun) -> None:
     """After the trainer was made, before it trains: one optimizer step, on the recorded responses."""
-    if trainer.accelerator.num_processes != 1:
-        raise refuse("a step is run again in one process: give the command of one rank")
     recording = open_recording(rerun.recording)
-    records = list(recording.records("trajectory", rerun.step))
-    if len(records) != 1:
-        raise refuse(f"step {rerun.step} has {len(records)} trajectory records; one can be run again")
+    records = sorted(recording.records("trajectory", rerun.step), key=lambda record: record.key)
+    ranks = trainer.accelerator.num_processes
+    if [record.key.rank for record in records] != list(range(ranks)):
+        known = f"step {rerun.step} has {len(records)} trajectory records"
+        raise refuse(f"{known}, and the command has {ranks} ranks: one record per rank can be run again")
     _load_parameters(trainer, recording, rerun.step)
-    _replace_rollout(trainer, records[0])
+    _replace_rollout(trainer, records)
+    trainer.add_callback(_with_optimizer(trainer, recording, rerun.step))
     trainer.args.max_steps = 1
     trainer.args.save_strategy = "no"
 
@@ -38,9 +40,24 @@ def _load_parameters(trainer: Any, recording: Recording, step: int) -> None:
             parameter.copy_(torch.from_numpy(np.array(latest[name])).to(parameter))
 
 
-def _replace_rollout(trainer: Any, record: Record) -> None:
+def _with_optimizer(trainer: Any, recording: Recording, step: int) -> Any:
+    """The optimizer is made when training begins: then it gets its recorded state and learning rate."""
+    from transformers import TrainerCallback
+
+    class WithOptimizer(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            if step:
+                load_optimizer(trainer.optimizer, dict(trainer.model.named_parameters()), recording, step - 1)
+            load_learning_rate(trainer.optimizer, recording, "training_metrics", step)
+
+    return WithOptimizer()
+
+
+def _replace_rollout(trainer: Any, records: Sequence[Record]) -> None:
+    """This rank's responses, and the rewards of all ranks, as TRL gathers them."""
     import torch
 
+    record = records[trainer.accelerator.process_index]
     tokens, masks = list(record.rows("tokens")), list(record.rows("loss_mask"))
     starts = [int(np.flatnonzero(mask)[0]) if mask.any() else len(mask) for mask in map(np.asarray, masks)]
     prompts = [np.asarray(row)[:start].tolist() for row, start in zip(tokens, starts, strict=True)]
@@ -52,7 +69,7 @@ def _replace_rollout(trainer: Any, record: Record) -> None:
         rows = zip(record.rows("logprobs"), starts, strict=True)
         log_probs = [np.asarray(row)[start:].tolist() for row, start in rows]
     has_tools = any(0 in row for row in drawn)
-    extra: Any = record.fields["extra_fields"]
+    extra: list[Any] = [row for each in records for row in cast("list[Any]", each.fields["extra_fields"])]
     names = trainer.reward_func_names
     rewards = torch.tensor(
         [[np.nan if row["rewards"][name] is None else row["rewards"][name] for name in names] for row in extra]

@@ -156,9 +156,12 @@ class VerlRecording(FrameworkRecording):
             return
         recorder = self.recorded.recorder(engine.module)
         recorder.record_gradients(model=engine.module, **self._place())
+        rate = float(engine.optimizer.param_groups[0]["lr"])
         norm = yield
         recorder.record_parameters(model=engine.module, **self._place())
-        recorder.record("update_metrics", **self._place(), metrics={"grad_norm": float(norm)})
+        recorder.record_optimizer(model=engine.module, optimizer=engine.optimizer, **self._place())
+        metrics = {"grad_norm": float(norm), "learning_rate": rate}
+        recorder.record("update_metrics", **self._place(), metrics=metrics)
 
     def update_weights(self, worker: Any, global_steps: int | None = None, *_: Any, **__: Any) -> Call:
         """All ranks gather the same tensors; the first one looks at them, in the engine's dtype."""

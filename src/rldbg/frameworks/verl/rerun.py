@@ -1,8 +1,8 @@
 """The first optimizer step of a recorded step of verl again: one rank of verl's own worker, without Ray.
 
 The batch is what the ranks recorded of their loss, in their order: tokens, masks, old and reference log probs,
-advantages. The parameters are those that the step before left, as
-recorded or from verl's checkpoint; the first step has the model's own.
+advantages. The parameters are those that the step before left, as recorded or from verl's checkpoint, which has the
+optimizer's state as well (else --record optimizer_state,... records it); the first step has the model's own.
 """
 
 import json
@@ -18,7 +18,15 @@ import numpy as np
 from rldbg.core import Environment, Run, SampleId
 from rldbg.frameworks.recorded import process_hooks
 from rldbg.frameworks.registry import find_framework
-from rldbg.frameworks.rerun import NotRecorded, Rerun, parameters_after, refuse, stop_in
+from rldbg.frameworks.rerun import (
+    NotRecorded,
+    Rerun,
+    load_learning_rate,
+    load_optimizer,
+    parameters_after,
+    refuse,
+    stop_in,
+)
 from rldbg.frameworks.verl.samples import PADDING
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
@@ -150,6 +158,7 @@ def _load_parameters(worker: Any, recording: Recording, step: int, checkpoint: P
             raise
         worker.load_checkpoint(str(checkpoint))
         return
+    load_optimizer(worker.actor.engine.optimizer, named, recording, step)
     with torch.no_grad():
         for name, parameter in named.items():
             held = parameter.to_local() if hasattr(parameter, "to_local") else parameter
@@ -195,6 +204,7 @@ def main() -> None:
         before = rerun.step - 1
         checkpoint = Path(whole.trainer.default_local_dir, f"global_step_{before}", "actor")
         _load_parameters(worker, recording, before, checkpoint)
+    load_learning_rate(worker.actor.engine.optimizer, recording, "update_metrics", rerun.step)
     if rerun.pdb:
         stop_in(worker.loss_fn.func)
     worker.update_actor(batch_of(rows, settings))

@@ -27,7 +27,9 @@ _TOGETHER_BYTES = 8 * 2**20
 _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
 # The placement of a parameter that FSDP1 has cut: a rank's part says neither where it begins nor where it ends.
 FLAT_SHARD = "FlatShard()"
-_CHUNK = 2**20
+_CHUNK = 2**17
+# Of the sum of squares: what is left of it must be so large for its digits to be right.
+_CANCELLED = 1e-6
 _FSDP1 = "FullyShardedDataParallel"
 
 
@@ -84,10 +86,12 @@ class _Facts(NamedTuple):
         return {"param_name": self.name, **of_cut, "shape": list(self.shape), "dtype": f"torch.{name_of(self.dtype)}"}
 
 
-def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: WarnOnce) -> list[Prepared]:
+def prepare(
+    key: RecordKey, model: Any, settings: RecorderSettings, warn_once: WarnOnce, optimizer: Any = None
+) -> list[Prepared]:
     """Every parameter that matches, ready to be handed over; says what is in the way when there is none.
 
-    The field that holds the values has the name of the kind: `param` or `gradient`.
+    The field that holds the values has the name of the kind: `param`, `gradient` or `optimizer_state`.
     """
     modules, named = modules_and_parameters(model)
     wrappers = [module for module in modules if type(module).__name__ == _FSDP1]
@@ -95,6 +99,8 @@ def prepare(key: RecordKey, model: Any, settings: RecorderSettings, warn_once: W
         hint = "set use_orig_params=True to record them by name"
         warn_once("use_orig_params", f"FSDP has flattened the parameters: {hint}")
         return []
+    if optimizer is not None:
+        named = _states(named, optimizer)
     chosen = _select(named, settings.parameter_patterns, gradient=key.kind == "gradient")
     if not chosen:
         known = ", ".join(_plain_name(name) for name, _ in itertools.islice(model.named_parameters(), 5))
@@ -173,6 +179,17 @@ def _plain_name(name: str) -> str:
     return _WRAPPERS.sub("", name)
 
 
+def _states(named: Iterable[tuple[str, Any]], optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """What an optimizer keeps of each parameter: tensors, and counts that some keep as numbers."""
+    torch = torch_module()
+    for name, parameter in named:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if torch is not None and isinstance(value, int | float):
+                yield f"{name}:{key}", torch.tensor(float(value))
+            elif hasattr(value, "dtype"):
+                yield f"{name}:{key}", value
+
+
 def _is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor") and hasattr(tensor, "device_mesh")
 
@@ -220,20 +237,23 @@ def _complete(
 
 def _statistics(value: np.ndarray | EncodedArray) -> dict[str, float | None]:
     """norm, mean and unbiased standard deviation in float64; None where there are too few values to have one."""
-    count, mean, squared_deviations, squares = 0, 0.0, 0.0, 0.0
+    count, total, squares = 0, 0.0, 0.0
     for chunk in _chunks(value):
-        chunk_mean = float(np.add.reduce(chunk)) / chunk.size  # as mean(), without its preparations
-        difference, total = chunk_mean - mean, count + chunk.size
-        deviations = chunk - chunk_mean
-        squared_deviations += float(deviations @ deviations) + difference**2 * count * chunk.size / total
-        mean += difference * chunk.size / total
+        count += chunk.size
+        total += float(np.add.reduce(chunk))  # as sum(), without its preparations
         squares += float(chunk @ chunk)
-        count = total
-    return {
-        "norm": math.sqrt(squares),
-        "mean": mean if count else None,
-        "std": math.sqrt(squared_deviations / (count - 1)) if count > 1 else None,
-    }
+    mean = total / count if count else None
+    return {"norm": math.sqrt(squares), "mean": mean, "std": _deviation(value, count, mean, squares)}
+
+
+def _deviation(value: np.ndarray | EncodedArray, count: int, mean: float | None, squares: float) -> float | None:
+    if mean is None or count < 2:
+        return None
+    deviations = squares - count * mean**2
+    # Where the values are nearly equal the difference of two large sums has no digits left.
+    if deviations < _CANCELLED * squares:
+        deviations = sum(float(each @ each) for each in (chunk - mean for chunk in _chunks(value)))
+    return math.sqrt(deviations / (count - 1))
 
 
 def _chunks(value: np.ndarray | EncodedArray) -> Iterator[np.ndarray]:

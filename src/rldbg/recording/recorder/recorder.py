@@ -102,6 +102,11 @@ class Recorder:
         """Records the gradients of the parameters that match the patterns, before the optimizer step."""
         self._record_model("gradient", model, step, epoch, mini_batch)
 
+    def record_optimizer(self, step: int, model: Any, optimizer: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
+        """Records the optimizer's state after its step, twice as much as the parameters: only if its kind is named."""
+        if "optimizer_state" in (self.settings.kinds or ()):
+            self._record_model("optimizer_state", model, step, epoch, mini_batch, optimizer)
+
     def end_step(self, step: int) -> None:
         """Says that nothing more comes for this step: its files are written now."""
         writer = self._own_writer()
@@ -188,7 +193,9 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._warn_once("orders", f"cannot read the orders of `rldbg watch`: {error!r}")
 
-    def _record_model(self, kind: str, model: Any, step: int, epoch: int, mini_batch: int) -> None:
+    def _record_model(
+        self, kind: str, model: Any, step: int, epoch: int, mini_batch: int, optimizer: Any = None
+    ) -> None:
         try:
             # Gathering is a collective: what one rank cannot record, it still has to take part in.
             wanted = self.wants(kind, step)
@@ -196,7 +203,7 @@ class Recorder:
             if not (wanted or collective) or not self.settings.parameter_patterns:
                 return
             key = RecordKey(kind, index(step), self.identity.rank, 0, index(epoch), index(mini_batch))
-            prepared = list(parameters.prepare(key, model, self.settings, self._warn_once))
+            prepared = list(parameters.prepare(key, model, self.settings, self._warn_once, optimizer))
             writer = self._writer_to_record() if wanted else None
             if writer is not None:
                 for header, fields in prepared:
