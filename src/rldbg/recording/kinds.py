@@ -95,7 +95,7 @@ _ALL_KINDS = (
     Kind(
         "rollout_samples",
         Scope.STEP,
-        frozenset({_SELF}),
+        frozenset(),
         _TRAJECTORY_FIELDS,
         "every sample that a rollout made, also those that a filter dropped; named by --record only (slime, miles)",
     ),
@@ -165,19 +165,28 @@ _ALL_KINDS = (
         Kind(
             name,
             Scope.RANK,
-            frozenset({_SELF, _SERVICE}),
+            modes,
             (*_fields(Shape.TEXT, "param_name"), *_fields(Shape.TENSOR, name, optional=True), *_PARAMETER_FIELDS),
             meaning,
             has_samples=False,
         )
-        for name, meaning in (
-            ("param", "a parameter after the optimizer step"),
-            ("gradient", "a parameter's gradient before the optimizer step"),
+        for name, modes, meaning in (
+            ("param", frozenset({_SELF, _SERVICE}), "a parameter after the optimizer step"),
+            ("gradient", frozenset({_SELF, _SERVICE}), "a parameter's gradient before the optimizer step"),
             (
                 "optimizer_state",
+                frozenset[Mode](),
                 "a tensor of the optimizer's state after its step, named PARAMETER:TENSOR; named by --record only",
             ),
         )
+    ),
+    Kind(
+        "update_metrics",
+        Scope.RANK,
+        frozenset(),
+        _fields(Shape.DATA, "metrics"),
+        "what a rank says of an optimizer step: gradient norm, learning rate",
+        has_samples=False,
     ),
     Kind(
         "weights",

@@ -226,9 +226,9 @@ def named_kinds(kinds: Iterable[str], source: str) -> tuple[str, ...] | None:
 
 
 def _switches(kinds: Iterable[str], source: str) -> dict[str, Any]:
-    """Kinds by name as the block's switches; `all` is every declared kind."""
+    """Kinds by name as the block's switches; `all` is every kind that has one: some are of frameworks only."""
     named = named_kinds(kinds, source)
-    chosen = set(KINDS if named is None else named)
+    chosen = {kind.name for kind in KINDS.values() if kind.modes} if named is None else set(named)
     remote = set(kinds_of(Mode.REMOTE_API))
     return {
         "dump_options": dict.fromkeys(chosen - remote, True),
