@@ -1,6 +1,7 @@
 """`rldbg bisect`: the first module that differs, by its parameters, its code or its gradients, is named."""
 
 import json
+import sys
 from copy import deepcopy
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from rldbg.bisection import bisect_captures, capture_pass
 from rldbg.bisection.dumps import read_dump
-from rldbg.bisection.sides import first_operation
+from rldbg.bisection.operations import first_operation, operations_inside
 from rldbg.cli.application import run
 from rldbg.core import IncompleteDataError
 from rldbg.trainer.settings import TinyModel
@@ -71,6 +72,15 @@ def test_code_that_differs_is_placed_in_the_module_that_has_it_and_the_operation
     assert report.forward.name == "model.layers.0.mlp.down_proj" and report.forward.given
     assert report.forward.place == "model.layers.0.mlp" and report.parameters == {}
     assert "silu" in first_operation(model, other, report.forward.place, report.forward.place, INPUTS)
+
+
+def test_operations_are_hashed_as_debug_mode_does_it_without_debug_mode(monkeypatch):
+    """Results that are no floating-point tensors are left out by one and hashed by the other."""
+    logged = operations_inside(tiny(), "model.layers.0.mlp", INPUTS)
+    monkeypatch.setitem(sys.modules, "torch.utils._debug_mode", None)
+    ours = operations_inside(tiny(), "model.layers.0.mlp", INPUTS)
+    assert len(logged) > 5 and [name for name, _ in ours] == [name for name, _ in logged]
+    assert [value for _, value in ours] == pytest.approx([value for _, value in logged])
 
 
 class Doubled(torch.autograd.Function):
