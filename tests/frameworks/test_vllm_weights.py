@@ -81,6 +81,7 @@ def test_a_tensor_that_changes_on_its_way_into_vllm_is_named(tmp_path):
     finally:
         engine.stdin.close()
         engine.wait(120)
+        engine.stdout.close()
         log.close()
     checked = rldbg("check", recording, "--only", "engine-holds-what-was-sent")
     assert checked.returncode == 1, checked.stdout + checked.stderr

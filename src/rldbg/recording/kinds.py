@@ -214,7 +214,14 @@ _ALL_KINDS = (
                 norms="of the values",
                 value_sums="of the values",
             ),
-            *_fields(Shape.DATA, optional=True, base_fingerprints="by name: without the LoRA delta"),
+            *_fields(
+                Shape.DATA,
+                optional=True,
+                base_fingerprints="by name: without the LoRA delta",
+                base_values="by name: norm and sum without the LoRA delta, and the delta's norm",
+                value_names="of the tensors whose values are recorded",
+                values="flat, one row per name; only where asked for",
+            ),
             *_fields(
                 Shape.TEXT, optional=True, engine="of an engine that is not told versions: workers of one have one name"
             ),

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from rldbg.templates.conversations import (
         Conversation,
         conversation_of_roles,
+        conversation_with_tools,
         read_conversation,
+        read_tools,
         standard_conversations,
     )
     from rldbg.templates.examination import Property, TemplateReport, examine_template
@@ -24,8 +26,10 @@ __all__ = [
     "RenderedConversation",
     "TemplateReport",
     "conversation_of_roles",
+    "conversation_with_tools",
     "examine_template",
     "load_template",
     "read_conversation",
+    "read_tools",
     "standard_conversations",
 ]

@@ -23,6 +23,7 @@ WEATHER = {
     },
 }
 _ROLES = ("system", "user", "assistant", "tool")
+_ARGUMENTS: Mapping[str, Any] = {"integer": 2, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
 _SAID = {
     "system": "You are a careful assistant.",
     "user": "What is {n} + {n}?",
@@ -50,20 +51,45 @@ def standard_conversations() -> tuple[Conversation, ...]:
         {"role": "user", "content": "And 4 + 4?"},
         {"role": "assistant", "content": "<think>\nTwice four is eight.\n</think>\n\nIt is 8."},
     ]
-    call = {"name": "get_weather", "arguments": {"place": "Łódź", "days": 2}}
-    tools: list[Message] = [
+    return (
+        conversation_of_roles(("system", "user", "assistant", "user", "assistant"), name="plain"),
+        Conversation("thinking", tuple(thinking)),
+        conversation_with_tools((WEATHER,)),
+    )
+
+
+def conversation_with_tools(tools: Sequence[Mapping[str, Any]]) -> Conversation:
+    """The first tool is called, with an argument of each of its parameters."""
+    known = tools[0].get("function", tools[0])
+    properties = (known.get("parameters") or {}).get("properties") or {}
+    arguments = {name: _ARGUMENTS.get(str(kind.get("type")), "Łódź") for name, kind in properties.items()}
+    call = {"name": known["name"], "arguments": arguments}
+    messages: list[Message] = [
         {"role": "user", "content": "Will it rain in Łódź?"},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function", "function": call}]},
-        {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": '{"rain": true}'},
+        {"role": "tool", "tool_call_id": "call00001", "name": known["name"], "content": '{"rain": true}'},
         {"role": "assistant", "content": "Yes, take an umbrella."},
         {"role": "user", "content": "Thank you."},
         {"role": "assistant", "content": "You are welcome."},
     ]
-    return (
-        conversation_of_roles(("system", "user", "assistant", "user", "assistant"), name="plain"),
-        Conversation("thinking", tuple(thinking)),
-        Conversation("tools", tuple(tools), (WEATHER,)),
-    )
+    return Conversation("tools", tuple(messages), tuple(tools))
+
+
+def _is_tool(item: object) -> bool:
+    known = item.get("function", item) if isinstance(item, dict) else None
+    return isinstance(known, dict) and "name" in known
+
+
+def read_tools(file: Path) -> tuple[Mapping[str, Any], ...]:
+    """A JSON file: a list of functions, as in the `tools` of a chat request."""
+    hint = 'write [{"type": "function", "function": {"name": "...", "parameters": {...}}}]'
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the tools {file}: {error}", hint) from error
+    if not isinstance(data, list) or not data or not all(_is_tool(item) for item in data):
+        raise UsageError(f"{file} is not a list of tools with names", hint)
+    return tuple(data)
 
 
 def conversation_of_roles(roles: Sequence[str], *, name: str = "turns") -> Conversation:

@@ -11,12 +11,13 @@ import numpy as np
 
 from rldbg.weights.fingerprint import Box, Fingerprint
 from rldbg.weights.naming import is_expert, is_fused_part
-from rldbg.weights.snapshots import WeightSnapshot
+from rldbg.weights.snapshots import BaseWeight, WeightSnapshot
 
 How = Literal[
     "stale",
     "zero",
     "lora-missing",
+    "lora-scaled",
     "wrong-expert",
     "fused-order",
     "wrong-tensor",
@@ -128,10 +129,28 @@ class _Replica:
                 return "stale", f"is stale: it equals version {version.version}"
         if not piece.box.is_whole:
             return _changed(sent, piece)
-        if self._sent.base.get(name) == piece.total:
+        base = self._sent.base.get(name)
+        if base is not None and base.total == piece.total:
             return "lora-missing", "is the base weight: the LoRA delta is missing"
         other = next((item for item in self._whole.values() if item.name != name and item.total == piece.total), None)
-        return _exchanged(name, other.name) if other else self._moved(sent, piece) or _changed(sent, piece)
+        if other:
+            return _exchanged(name, other.name)
+        factor = _delta_factor(base, sent, piece) if base is not None else None
+        if factor is not None:
+            return (
+                "lora-scaled",
+                f"is the base weight plus {factor:.4g} times the LoRA delta: its alpha or rank differs",
+            )
+        how, text = self._moved(sent, piece) or _changed(sent, piece)
+        return how, text + self._by_values(name)
+
+    def _by_values(self, name: str) -> str:
+        """In how many elements and by how much, where both sides recorded values."""
+        values = self._sent.values.get(name), self._held.values.get(name)
+        if values[0] is None or values[1] is None or values[0].shape != values[1].shape:
+            return ""
+        gap = np.abs(values[0].astype(np.float64) - values[1].astype(np.float64))
+        return f" ({np.count_nonzero(gap)} of {gap.size} elements differ, by up to {gap.max():.3g})"
 
     def _moved(self, sent: Fingerprint, piece: Fingerprint) -> tuple[How, str] | None:
         if len(sent.box.shape) == 2 and (piece.by_row, piece.by_column) == (sent.by_column, sent.by_row):
@@ -186,6 +205,21 @@ def _wrapped(value: int) -> int:
 def _first(wrong: np.ndarray) -> str:
     rows, columns = wrong.nonzero()
     return f"({int(rows[0])}, {int(columns[0])})"
+
+
+def _delta_factor(base: BaseWeight, sent: Fingerprint, piece: Fingerprint) -> float | None:
+    """k, if the piece is base + k * delta by its sum, and its norm agrees; None otherwise.
+
+    |base + k delta|^2 = |base|^2 + 2 k (base, delta) + k^2 |delta|^2, and k = 1 is what was sent.
+    """
+    between = sent.sum - base.sum
+    if not math.isfinite(base.delta_norm) or base.delta_norm == 0 or abs(between) <= _SCALE * base.delta_norm:
+        return None
+    factor = (piece.sum - base.sum) / between
+    twice = sent.norm**2 - base.norm**2 - base.delta_norm**2
+    square = base.norm**2 + factor * twice + factor**2 * base.delta_norm**2
+    near = square > 0 and abs(math.sqrt(square) - piece.norm) <= _SCALE * base.delta_norm
+    return factor if near and abs(factor - 1) > _SCALE else None
 
 
 def _exchanged(name: str, other: str) -> tuple[How, str]:

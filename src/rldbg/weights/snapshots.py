@@ -7,10 +7,11 @@ replica, and `at` says which version was sent last.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,20 @@ from rldbg.weights.naming import map_names
 SideName = Literal["sent", "held"]
 
 
+class BaseWeight(NamedTuple):
+    """A tensor without its LoRA delta: fingerprint, norm and sum, and the norm of the delta (NaN: not recorded)."""
+
+    total: int
+    norm: float = math.nan
+    sum: float = math.nan
+    delta_norm: float = math.nan
+
+    @classmethod
+    def of(cls, base: Fingerprint, merged: Any, weight: Any) -> BaseWeight:
+        """`merged` and `weight` are the tensors with and without the delta."""
+        return cls(base.total, base.norm, base.sum, float((merged.double() - weight.double()).norm()))
+
+
 @dataclass(frozen=True, slots=True)
 class WeightSnapshot:
     """What the trainer sent as a version, or what a replica holds after it. A name may have several pieces."""
@@ -30,7 +45,8 @@ class WeightSnapshot:
     version: int
     replica: int
     tensors: Sequence[Fingerprint]
-    base: Mapping[str, int]
+    base: Mapping[str, BaseWeight]
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def micro(self) -> int:
@@ -44,9 +60,15 @@ class WeightSnapshot:
 
 
 def snapshot_fields(
-    side: SideName, tensors: Sequence[Fingerprint], *, replica: int = 0, base: Mapping[str, int] | None = None
+    side: SideName,
+    tensors: Sequence[Fingerprint],
+    *,
+    replica: int = 0,
+    base: Mapping[str, BaseWeight] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a record. `base` has the fingerprints of tensors without their LoRA delta."""
+    """The fields of a record. `base` has what tensors are without their LoRA delta; `values` are tensors to keep whole,
+    which is asked for seldom: a record is then as large as they are."""
     grids = np.zeros((len(tensors), BLOCKS, BLOCKS), dtype=np.int64)
     for number, item in enumerate(tensors):
         grids[number, : item.grid.shape[0], : item.grid.shape[1]] = item.grid
@@ -64,8 +86,15 @@ def snapshot_fields(
         "column_sums": np.asarray([item.by_column for item in tensors], dtype=np.int64),
         "norms": np.asarray([item.norm for item in tensors], dtype=np.float64),
         "value_sums": np.asarray([item.sum for item in tensors], dtype=np.float64),
-        "base_fingerprints": dict(base or {}),
+        "base_fingerprints": {name: item.total for name, item in (base or {}).items()},
+        "base_values": {name: list(item[1:]) for name, item in (base or {}).items()},
+        **({"value_names": list(values), "values": [_flat(tensor) for tensor in values.values()]} if values else {}),
     }
+
+
+def _flat(tensor: Any) -> np.ndarray:
+    flat: np.ndarray = tensor.detach().float().cpu().numpy().reshape(-1)
+    return flat
 
 
 def snapshots_of(recording: Recording) -> Iterator[WeightSnapshot]:
@@ -77,9 +106,15 @@ def snapshots_of(recording: Recording) -> Iterator[WeightSnapshot]:
             by_workers.append(record)
             continue
         fields = record.fields
-        base = {str(name): int(value) for name, value in dict(fields.get("base_fingerprints") or {}).items()}
+        numbers = dict(fields.get("base_values") or {})
+        base = {
+            str(name): BaseWeight(int(total), *numbers.get(name, ()))
+            for name, total in dict(fields.get("base_fingerprints") or {}).items()
+        }
         side: SideName = "sent" if fields["side"] == "sent" else "held"
-        snapshot = WeightSnapshot(side, record.key.step, int(fields["replica"]), list(_tensors(record)), base)
+        snapshot = WeightSnapshot(
+            side, record.key.step, int(fields["replica"]), list(_tensors(record)), base, _values(record)
+        )
         if side == "sent" and "at" in fields:
             sent.append((float(fields["at"]), snapshot))
         yield snapshot
@@ -105,6 +140,12 @@ def _by_trainers_names(tensors: Sequence[Fingerprint], sent: WeightSnapshot) -> 
     mapped = map_names((item.name for item in tensors), (item.name for item in sent.tensors))
     names = {each.engine: each.trainer[0] for each in mapped if len(each.trainer) == 1 and each.engine}
     return [replace(item, name=names.get(item.name, item.name)) for item in tensors]
+
+
+def _values(record: Record) -> dict[str, np.ndarray]:
+    if "values" not in record.fields:
+        return {}
+    return dict(zip(map(str, record.fields["value_names"]), map(np.asarray, record.rows("values")), strict=True))
 
 
 def tensor_names(run: str, engine: str | None) -> tuple[list[str], list[str]]:

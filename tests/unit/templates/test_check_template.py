@@ -204,9 +204,22 @@ def test_own_conversations_and_templates(examined, tmp_path, capsys):
     assert "turn-end-is-trained" in capsys.readouterr().out
 
 
+def test_own_tools_are_called_and_must_be_shown(examined, tmp_path, capsys):
+    examined(CHATML)
+    tool = {"name": "look_up", "parameters": {"properties": {"word": {"type": "string"}, "most": {"type": "integer"}}}}
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": tool}]))
+    words = ["check-template", str(tmp_path), "--tools", str(tmp_path / "tools.json"), "--json"]
+    run([*words, "--turns", "user,assistant"])
+    turns, called = json.loads(capsys.readouterr().out)["conversations"]
+    assert (turns["name"], called["name"]) == ("turns", "tools")
+    texts = "".join(called["texts"])
+    assert "look_up" in texts and '"most": 2' in texts and "get_weather" not in texts
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--tools", "missing.json"], "cannot read the tools"),
         (["--turns", "user,asistant"], "'asistant' is not a role"),
         (["--turns", "user"], "nothing is trained on"),
         (["--conversation", "missing.json"], "cannot read the conversation"),

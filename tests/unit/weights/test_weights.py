@@ -9,6 +9,7 @@ import rldbg
 from rldbg.analysis import check
 from rldbg.cli.application import run
 from rldbg.weights import (
+    BaseWeight,
     Box,
     faults_of,
     fingerprints,
@@ -130,7 +131,7 @@ SPOILED = {
 
 @pytest.mark.parametrize("how", SPOILED)
 def test_the_way_a_tensor_is_wrong_is_told(tmp_path, how):
-    base = {Q: total(SPOILED[how])} if how == "lora-missing" else None
+    base = {Q: BaseWeight(total(SPOILED[how]))} if how == "lora-missing" else None
     recording = recorded(tmp_path, NEW | {Q: SPOILED[how]}, base=base)
     (fault,) = faults_of(snapshots_of(recording))
     assert (fault.how, fault.version, fault.replica, fault.name) == (how, 1, 1, Q)
@@ -229,3 +230,27 @@ def test_weights_without_any_step_are_checked_and_an_engines_own_numbers_are_no_
     assert [(item.id, item.where) for item in report.findings] == [
         ("engine-holds-what-was-sent", f"version 0 replica 0 tensor {Q}")
     ]
+
+
+DELTA = random(16, 4) @ random(4, 16) * 0.2
+
+
+@pytest.mark.parametrize(
+    ("held", "how", "text"),
+    [
+        (NEW[Q] - DELTA, "lora-missing", "the LoRA delta is missing"),
+        (NEW[Q] - DELTA + 2 * DELTA, "lora-scaled", "plus 2 times the LoRA delta"),
+        (NEW[Q] - DELTA + 0.25 * DELTA, "lora-scaled", "plus 0.25 times the LoRA delta"),
+        (NEW[Q] + random(16, 16), "different", "256 of 256 elements differ"),
+    ],
+)
+def test_what_is_wrong_with_a_merged_adapter_is_told(tmp_path, held, how, text):
+    (plain,) = fingerprints({Q: NEW[Q] - DELTA})
+    base = {Q: BaseWeight.of(plain, NEW[Q], NEW[Q] - DELTA)}
+    with rldbg.Recorder(tmp_path) as recorder:
+        sent = snapshot_fields("sent", fingerprints(NEW), base=base, values={Q: NEW[Q]})
+        recorder.record("weights", step=0, micro=0, **sent)
+        fields = snapshot_fields("held", fingerprints(NEW | {Q: held}), values={Q: held})
+        recorder.record("weights", step=0, micro=1, **fields)
+    (fault,) = faults_of(snapshots_of(rldbg.open(tmp_path)))
+    assert (fault.how, fault.name) == (how, Q) and text in fault.text
