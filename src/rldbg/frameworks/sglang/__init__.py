@@ -8,4 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("sglang",),
     is_engine=True,
+    tested="a stub of the shape of SGLang 0.5.23",
 )

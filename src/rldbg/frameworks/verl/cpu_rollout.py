@@ -13,6 +13,7 @@ import ray
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
+from rldbg.agent import say
 from rldbg.core import Environment
 from rldbg.frameworks.recorded import process_hooks
 from rldbg.weights import Fingerprint, snapshot_fields
@@ -113,9 +114,14 @@ def post(address: str, path: str, body: bytes | None) -> dict[str, Any]:
 def _record_held(address: str, version: int) -> None:
     """What the server holds now, beside what was sent, if weights are recorded."""
     hooks = process_hooks()
-    if hooks is not None and hooks.recorded.recorder().wants("weights", version):
+    if hooks is None or not hooks.recorded.recorder().wants("weights", version):
+        return
+    try:
         held = [Fingerprint.from_dict(item) for item in post(address, "/weight_fingerprints", None)["tensors"]]
-        hooks.recorded.recorder().record("weights", step=version, micro=1, **snapshot_fields("held", held))
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        say(f"the weights that the server holds are not recorded: {error!r}; training continues")
+        return
+    hooks.recorded.recorder().record("weights", step=version, micro=1, **snapshot_fields("held", held))
 
 
 def _actor_name(replica: int) -> str:
