@@ -325,6 +325,7 @@ def test_what_the_new_protocols_do_not_do_is_refused_by_name(talk):
         ("/v1/responses", {"input": "x", "background": True}, "background"),
         ("/v1/responses", {"input": "x", "tool_choice": "required"}, "no tools"),
         ("/v1/messages", {"messages": ASK}, "max_tokens"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": 5}], "max_tokens": 1}, "content"),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 1}, "image"),
         ("/v1/messages", {"messages": ASK, "max_tokens": 1, "tools": [{"type": "bash", "name": "b"}]}, "bash"),
         ("/v1/chat/completions", {"messages": ASK, "reasoning_effort": "low"}, "reasoning_effort"),
