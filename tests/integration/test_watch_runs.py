@@ -188,7 +188,7 @@ def test_all_ranks_stop_at_the_end_of_the_same_step_and_resume(tmp_path: Path, l
             stderr=said,
         )
         try:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 100
             waiting: list[dict[str, str]] = []
             while len(waiting) < 2 and time.monotonic() < deadline:
                 assert process.poll() is None, (tmp_path / "said").read_text()
@@ -203,7 +203,7 @@ def test_all_ranks_stop_at_the_end_of_the_same_step_and_resume(tmp_path: Path, l
             assert len(before) == 1, before
             stopped.touch()
             ask("continue")
-            assert process.wait(120) == 0, (tmp_path / "said").read_text()
+            assert process.wait(50) == 0, (tmp_path / "said").read_text()
         finally:
             process.kill()
             process.wait()

@@ -7,10 +7,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from rldbg.agent import STARTUP
 from rldbg.core import Finding
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
+from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
@@ -68,7 +70,7 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
             found.append(finding("launch.stray-options", _place(call), words[:120]))
     for command in commands:
         if command.kind == "training":
-            found += training_hazards(command)
+            found += [*training_hazards(command), *_unmounted(command, dry_run.calls)]
     return _once(found)
 
 
@@ -136,6 +138,30 @@ def _missing(command: Command) -> list[Finding]:
         for name in named
         if not (Path(call.cwd) / name).exists()
     ]
+
+
+def _unmounted(command: Command, calls: Sequence[Call]) -> Iterable[Finding]:
+    """Slurm passes the environment into a container, but not the folders that it names; a later step may join a
+    container that an earlier one has made with its mounts."""
+    steps = [call.argv for call in (*command.via, command.call) if call.argv[0].rsplit("/", 1)[-1] == "srun"]
+    if not any(word.startswith(("--container-image", "--container-name")) for words in steps for word in words):
+        return
+    mounts = [
+        mount.split(":")
+        for call in calls
+        for word in call.argv
+        if word.startswith("--container-mounts=")
+        for mount in word.partition("=")[2].split(",")
+    ]
+    same = [Path(parts[0]) for parts in mounts if parts[0] and parts[0] == (parts[1:2] or parts)[0]]
+    package = str(Path(STARTUP).parents[1])
+    needed = [package, command.call.environment.get(SENTINEL, package)]
+    missing = [each for each in dict.fromkeys(needed) if not any(Path(each).is_relative_to(top) for top in same)]
+    if missing:
+        folders = ",".join(f"{each}:{each}" for each in missing)
+        yield finding(
+            "launch.not-mounted", _place(command.call), f"not in --container-mounts: {folders}", mounts=folders
+        )
 
 
 def _removed_folders(call: Call) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rldbg.agent import STARTUP
 from rldbg.core import PrerequisiteError
 from rldbg.launch.dry_run.calls import Call
 from rldbg.launch.dry_run.execution import DryRun
@@ -73,3 +74,16 @@ def test_a_dry_run_needs_no_launcher_of_the_cluster(tmp_path):
         resolve_command(words, path=str(tmp_path))
     with pytest.raises(PrerequisiteError, match="no-such-program"):
         resolve_command(["no-such-program"], path=str(tmp_path), dry_run=True)
+
+
+def test_a_container_of_slurm_must_mount_the_agent(tmp_path):
+    """NeMo RL's ray.sub: the driver joins a container that an earlier step has made with its mounts."""
+    package = str(Path(STARTUP).parents[1])
+    alone = "srun --container-image=i --container-mounts=/data:/data python train_grpo.py"
+    found = hazards(alone, tmp_path)["launch.not-mounted"]
+    assert f"{package}:{package}" in found.fix[0]
+    mounted = f"srun --container-image=i --container-mounts=/data:/data,{package}:{package}:ro python train_grpo.py"
+    assert "launch.not-mounted" not in hazards(mounted, tmp_path)
+    elsewhere = f"srun --container-image=i --container-mounts={package}:/other python train_grpo.py"
+    assert "launch.not-mounted" in hazards(elsewhere, tmp_path)
+    assert "launch.not-mounted" not in hazards("srun python train_grpo.py", tmp_path)
