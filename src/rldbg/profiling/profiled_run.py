@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling import PLAN_VARIABLE, TEXT_VARIABLE, Plan
+from rldbg.agent.profiling import OWN_VARIABLES, PLAN_VARIABLE, TEXT_VARIABLE, Plan
 from rldbg.core import ExitCode, Finding, IncompleteDataError, RldbgError, Run, UsageError
 from rldbg.launch import Explanation, Request, run_armed
 from rldbg.live import BrokerClient
 from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
 from rldbg.profiling.prerequisites import check_tool
 from rldbg.profiling.remote_collection import bring_from_nodes
-from rldbg.profiling.request import PATTERNS, PLAN_FILE, STEP_RANGE, ProfileRequest, make_plan
+from rldbg.profiling.request import PLAN_FILE, ProfileRequest, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,8 @@ def run_profiled(
 
 
 def without_own_profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """The plan has what these variables say. A framework that reads them as well would start and stop the same
-    capture range a second time, and the first stop ends the report."""
-    return {name: value for name, value in environment.items() if name not in (PATTERNS, STEP_RANGE)}
+    """Without what would make a framework open the capture range a second time."""
+    return {name: value for name, value in environment.items() if name not in OWN_VARIABLES}
 
 
 def gather(

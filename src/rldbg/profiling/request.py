@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rldbg.agent.profiling import OPEN_END, Plan
+from rldbg.agent.profiling import OPEN_END, OWN_VARIABLES, Plan
 from rldbg.core import Environment, UsageError
 from rldbg.frameworks import all_hooks
 
-PATTERNS = "NRL_NSYS_WORKER_PATTERNS"
-STEP_RANGE = "NRL_NSYS_PROFILE_STEP_RANGE"
+PATTERNS, STEP_RANGE = OWN_VARIABLES
 EXTRA_OPTIONS = "NRL_NSYS_EXTRA_OPTIONS"
 SYNC = "RAY_LOG_SYNC_FREQUENCY"
 BOOKS = "profiling"

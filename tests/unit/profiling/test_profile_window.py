@@ -1,10 +1,14 @@
 """When a window opens, and with which tool."""
 
+import os
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rldbg.agent.profiling import process
 from rldbg.agent.profiling import window as window_module
 from rldbg.agent.profiling.plan import Choice, Plan
 from rldbg.agent.profiling.tools import ToolError
@@ -104,3 +108,20 @@ def test_a_process_that_neither_tool_can_profile_says_why(tmp_path: Path, monkey
 def test_a_framework_does_not_open_the_same_capture_range() -> None:
     given = {"NRL_NSYS_WORKER_PATTERNS": "*policy*", "NRL_NSYS_PROFILE_STEP_RANGE": "3:5", "PATH": "/bin"}
     assert without_own_profile(given) == {"PATH": "/bin"}
+
+
+def test_a_script_that_asks_nemo_rl_to_profile_itself_is_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nemo_rl.utils.nsys` reads the variables when it is imported, after the start-up hook."""
+    monkeypatch.setenv("NRL_NSYS_WORKER_PATTERNS", "*policy*")
+    monkeypatch.setenv("NRL_NSYS_PROFILE_STEP_RANGE", "3:5")
+    plan = Plan("torch", ("*",), str(tmp_path), str(tmp_path))
+    monkeypatch.setattr(process.Settings, "from_environment", lambda: object())
+    monkeypatch.setattr(process.Plan, "from_environment", lambda: plan)
+    monkeypatch.setattr(process, "Profile", lambda *_: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(sys, process.ATTRIBUTE, None, raising=False)
+    monkeypatch.delattr(sys, process.ATTRIBUTE)
+    process.begin()
+    monkeypatch.delattr(sys, process.ATTRIBUTE)
+    assert not [name for name in os.environ if name.startswith("NRL_NSYS")]

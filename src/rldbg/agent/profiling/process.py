@@ -27,7 +27,7 @@ from .broker import BrokerGone, Questions
 from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import HookedFunction, Phases, nvtx_marks, torch_marks
-from .plan import Choice, Plan
+from .plan import OWN_VARIABLES, Choice, Plan
 from .ticket import is_open_inside, read_tickets
 from .window import Window, leave_step_marks, torch_is_imported
 
@@ -45,6 +45,8 @@ def begin() -> None:
         return
     if settings is None or hasattr(sys, ATTRIBUTE):
         return
+    for name in OWN_VARIABLES:  # also those that the script itself has set
+        os.environ.pop(name, None)
     if plan.tool == "nsys":
         run_under_nsys(plan)
     # Else torch's profiler writes two lines of its own into the training's output.
