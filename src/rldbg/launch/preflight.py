@@ -170,19 +170,17 @@ def _version(text: str) -> tuple[int, ...]:
 def refused_options(explained: Explained, environment: Mapping[str, str]) -> Finding | None:
     """What the program says against its armed options; None when it takes them or cannot be asked here.
 
-    Programs built on Hydra print their configuration and end when they are given `--cfg job`: whatever they refuse
-    then, they would refuse in the run.
+    Programs built on Hydra print their configuration and end when they are given `--cfg job`; others are ended once
+    the function that composes their configuration has returned. Whatever they refuse then, they would refuse in the
+    run.
     """
     command = explained.command
-    program = command.program
-    known = any(fnmatchcase(program.name, pattern) for pattern in command.profile.composes)
-    is_plain = program.kind in ("module", "script") and not program.launchers and not command.via
-    if not known or not is_plain or not program.interpreter:
+    words = _composing(explained)
+    if not words:
         return None
-    words = [program.interpreter, *(["-m"] if program.kind == "module" else []), program.name]
     try:
         done = subprocess.run(
-            [*words, *explained.armed_arguments, "--cfg", "job"],
+            words,
             cwd=command.call.cwd,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -193,6 +191,30 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = _REFUSED.findall(done.stderr + done.stdout) if done.returncode else []
+    lines = _REFUSED.findall(done.stderr + done.stdout) if done.returncode else []
+    said = [line for line in lines if not line.startswith(" ")] or lines  # others are code that a traceback shows
     where = f"{command.call.file}:{command.call.line}" if command.call.line else " ".join(command.call.argv[:3])
     return finding("launch.options-refused", where, *(line.strip()[:200] for line in said[:2])) if said else None
+
+
+def _composing(explained: Explained) -> list[str]:
+    """The command that composes a program's configuration and ends; none when it cannot be asked here."""
+    command, program = explained.command, explained.command.program
+    if program.kind not in ("module", "script") or program.launchers or command.via or not program.interpreter:
+        return []
+    given = list(explained.armed_arguments)
+    if any(fnmatchcase(program.name, pattern) for pattern in command.profile.composes):
+        return [
+            program.interpreter,
+            *(["-m"] if program.kind == "module" else []),
+            program.name,
+            *given,
+            "--cfg",
+            "job",
+        ]
+    if not command.profile.composes_in:
+        return []
+    # `python -m areal.infra.launcher.local TRAIN.py ...` starts the program behind it with the same arguments.
+    file, *rest = [program.name, *given] if program.kind == "script" else given or [""]
+    only = str(Path(__file__).with_name("compose_only.py"))
+    return [program.interpreter, only, command.profile.composes_in, file, *rest] if file.endswith(".py") else []

@@ -109,6 +109,8 @@ class LaunchProfile:
     """Whether its rollouts need a server."""
     composes: tuple[str, ...] = ()
     """Programs of Hydra: `--cfg job` composes their configuration and ends."""
+    composes_in: str = ""
+    """For other programs: the function (dotted) after which they have their configuration."""
 
     def trains(self, program: Program) -> bool:
         return not self.does_other(program) and _matches(program.name, self.train)

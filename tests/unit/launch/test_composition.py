@@ -54,3 +54,42 @@ def test_a_program_that_cannot_be_asked_here_is_not_judged(folder: Path) -> None
     plain = explained(folder)
     other = replace(plain, command=replace(plain.command, profile=replace(plain.command.profile, composes=())))
     assert refused_options(other, os.environ) is None
+
+
+FRAMEWORK = """\
+KNOWN = {"actor.lr", "trial_name"}
+
+def compose(arguments):
+    refused = [word for word in arguments if word.lstrip("+").partition("=")[0] not in KNOWN]
+    if refused:
+        raise KeyError(f"ConfigKeyError: Key '{refused[0]}' not in 'SFTConfig'")
+"""
+PLAIN = """\
+import sys
+from my_rl import compose
+
+compose(sys.argv[1:])
+raise SystemExit("it was started")
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    (tmp_path / "my_rl.py").write_text(FRAMEWORK)
+    (tmp_path / "sft.py").write_text(PLAIN)
+    return tmp_path
+
+
+def composed(folder: Path, *words: str) -> Explained:
+    (command,) = recognise([Call((sys.executable, *words), str(folder), "s.sh", 3)], "areal")
+    assert command.profile.composes_in == "areal.api.cli_args.to_structured_cfg"
+    return Explained(replace(command, profile=replace(command.profile, composes_in="my_rl.compose")), ())
+
+
+@pytest.mark.parametrize("words", [("sft.py",), ("-m", "areal.infra.launcher.local", "sft.py")])
+def test_a_program_is_ended_once_its_configuration_is_composed(plain: Path, words: tuple[str, ...]) -> None:
+    environment = dict(os.environ) | {"PYTHONPATH": str(plain)}
+    assert refused_options(composed(plain, *words, "actor.lr=1", "trial_name=t"), environment) is None
+    found = refused_options(composed(plain, *words, "trial_name=t", "++rollout.request_timeout=9"), environment)
+    assert found is not None
+    assert "Key '++rollout.request_timeout=9' not in 'SFTConfig'" in found.evidence[0]
