@@ -88,7 +88,7 @@ LAUNCHES = {
     ),
     "torchrun": (
         'rank = int(os.environ["RANK"])\ntrain(rank, Gloo(rank), Path(sys.argv[1]))',
-        ["torchrun", "--nproc-per-node", "2", "--master-port", "0", "--master-addr", "127.0.0.1", "rank.py"],
+        ["torchrun", "--standalone", "--nproc-per-node", "2", "rank.py"],
     ),
     "ray": (
         "import ray\nray.init(num_cpus=2, include_dashboard=False)\n"

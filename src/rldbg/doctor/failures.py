@@ -30,6 +30,7 @@ CRASH_WORDS = (
     "double free or corruption",
     "ChildFailedError",
     "exited with code 1",
+    "exits with return code = -",
     "CalledProcessError",
     "Unhandled error (suppress",
     "Error executing job with overrides",

@@ -33,6 +33,7 @@ WRAPPERS = (
     "SystemExit",
     "KeyboardInterrupt",
     "exited with code",
+    "exits with return code",
     "core dumped",
     "Unhandled error",
     "Error executing job",
