@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ class Job:
     def __init__(self, folder, environment):
         self.folder = folder
         self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         options = {"include_dashboard": True, "dashboard_port": port, "num_cpus": 1, "log_to_driver": False}
         self.process = subprocess.Popen(
             [sys.executable, str(SCENES)],
@@ -50,17 +52,19 @@ class Job:
             | {"RAY_USAGE_STATS_ENABLED": "0", "SCENE_RAY": json.dumps(options | {"_temp_dir": str(folder)})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             text=True,
         )
         line = next((line for line in self.process.stdout if line.startswith("READY")), "")
-        assert line, "the job ended before it was ready"
+        self.errors.seek(0)
+        assert line, f"the job ended before it was ready: {self.errors.read()[-3000:]}"
         self.address = line.split()[1]
 
     def end(self):
         self.process.stdin.close()
         self.process.wait(60)
         close_pipes(self.process)
+        self.errors.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

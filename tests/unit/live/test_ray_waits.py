@@ -90,6 +90,17 @@ def test_arguments_are_not_made_by_who_waits_for_the_task():
     assert "deadlock" not in said
 
 
+def test_references_that_were_read_from_outside_name_their_task():
+    number = "ab" * 24
+    tasks = [
+        _task("Caller.get", "RUNNING", 1, "caller", parent="main"),
+        _task("load", "PENDING_NODE_ASSIGNMENT", parent="main", required_resources={"CPU": 2.0}) | {"task_id": number},
+    ]
+    asking = _worker("caller", 1, "get", WAITING | {"tasks": [f"{'00' * 32}{number}01000000"]})
+    said = _verdicts([asking], _view([_actor("caller", 1)], tasks))
+    assert "for the result of load; task load is that task, but cannot be scheduled: it asks for 2 CPU" in said
+
+
 def test_an_actor_of_a_full_placement_group_is_told_so():
     group = {
         "placement_group_id": "p1",

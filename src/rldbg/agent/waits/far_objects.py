@@ -188,6 +188,10 @@ class FarObject:
             "ascii", "replace"
         )
 
+    def raw(self, size: int) -> bytes:
+        """Its first bytes, for what a library in C keeps in them."""
+        return self._memory.read(self._address, size)
+
     def number(self) -> int | None:
         if not self._flags & _INT:
             return None

@@ -9,6 +9,7 @@ from .system_calls import kernel_wait
 
 Rule = Callable[[Frame, Looking], Wait]
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
+_REFERENCE_BYTES = 64
 _LOCK_FILES = ("canonical", "lock_filename")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
 
@@ -147,8 +148,10 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
 
 
 def _ray_task(ref: Object) -> str:
-    """The task that makes an object: readable only in the process itself, where it is asked of Ray."""
-    value = getattr(ref, "value", None)
+    """The task that makes an object, as Ray says in the process itself; elsewhere the bytes that hold its id."""
+    value, raw = getattr(ref, "value", None), getattr(ref, "raw", None)
+    if raw is not None and is_a(ref, "ObjectRef"):
+        return str(raw(_REFERENCE_BYTES).hex())
     try:
         return str(value.task_id().hex()) if value is not None else ""
     except (AttributeError, TypeError, RuntimeError):

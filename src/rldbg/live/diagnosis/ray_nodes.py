@@ -10,6 +10,7 @@ from rldbg.live.diagnosis.wait_nodes import process_id
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _QUEUE = "_QueueActor"
+_ID_LENGTH = 48
 # What can be the wait for a Ray task: in async actors it is a future of asyncio.
 _MAY_WAIT_FOR_RAY = frozenset({"ray_get", "future", "task", "condition", "event"})
 
@@ -101,8 +102,12 @@ class _Joining:
 
     def _awaited(self, node: Node) -> Iterator[Facts]:
         if node.wait.get("tasks"):
-            yield from (self._tasks[task] for task in node.wait["tasks"] if task in self._tasks)
-            return
+            # Ids, or from outside the bytes around them.
+            told = node.wait["tasks"]
+            known = [task for number, task in self._tasks.items() if any(number in each for each in told)]
+            yield from known
+            if known or min(map(len, told)) <= _ID_LENGTH:
+                return
         parents = {task["task_id"] for task in self._running(node)}
         for task in self._tasks.values():
             is_drivers = node.id[:2] in self._drivers and self._is_from_driver(task)
