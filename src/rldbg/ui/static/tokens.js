@@ -1,6 +1,8 @@
 "use strict";
 // One sample token by token. Tokens are laid out in blocks that exist only near the part of the page in sight.
 R.BLOCK = 160;
+// How long blocks may be filled in one frame; a fast scroll leaves the rest to the next ones.
+R.FILL_MS = 10;
 R.preferred = ["trainer - rollout", "clipped", "ratio", "prob_ratio", "advantages", "logprobs", "log_probs", "old_log_probs", "entropy", "routing agreement"];
 // Of these a small value is the one to look at.
 R.lowIsOdd = /(log_?probs|routing agreement)$/;
@@ -84,10 +86,12 @@ R.TokenView = class {
   blocks() {
     this.flow.replaceChildren();
     this.places = [];
+    this.waiting = new Set();
     const observer = new IntersectionObserver((entries) => {
       // Heights are known from the layout that was just made; reading them later would make it again for every block.
       for (const { target, isIntersecting, boundingClientRect } of entries) if (!isIntersecting) this.emptyBlock(target, boundingClientRect.height);
-      for (const { target, isIntersecting } of entries) if (isIntersecting) this.fillBlock(target);
+      for (const { target, isIntersecting } of entries) if (isIntersecting) this.waiting.add(target); else this.waiting.delete(target);
+      this.fillSome();
     }, { rootMargin: "500px 0px" });
     this.view.onleave(() => observer.disconnect());
     const wide = Math.max(20, this.flow.clientWidth / (this.mode === "text" ? 7.6 : 42));
@@ -103,6 +107,16 @@ R.TokenView = class {
         observer.observe(block);
       }
       this.flow.append(box);
+    }
+  }
+
+  // Blocks that came into sight, until the frame's time is used up.
+  fillSome() {
+    const end = performance.now() + R.FILL_MS;
+    for (const block of this.waiting) {
+      if (performance.now() > end) { requestAnimationFrame(() => this.fillSome()); return; }
+      this.waiting.delete(block);
+      this.fillBlock(block);
     }
   }
 
