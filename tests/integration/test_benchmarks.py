@@ -26,7 +26,12 @@ PARTS = {
     "bench_serve.py": ("one at a time, HTTP", "4 concurrent, HTTP", "model.generate, static batch 4"),
     "bench_show.py": ("show, no index", "show, indexed", "limit: scandir walk", "index:"),
     "bench_train_overhead.py": ("recorded_step_s", "overhead_percent"),
-    "bench_ui.py": ("first rows of the table", "first tokens of a long sample", "server with 5 clients", "training with a page open"),
+    "bench_ui.py": (
+        "first rows of the table",
+        "first tokens of a long sample",
+        "server with 5 clients",
+        "training with a page open",
+    ),
     "bench_watch.py": ("recorder_percent", "orders_percent", "watcher_s_per_step"),
     "gpu_profile.py": ("step_s", "phase_tracing_ratio"),
     "gpu_recorder.py": ("the source overwritten right after the call",),

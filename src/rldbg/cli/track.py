@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,13 @@ class _Board:
             return {}
 
 
-def _log(steps: "RecordedSteps", logs: "list[Tracker]", board: _Board, follow: bool) -> int:
+def _log(
+    steps: "RecordedSteps",
+    logs: "list[Tracker]",
+    board: _Board,
+    follow: bool,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
     from rldbg.tracking import StepMeasurements
 
     done = 0
@@ -124,7 +130,7 @@ def _log(steps: "RecordedSteps", logs: "list[Tracker]", board: _Board, follow: b
                 log.log(step, board.numbers)
         if ended:
             return done
-        time.sleep(_LOOK_EVERY_S)
+        wait(_LOOK_EVERY_S)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rldbg.core import RldbgError
+from rldbg.core import RldbgError, Run
 from rldbg.recording import Recording
 from rldbg.recording import open as open_recording
 from rldbg.tripwire import has_ended
@@ -19,7 +19,8 @@ class RecordedSteps:
 
     @property
     def ended(self) -> bool:
-        return has_ended(self._path, None) or has_ended(self._path / "recording", None)
+        places = (self._path, self._path / "recording")
+        return any(has_ended(place, None) for place in places) or any(map(_run_ended, (self._path, self._path.parent)))
 
     def new(self, *, ended: bool) -> Iterator[tuple[Recording, int]]:
         """The recording as it is now, with each step that was completed since the last call."""
@@ -33,3 +34,11 @@ class RecordedSteps:
         for step in steps if ended else steps[:-1]:
             self._seen = step
             yield recording, step
+
+
+def _run_ended(folder: Path) -> bool:
+    """As run.json says; one that is being written, or is of another program, says nothing."""
+    try:
+        return (folder / "run.json").is_file() and Run(folder).read().get("ended_at") is not None
+    except RldbgError:
+        return False

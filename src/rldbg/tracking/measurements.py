@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from rldbg.analysis import check, compare, metrics_by_step, noise_beside
+from rldbg.analysis import CHECKS, check, compare, metrics_by_step, noise_beside
 from rldbg.core import RldbgError, Severity
 from rldbg.mismatch import explain_mismatch
 from rldbg.recording import Recording
@@ -24,7 +24,8 @@ class StepMeasurements:
 
     def _checks(self, step: int) -> Numbers:
         """Per check that applies, how many places it names (0: it holds), and the number of checks that fail."""
-        report = check(self._recording, steps=[step])
+        # Integrity is of the whole recording, which is read once per run and not once per step.
+        report = check(self._recording, steps=[step], only=[item.id for item in CHECKS])
         bad = (Severity.ERROR, Severity.WARNING)
         places = Counter(finding.id for finding in report.findings if finding.severity in bad)
         named = {f"check/{name}": float(places[name]) for name in (*report.passed, *places)}

@@ -3,14 +3,16 @@
 import json
 import math
 import re
+import shutil
 
 import httpx
 import pytest
 
 from rldbg.cli.application import run
+from rldbg.cli.track import _Board, _log
 from rldbg.recording import open as open_recording
 from rldbg.tracking import PrometheusEndpoint, RecordedSteps, StepMeasurements, exposition, grafana_dashboard
-from ui_recordings import two_turns
+from ui_recordings import run_folder, two_turns
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,34 @@ def test_a_growing_recording_gives_each_complete_step_once(tmp_path):
     assert [step for _, step in steps.new(ended=False)] == [0, 1]
     assert [step for _, step in steps.new(ended=False)] == []
     assert [step for _, step in steps.new(ended=True)] == [2]
+
+
+def test_following_ends_with_the_run(tmp_path):
+    folder = run_folder(tmp_path / "run", two_turns(tmp_path / "recording"), started_at=1.0)
+    steps = RecordedSteps(folder)
+    assert not steps.ended and not RecordedSteps(folder / "recording").ended
+    (folder / "run.json").write_text(json.dumps({"command": [], "started_at": 1.0, "ended_at": 2.0}))
+    assert steps.ended and RecordedSteps(folder / "recording").ended
+    (folder / "run.json").write_text("{")
+    assert not steps.ended
+
+
+def test_prometheus_is_scraped_while_a_run_is_followed(tmp_path):
+    """A run that grows while it is asked: the newest complete step, then all of them once it has ended."""
+    folder = run_folder(tmp_path / "run", two_turns(tmp_path / "recording", steps=2), started_at=1.0)
+    board, seen = _Board("live", folder), []
+    endpoint = PrometheusEndpoint(board.text, host="127.0.0.1", port=0)
+
+    def grow(_seconds):
+        seen.append(re.findall(r"rldbg_step{.*} (.*)", httpx.get(endpoint.url, trust_env=False).text))
+        shutil.rmtree(folder / "recording")
+        two_turns(folder / "recording", steps=4)
+        facts = {"command": [], "started_at": 1.0, "ended_at": 2.0 if len(seen) > 1 else None}
+        (folder / "run.json").write_text(json.dumps(facts))
+
+    try:
+        assert _log(RecordedSteps(folder), [], board, follow=True, wait=grow) == 4
+        assert seen == [["0.0"], ["2.0"]]
+        assert 'rldbg_step{run="live"} 3.0' in httpx.get(endpoint.url, trust_env=False).text
+    finally:
+        endpoint.close()
