@@ -68,9 +68,10 @@ docs: setup
 man: setup
 	$(BIN)/python docs/generate.py
 
-# The pictures of the README, from a real tour.
+# The pictures of README and docs: from a real tour, and by the tests in a browser.
 images: setup
 	$(BIN)/python docs/record_images.py
+	UI_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/integration/test_ui_browser.py
 
 # Every text that a user can see, with its place.
 words: setup

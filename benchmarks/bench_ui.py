@@ -162,7 +162,7 @@ def live_percent(folder, browser, blocks, steps):
 
 def after(times, count):
     """The processor times once so many steps are done."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         lines = times.read_text().splitlines() if times.exists() else []
         if len(lines) >= count:

@@ -1,6 +1,7 @@
 """Recordings for the tests of the web application, and a browser that can reach nothing but this machine."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -103,4 +104,44 @@ def run_folder(folder: Path, recording: Path, **facts: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(recording, folder / "recording")
     (folder / "run.json").write_text(json.dumps({"command": ["train.py"], **facts}))
+    return folder
+
+
+_QUESTION = (
+    "<|im_start|>user\n Anna has three boxes with twelve pencils each . She gives away seven . How many are left ?"
+)
+_CONVERSATION = (
+    (0, f"{_QUESTION} <|im_end|>\n <|im_start|>assistant\n"),
+    (1, "<think> Three boxes of twelve pencils are thirty six . I check this with the tool . </think>"),
+    (1, " <tool_call> calculator ( 3 * 12 - 7 ) </tool_call> <|im_end|>"),
+    (0, "\n <|im_start|>tool\n 29 <|im_end|>\n <|im_start|>assistant\n"),
+    (1, " The calculator says 29 , so Anna has twenty nine pencils left .\n Answer : 29 <|im_end|>"),
+)
+
+
+def agent(folder: Path, steps: int = 4, groups: int = 6) -> Path:
+    """Conversations with thinking, a tool call and its answer, with a tokenizer that gives their text."""
+    pieces = [(piece, mask) for mask, text in _CONVERSATION for piece in re.findall(r"\n| ?[^ \n]+", text)]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(piece for piece, _ in pieces))}
+    tokens, mask = [vocabulary[piece] for piece, _ in pieces], np.array([mask for _, mask in pieces])
+    draw = np.random.default_rng(1)
+    with rldbg.Recorder(folder) as recorder:
+        for step in range(steps):
+            samples = [(f"task-{group:02}", member) for group in range(groups) for member in range(4)]
+            rollout = np.where(mask, -(draw.random((len(samples), len(tokens))) ** 4), 0.0)
+            old = rollout + np.where(mask, draw.normal(0, 0.02, rollout.shape), 0.0)
+            old[5, pieces.index((" thirty", 1))] -= 2.4
+            recorder.record(
+                "trajectory", step=step, samples=samples, tokens=[tokens] * len(samples),
+                loss_mask=[mask.tolist()] * len(samples), logprobs=rollout.tolist(),
+                reward=(draw.random(len(samples)) < 0.3 + 0.1 * step).astype(float).tolist(),
+            )  # fmt: skip
+            recorder.record("old_log_probs", step=step, samples=samples, old_log_probs=old.astype(np.float32))
+    from tokenizers import Tokenizer, decoders, models
+
+    as_bytes = {piece.replace(" ", "Ġ").replace("\n", "Ċ"): number for piece, number in vocabulary.items()}
+    tokenizer = Tokenizer(models.WordLevel(as_bytes, unk_token=next(iter(as_bytes))))
+    tokenizer.decoder = decoders.ByteLevel()
+    (folder / "tokenizer").mkdir()
+    tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
     return folder

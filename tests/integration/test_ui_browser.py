@@ -12,7 +12,7 @@ from live_job import LOOP, LiveJob, until
 from ui_site import CHROMIUM, WAIT_MS, Site, opened_browser, served
 
 from third_party import material, needs
-from ui_recordings import hostile, long_sample, two_turns, weights_of_two_replicas
+from ui_recordings import agent, hostile, long_sample, two_turns, weights_of_two_replicas
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
 FIXTURES = material("fixtures")
@@ -46,9 +46,10 @@ def server(tmp_path_factory, job):
     hostile(folder / "hostile")
     long_sample(folder / "long")
     weights_of_two_replicas(folder / "held")
+    agent(folder / "agent")
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{not json")
-    roots = [folder / name for name in ("first", "second", "hostile", "long", "held", "broken")]
+    roots = [folder / name for name in ("first", "second", "hostile", "long", "held", "agent", "broken")]
     roots.append(job.run.path)
     with served(*roots) as url:
         yield url
@@ -78,7 +79,7 @@ def nothing_is_wrong(site):
 def test_the_runs_are_listed_and_a_broken_one_says_why(site):
     page = site.open("", "#runs")
     names = page.locator("#runs a.name").all_inner_texts()
-    assert names == ["first", "second", "hostile", "long", "held", "broken", "run"]
+    assert names == ["first", "second", "hostile", "long", "held", "agent", "broken", "run"]
     assert "is not valid JSON" in site.text()
     page.locator("#runs a.name", has_text="broken").click()
     page.wait_for_selector(".card.error")
@@ -154,6 +155,27 @@ def test_two_runs_are_compared(site):
     assert "old_log_probs" in page.inner_text(".firstcard")
     assert "g0/2" in page.inner_text(".firstcard")
     assert page.locator(".strip").count() >= 1
+    apply = page.locator("button.apply").first
+    apply.click()
+    page.wait_for_selector(
+        ".why figure:has-text('recomputed by this hypothesis') svg polyline >> nth=2", state="attached"
+    )
+    apply.scroll_into_view_if_needed()
+    site.picture("ui-apply")
+    apply.click()
+    page.wait_for_selector(".why figure", state="detached")
+
+
+def test_thinking_tools_and_the_environment_are_told_apart(site):
+    page = site.open("run/agent/samples?filter=reward+%3E+0", ".vrow .vcell")
+    page.wait_for_selector("#matched:has-text('of 96 samples')")
+    site.picture("ui-samples")
+    page = site.open("run/agent/sample?step=3&sample=task-01%2F1&color=trainer+-+rollout", ".flow .t")
+    roles = [re.sub(r" \d+–\d+", "", text) for text in page.locator(".part .role").all_inner_texts()]
+    assert roles[0] == "user" and roles[-1] == "model" and {"thinking", "tool call", "tool"} <= set(roles)
+    page.keyboard.press("n")
+    page.wait_for_selector(".details:has-text('thirty')")
+    site.picture("ui-sample")
 
 
 def test_the_first_wrong_tensor_and_the_template_are_shown(site):
@@ -245,6 +267,7 @@ def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
     page.wait_for_selector("#variables .value:has-text('total')")
     page.locator(".line.here .gutter").click()
     page.wait_for_selector(".line.here .gutter.set")
+    site.picture("ui-ranks")
     assert [item["line"] for item in job.client.request("break_list")["breaks"]] != []
     page.locator("#recorded a", has_text="g0/0").click()
     page.wait_for_selector(".flow .t")

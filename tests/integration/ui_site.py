@@ -1,10 +1,12 @@
 """`rldbg ui` and a browser for tests: started, and ended again."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WAIT_MS = 60_000
@@ -58,6 +60,13 @@ class Site:
         self.page.goto(f"{self.base}#/{path}")
         self.page.wait_for_selector(expected)
         return self.page
+
+    def picture(self, name):
+        """Of what is seen now, for README and docs: `make images` names a folder, else it is made and thrown away."""
+        image = self.page.screenshot()
+        assert image.startswith(b"\x89PNG")
+        if folder := os.environ.get("UI_PICTURES"):
+            (Path(folder) / f"{name}.png").write_bytes(image)
 
     def text(self):
         return self.page.inner_text("main")
