@@ -81,7 +81,7 @@ def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Answer]:
     """What is asked by GET, by its path below /api."""
     run_of = partial(_run, catalogue)
     return {
-        "/runs": lambda request: run_pages.runs_page(catalogue),
+        "/runs": lambda request: run_pages.runs_page(catalogue, jobs),
         "/runs/{run}": lambda request: run_pages.overview_page(run_of(request)),
         "/runs/{run}/check": lambda request: run_pages.check_page(run_of(request), jobs),
         "/runs/{run}/metrics": lambda request: run_pages.metrics_page(run_of(request), jobs),

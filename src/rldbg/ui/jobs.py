@@ -38,5 +38,12 @@ class Jobs:
                 raise
             return {"state": "running", "seconds": time.monotonic() - began}
 
+    def known(self, question: Hashable) -> Any:
+        """The answer if there is one already; None while it is worked on, or where the work failed."""
+        with self._lock:
+            asked = self._futures.get(question)
+        done = asked is not None and asked[2].done() and not asked[2].cancelled() and asked[2].exception() is None
+        return asked[2].result() if asked is not None and done else None
+
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -63,6 +63,14 @@ class OpenedRun:
                 self._opened_at = time.monotonic()
             return self._recording
 
+    def is_unrecorded(self) -> bool:
+        """A run that was started without --record: its processes, timeline and logs are all there is."""
+        folder = self.folder
+        try:
+            return folder is not None and not (folder / "recording").exists() and not self.facts().get("recording")
+        except RldbgError:
+            return False
+
     def facts(self) -> dict[str, Any]:
         """run.json; empty where there is none."""
         return Run(self.folder).read() if self.folder else {}

@@ -22,13 +22,27 @@ _RECORDS_AT_ONCE = 8
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def runs_page(catalogue: Catalogue) -> dict[str, Any]:
-    """One row per run; a recording that cannot be opened says why instead."""
-    return {"roots": list(catalogue.roots), "runs": [_row(run) for run in catalogue.runs()]}
+def runs_page(catalogue: Catalogue, jobs: Jobs | None = None) -> dict[str, Any]:
+    """One row per run, with the verdict of its check if that is known; a recording that cannot be opened says why."""
+    rows = [_row(run) for run in catalogue.runs()]
+    for row in rows:
+        report = jobs.known(("check", row["name"])) if jobs is not None else None
+        row["verdict"] = report["verdict"] if report else None
+    return {"roots": list(catalogue.roots), "runs": rows}
 
 
 def _row(run: OpenedRun) -> dict[str, Any]:
     row: dict[str, Any] = {"name": run.name, "path": run.path, "state": state_of(run)}
+    if run.is_unrecorded():
+        nothing: dict[str, Any] = {
+            "layout": "",
+            "kinds": [],
+            "steps": None,
+            "ranks": None,
+            "samples": None,
+            "bytes": None,
+        }
+        return row | nothing | {"healthy": None, "findings": 0}
     try:
         with run.lock:
             summary = run.recording.summary()
@@ -63,9 +77,13 @@ def state_of(run: OpenedRun) -> str:
 
 def overview_page(run: OpenedRun) -> dict[str, Any]:
     """What `rldbg show` says, and what is known of the run."""
-    with run.lock:
-        summary = run.recording.summary()
     facts = run.facts()
+    if run.is_unrecorded():
+        shown: dict[str, Any] = {"kinds": {}, "samples": None, "layout": "", "health": [], "title": run.path}
+    else:
+        with run.lock:
+            summary = run.recording.summary()
+        shown = summary.to_dict() | {"title": summary.title}
     known = (
         "command",
         "started_at",
@@ -78,10 +96,9 @@ def overview_page(run: OpenedRun) -> dict[str, Any]:
         "name",
         "framework",
     )
-    return summary.to_dict() | {
+    return shown | {
         "name": run.name,
         "path": run.path,
-        "title": summary.title,
         "state": state_of(run),
         "now": time.time(),
         "run": {name: facts[name] for name in known if facts.get(name) is not None},

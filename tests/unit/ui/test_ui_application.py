@@ -280,6 +280,23 @@ def test_a_long_sample_is_answered_whole(tmp_path):
     assert answer.json()["odd"]["logprobs"] == [20_000 % 4096]
 
 
+def test_a_run_that_was_not_recorded_is_no_error(tmp_path, recording):
+    folder = tmp_path / "runs" / "plain"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(
+        json.dumps({"command": ["train.py"], "started_at": 1.0, "ended_at": 2.0, "exit_code": 1})
+    )
+    (folder / "armed.json").write_text("{}")
+    client = client_of(folder.parent, recording)
+    plain, small = client.get("/api/runs").json()["runs"]
+    assert (plain["state"], plain["healthy"], plain["kinds"]) == ("failed", None, []) and "error" not in plain
+    shown = client.get("/api/runs/plain").json()
+    assert (shown["kinds"], shown["run"]["exit_code"]) == ({}, 1)
+    assert small["verdict"] is None
+    verdict = done(client, "/api/runs/small/check")["verdict"]
+    assert client.get("/api/runs").json()["runs"][1]["verdict"] == verdict
+
+
 def log_probs_times(folder, factor):
     """One step of old log probs, in which only the factor differs."""
     import numpy as np

@@ -13,16 +13,17 @@ R.views.runs = async (view) => {
     view.answer = answer;
     if (answer.runs.length === 1 && view.first) { view.first = false; R.replace(`run/${answer.runs[0].name}`); return; }
     R.fill(list, answer.runs.length === 0 ? R.h("p.empty", null, "No runs are here yet; this page looks again every few seconds.") :
-      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "files"], answer.runs.map((run) => {
+      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "files", "check"], answer.runs.map((run) => {
         const mark = R.h("input", { type: "checkbox", "aria-label": `mark ${run.name}`, onchange: (event) => {
           if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name);
           compare.disabled = chosen.size < 2;
         } });
         mark.checked = chosen.has(run.name);
         const name = R.h("a.name", { href: `#/run/${encodeURIComponent(run.name)}`, title: run.path }, run.name);
-        if (run.error) return [mark, name, run.state, R.h("span.problem", null, R.verdict("error"), " ", R.cut(run.error.message, 300)), "", "", "", "", "", ""];
+        if (run.error) return [mark, name, run.state, R.h("span.problem", null, R.verdict("error"), " ", R.cut(run.error.message, 300)), "", "", "", "", "", "", ""];
+        if (run.healthy === null) return [mark, name, run.state, R.h("span.muted", null, "not recorded"), "", "", "", "", "", "", ""];
         return [mark, name, run.state, run.steps ? R.span(run.steps) : "–", run.ranks, run.samples, R.bytes(run.bytes), run.layout,
-          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`)];
+          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`), run.verdict ? R.verdict(run.verdict) : R.h("span.muted", { title: "its overview runs the checks" }, "–")];
       }), { id: "runs" }));
   };
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Runs"), compare), list);
@@ -45,7 +46,8 @@ R.views.overview = async (view) => {
     R.h("h1", null, answer.name, " ", R.h("span.state", null, answer.state)),
     R.h("p.path", null, answer.title),
     R.facts({ layout: answer.layout, samples: answer.samples, records, ...R.runFacts(answer) }),
-    kinds.length === 0 ? R.h("section.card.error", null, R.h("h2", null, "Nothing is recorded here"), R.findings(answer.health)) :
+    kinds.length === 0 ? R.h("section.card", { id: "unrecorded" }, R.h("h2", null, "Nothing is recorded here"), R.findings(answer.health),
+      R.h("p.muted", null, "Ranks, Timeline and Doctor show what else is known of a run. To record one: rldbg run --record -- COMMAND")) :
       R.h("section.card", null, R.h("h2", null, "Kinds, in causal order"),
         R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
           [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" })),
