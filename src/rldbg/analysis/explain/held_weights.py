@@ -15,6 +15,7 @@ def held_weights(evidence: Evidence) -> Iterator[Explanation]:
             continue
         for fault in mine.get(evidence.step, ()):
             text = f"{label}'s engine does not hold what was sent: {fault.where} {fault.text}"
+            text += f"; the same for {fault.tensors - 1} other tensors" if fault.tensors > 1 else ""
             facts = {"side": label, "version": fault.version, "replica": fault.replica, "tensor": fault.name}
             yield Explanation(f"held-{fault.how}", text, parameters=facts, together="held-weights")
 
