@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("topic", required=False)
 @click.option("--path", "only_path", is_flag=True, help="Print where the page is instead of its text.")
 def command(topic: str | None, only_path: bool, as_json: bool) -> None:
-    """Read a page of the documentation: of a verb, a problem (`hangs`), a framework (`verl`), or any other.
+    """Read a page of the documentation: of a verb, a problem (`hangs`), a framework, or any other.
 
     Without TOPIC, list all pages.
     """

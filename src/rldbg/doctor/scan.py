@@ -42,7 +42,7 @@ _COUNTED = (
 _PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"teration", rb"Training Progress"))
 """Where training counts its steps. Each begins with plain letters: such expressions are searched for fast."""
 _DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
-"""Where verl, transformers and NeMo RL say that all steps are done."""
+"""Where trainers say that all steps are done."""
 _SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 _TIMEOUT = re.compile(
