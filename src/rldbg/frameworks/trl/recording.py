@@ -247,7 +247,7 @@ class TrlRecording(AsyncBatches):
             **where,
             log_probs=log_probs,
             # Without old log probs TRL takes those of the pass itself.
-            old_log_probs=log_probs if old is None else old,
+            **({} if old is None else {"old_log_probs": old}),
             advantages=(advantages.unsqueeze(1) if advantages.dim() == 1 else advantages).expand_as(log_probs),
             effective_valid=mask,
             loss=loss,
