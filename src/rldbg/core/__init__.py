@@ -32,5 +32,6 @@ if TYPE_CHECKING:
     from rldbg.core.settings import check_values, described, refuse_unknown, setting, unknown_key, validated
     from rldbg.core.settings_flags import as_flags, read_flags
     from rldbg.core.user_object import call_under_pdb, load_user_object, user_code, user_traceback
+    from rldbg.core.whole_text import write_whole
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -18,6 +18,7 @@ from typing import Any
 
 from rldbg.core.environment import Environment
 from rldbg.core.errors import IncompleteDataError, UsageError, explained_as
+from rldbg.core.whole_text import write_whole
 from rldbg.version import __version__
 
 _VERSIONED = ("torch", "ray", "transformers", "numpy", "debugpy", "vllm", "sglang", "safetensors")
@@ -86,9 +87,7 @@ class Run:
             from rldbg.core.redaction import redact  # readers never need its patterns
 
             data = redact(data)
-        temporary = self.path / f".run.json.{os.getpid()}"
-        temporary.write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
-        temporary.replace(self.path / "run.json")
+        write_whole(self.path / "run.json", json.dumps(data, indent=1, default=str) + "\n")
 
     def start(self, *, command: Sequence[str], config: Mapping[str, Any] | None = None, **facts: Any) -> None:
         """Writes what is known at the start: command, configuration, versions, commit, environment, host."""

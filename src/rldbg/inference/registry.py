@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError
+from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError, write_whole
 from rldbg.inference.replica_process import STATES, ServerProcess, State, end, spawn
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -204,10 +204,7 @@ class Registry:
 
 
 def _write(server: Server) -> None:
-    folder = Path(server.folder)
-    temporary = folder / ".server.json"
-    temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
-    temporary.replace(folder / "server.json")
+    write_whole(Path(server.folder) / "server.json", json.dumps(asdict(server)))
 
 
 def _read(file: Path) -> Server | None:

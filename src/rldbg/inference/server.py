@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import RldbgError, UsageError, read_flags
+from rldbg.core import RldbgError, UsageError, read_flags, write_whole
 from rldbg.inference.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -144,9 +144,7 @@ def announce(file: Path, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     host = own_address() if host in ("0.0.0.0", "::") else host
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"pid": os.getpid(), "address": address}), encoding="utf-8")
-    temporary.replace(file)
+    write_whole(file, json.dumps({"pid": os.getpid(), "address": address}))
 
 
 def own_address() -> str:

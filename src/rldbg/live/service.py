@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from rldbg.agent import PROTOCOL
+from rldbg.core import write_whole
 from rldbg.live.broker import Broker
 from rldbg.live.broker_lock import TakenError, broker_lock
 
@@ -126,11 +127,7 @@ def _is_needed(broker: Broker) -> bool:
 
 def _publish(file: Path, facts: dict[str, object]) -> None:
     body = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()} | facts
-    temporary = file.with_name(f".{FILE}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(body, stream)
-    temporary.replace(file)
+    write_whole(file, json.dumps(body), mode=0o600)
 
 
 def _reachable(host: str) -> str:

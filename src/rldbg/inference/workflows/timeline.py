@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rldbg.core import write_whole
+
 Kind = Literal["request", "tool", "reward", "episode", "code"]
 
 
@@ -88,6 +90,4 @@ def write_trace(file: Path, timelines: Mapping[int, Timeline]) -> None:
     """One file that chrome://tracing and Perfetto open; `timelines` by the number of their track."""
     events = [event for track, timeline in timelines.items() for event in timeline.events(track)]
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, default=str)
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    write_whole(file, text)

@@ -1,12 +1,11 @@
 """The broker of a run inside the job, and a run folder here that leads to it through the tunnel."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import Run
+from rldbg.core import Run, write_whole
 from rldbg.launch.tunnel.remote import Host
 
 _LIST = (
@@ -53,10 +52,6 @@ def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
 def write_alias(broker: FarBroker, local_port: int, *, name: str, folder: Path | None = None) -> Path:
     """A run folder whose broker.json says 127.0.0.1 and the forwarded port; readable by its owner only."""
     run = Run.create(name=name, path=folder)
-    file = run.path / "broker.json"
-    temporary = run.path / f".broker.json.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(broker.facts | {"host": "127.0.0.1", "port": local_port}, stream)
-    temporary.replace(file)
+    facts = broker.facts | {"host": "127.0.0.1", "port": local_port}
+    write_whole(run.path / "broker.json", json.dumps(facts), mode=0o600)
     return run.path

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from rldbg.agent import Selection, WireError, parse_selection
-from rldbg.core import UnreachableError, UsageError
+from rldbg.core import UnreachableError, UsageError, write_whole
 from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.processes import Process
 
@@ -91,9 +91,7 @@ class BreakTable:
         if self._file is None:
             return
         rows = [each.to_dict() for each in self._breaks.values()]
-        temporary = self._file.with_name(f".{self._file.name}")
-        temporary.write_text(json.dumps({"schema_version": 1, "owner": self._owner, "breakpoints": rows}))
-        temporary.replace(self._file)
+        write_whole(self._file, json.dumps({"schema_version": 1, "owner": self._owner, "breakpoints": rows}))
 
     def __len__(self) -> int:
         return len(self._breaks)

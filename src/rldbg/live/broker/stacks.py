@@ -11,6 +11,7 @@ from typing import Any
 
 from rldbg.agent import Message, WireError
 from rldbg.agent.waits import add_native_waits, look, may_wait_for_gpu
+from rldbg.core import write_whole
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
@@ -49,10 +50,8 @@ async def keep_stacks(processes: ProcessTable, run: Path) -> None:
     file.parent.mkdir(mode=0o700, exist_ok=True)
     alive = [process for process in processes if process.is_alive and not process.facts.get("idle")]
     stacks = await asyncio.gather(*(stack_of(process, processes, {"flight_record": True}) for process in alive))
-    temporary = file.with_name(f".{file.name}")
     body = {"schema_version": 1, "time": time.time(), "stacks": stacks}
-    temporary.write_text(json.dumps(body, default=str), encoding="utf-8")
-    temporary.replace(file)
+    write_whole(file, json.dumps(body, default=str))
 
 
 async def _ask_agent(process: Process, wanted: Message) -> Message:

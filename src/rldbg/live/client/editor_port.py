@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Connection, is_own_user, owner_of_peer
-from rldbg.core import IncompleteDataError, UnreachableError, UsageError
+from rldbg.core import IncompleteDataError, UnreachableError, UsageError, write_whole
 from rldbg.live.client.broker_client import BrokerClient, connect
 
 _LOOK_EVERY_S = 2.0
@@ -141,6 +141,4 @@ def write_launch_configuration(path: Path, configuration: dict[str, Any]) -> Non
         body["configurations"] = others
     body["configurations"].append(configuration)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps(body, indent=2) + "\n")
