@@ -214,7 +214,7 @@ def _composing(explained: Explained) -> list[str]:
         ]
     if not command.profile.composes_in:
         return []
-    # `python -m areal.infra.launcher.local TRAIN.py ...` starts the program behind it with the same arguments.
+    # `python -m FRAMEWORK.launcher.local TRAIN.py ...` starts the program behind it with the same arguments.
     file, *rest = [program.name, *given] if program.kind == "script" else given or [""]
     only = str(Path(__file__).with_name("compose_only.py"))
     return [program.interpreter, only, command.profile.composes_in, file, *rest] if file.endswith(".py") else []

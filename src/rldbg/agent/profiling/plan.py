@@ -22,8 +22,8 @@ PLAN_VARIABLE = "RLDBG_PROFILING"
 TEXT_VARIABLE = "RLDBG_PROFILING_PLAN"
 WORKER_VARIABLE = "RLDBG_PROFILE_WORKER"
 OWN_VARIABLES = ("NRL_NSYS_WORKER_PATTERNS", "NRL_NSYS_PROFILE_STEP_RANGE")
-"""By these NeMo RL profiles itself (`nemo_rl.utils.nsys`). The plan has what they say: a worker that read them as well
-would start and stop the same capture range a second time, and the first stop ends the report."""
+"""By these a framework profiles itself. The plan has what they say: a worker that read them as well would start
+and stop the same capture range a second time, and the first stop ends the report."""
 OPEN_END = 2**31
 _UNFIT = re.compile(r"[^A-Za-z0-9._:+-]+")
 
