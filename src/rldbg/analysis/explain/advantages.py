@@ -29,7 +29,9 @@ _NOISE = 1e-5
 def normalisation(evidence: Evidence) -> Iterator[Explanation]:
     """Each side's advantages follow from its rewards, but by different rules."""
     rules = [rules_of(side) for _, side in evidence.sides]
-    if rules[0] and rules[1] and not set(rules[0]) & set(rules[1]):
+    # No normalisation turns the sign of all of them.
+    is_turned = any(item.fits and item.parameters["factor"] < 0 for item in scaled(evidence))
+    if rules[0] and rules[1] and not set(rules[0]) & set(rules[1]) and not is_turned:
         a, b = (_either(found) for found in rules)
         text = f"A's advantages are rewards normalised by {a}, B's by {b}"
         facts, made = {"a": rules[0][0], "b": rules[1][0]}, _by_rule(evidence, rules[1][0])

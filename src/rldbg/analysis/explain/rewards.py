@@ -50,7 +50,9 @@ def normalised(evidence: Evidence) -> Iterator[Explanation]:
         if largest(raw - raw[0]) > 0 and largest(made - np.polyval(np.polyfit(raw, made, 1), raw)) <= 1e-6:
             continue
         for rule, expected in normalisations(raw, groups):
-            if largest(expected - raw) > 0 and small(made - expected, 1e-4 * max(1.0, largest(expected))):
+            # In a single group many rules give the same few numbers.
+            changed = np.unique(groups[expected != raw])
+            if len(changed) > 1 and small(made - expected, 1e-4 * max(1.0, largest(expected))):
                 text = f"{label}'s rewards are the other side's, normalised by: {rule}"
                 facts = {"side": label, "rule": rule}
                 yield applied("reward-normalised", text, raw, made, expected, 1e-4, facts)

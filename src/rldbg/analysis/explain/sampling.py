@@ -46,7 +46,10 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
         )
         yield Explanation("sampling-rule", text, parameters={**facts, "side": label})
         return
-    if equal <= expected + _SIGMAS * spread + 1:
+    steps = np.asarray([step for a, b in evidence.samples if (step := _likelier(a, b)) is not None])
+    # Independent choices are the likelier ones of one side as often as of the other.
+    is_even = abs((steps > 0).sum() - (steps < 0).sum()) <= _SIGMAS * math.sqrt(len(steps))
+    if equal <= expected + _SIGMAS * spread + 1 and is_even:
         text = (
             f"{len(turns)} of {len(evidence.samples)} samples have different tokens{where}, sampled from the same "
             f"probabilities (equal at all {len(gaps)} tokens both sampled): different random numbers, "
@@ -55,7 +58,6 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
         share = min(len(turns) / len(evidence.samples) + 0.5, 1)
         yield Explanation("seed", text, max(gaps), contexts.NOISE, facts, share)
         return
-    steps = np.asarray([step for a, b in evidence.samples if (step := _likelier(a, b)) is not None])
     label, likelier = ("B", steps > 0) if (steps > 0).sum() >= (steps < 0).sum() else ("A", steps < 0)
     text = (
         f"{equal} samples are equal where different random numbers would leave {expected:.0f}, and the log probs of "
