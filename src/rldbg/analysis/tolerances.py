@@ -170,11 +170,16 @@ class Tolerances:
         copy._roundoff = found
         return copy
 
-    def at_most(self, roundoff: float) -> Tolerances:
-        """The same where what a pass starts from is known to matter no more than this, unless nothing is known."""
+    def at_most(self, rounding: float) -> Tolerances:
+        """The same where what this pass rounds is known to matter no more than this."""
         copy = self._copy()
-        copy._roundoff = self._roundoff if self.knows_nothing else min(self._roundoff, roundoff)
+        copy._roundoff = self.drift + min(self._roundoff - self.drift, rounding)
         return copy
+
+    @property
+    def drift(self) -> float:
+        """The part of what is allowed that comes from parameters which differ."""
+        return max(0.0, self._roundoff - self._always)
 
     @property
     def knows_nothing(self) -> bool:

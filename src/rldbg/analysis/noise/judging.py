@@ -40,8 +40,8 @@ _FOLLOWS_PARAMETERS = frozenset(
 # Products of a coarse dtype are summed in float32: of the few hundred roundings that the tables count with, one in
 # five is coarse.
 _COARSE_ROUNDINGS = 0.2
-# A gradient sums products that are rounded once: four roundoffs of its largest element.
-_COARSE_PRODUCTS = 0.01
+# A gradient sums products that are rounded once: ten roundoffs of its largest element (measured: two).
+_COARSE_PRODUCTS = 0.025
 # The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
 _MARGIN = 4.0
 # No float32 pass rounds as badly as one in bfloat16.
@@ -75,9 +75,9 @@ def judge_with_noise(
         if update[0] in steps:
             judged = difference.excused() if given.at(*update).knows_nothing else difference
             tensors[PARAMETER].add(update[0], key, judged)
-    gaps = {update: (gap, coarse) for update, gap in forward_gaps(a, b, steps).items()} if coarse else {}
+    gaps = forward_gaps(a, b, steps) if coarse else {}
     for history in histories:
-        for update, block, difference in _gradients(history, tolerances, given, gaps):
+        for update, block, difference in _gradients(history, tolerances, given, gaps, coarse):
             levels.see_gradient(update, difference)
             if update[0] in steps:
                 tensors[GRADIENT].add(update[0], block.a.key, difference)
@@ -114,26 +114,25 @@ def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarra
 
 
 def _gradients(
-    history: TensorHistory, alone: Tolerances, given: Tolerances, gaps: Mapping[Update, tuple[float, float]]
+    history: TensorHistory, alone: Tolerances, given: Tolerances, gaps: Mapping[Update, float], coarse: float
 ) -> list[tuple[Update, Block, FieldDifference]]:
     """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is.
 
     Where passes are coarse, what they may round says little: the gap of the log probs that a gradient follows from
-    says more, with a few roundings of its own.
+    says more, with a few roundings of its own. Before the first update nothing else differs, and its own size counts.
     """
     found = []
     largest = history.largest_gradient()
     for update, block in history.gradients.items():
         dtypes = (block.a.dtype(GRADIENT), block.b.dtype(GRADIENT))
-        floor = alone.of(GRADIENT, GRADIENT, *dtypes)
-        allowed = given.at(*update)
-        if update in gaps:
-            gap, roundoff = gaps[update]
-            allowed = allowed.at_most(gap / log_prob_error(1.0) + roundoff * _COARSE_PRODUCTS)
-        whole = allowed.of(GRADIENT, GRADIENT, *dtypes)
         pair = tensor_pair(block, GRADIENT)
         sizes = np.maximum(*(np.abs(part) for part in pair))
-        allowance = whole.atol - floor.atol + whole.scale * largest - floor.scale * largest_finite(sizes)
+        allowed, terms = given.at(*update), largest
+        if coarse and update in gaps:
+            allowed = allowed.at_most(gaps[update] / log_prob_error(1.0) + coarse * _COARSE_PRODUCTS)
+            terms = largest if allowed.drift else largest_finite(sizes)
+        floor, whole = (each.of(GRADIENT, GRADIENT, *dtypes) for each in (alone, allowed))
+        allowance = whole.atol - floor.atol + whole.scale * terms - floor.scale * largest_finite(sizes)
         extra = allowance + (whole.rtol - floor.rtol) * np.nan_to_num(sizes, nan=0.0, posinf=0.0)
         found.append((update, block, compare_tensors(block, GRADIENT, floor, extra)))
     return found
