@@ -14,7 +14,7 @@ import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
-from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gap, forward_gaps, log_prob_sensitivity
+from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gaps, forward_gaps, log_prob_sensitivity
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
@@ -44,6 +44,7 @@ _COARSE_ROUNDINGS = 0.2
 _COARSE_PRODUCTS = 0.025
 # The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
 _MARGIN = 4.0
+_RARE = 0.02
 # No float32 pass rounds as badly as one in bfloat16.
 _ROUNDED_AT_MOST = roundoff_of("bfloat16")
 
@@ -69,7 +70,7 @@ def judge_with_noise(
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
             left.append((item.update, item.block.a.key, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
-    levels.see_rounding(coarse, parameter_norm(histories), first_pass_gap(a, b))
+    levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b))
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for update, key, difference in left:
         if update[0] in steps:
@@ -183,19 +184,21 @@ class _Levels:
     def see_gradient(self, update: Update, difference: FieldDifference) -> None:
         self._gradient[update] = max(self._gradient[update], difference.measured.max_abs)
 
-    def see_rounding(self, coarse: float, norm: float, shown: float | None) -> None:
+    def see_rounding(self, coarse: float, norm: float, shown: np.ndarray) -> None:
         """What each pass rounds: both sides compute with parameters of this norm, in a coarse dtype or in float32.
 
-        A bound, and what the first pass shows where both sides have the same parameters: the smaller counts. Where a
-        coarse dtype hides most differences and shows a few as large ones, the first pass may not have had its share.
+        A bound, and the gaps that the first pass shows where both sides have the same parameters: the smaller counts.
+        A coarse dtype hides most differences of kernels and shows a few as large ones: the first pass may not have had
+        its share of them, and where they are not rare they are something else.
         """
         one, usual = log_prob_error(1.0), coarse * _COARSE_ROUNDINGS
         if self.sensitivity is not None:
             self.rounding = self.sensitivity * (coarse or roundoff_of("float32")) * norm / one
         else:
             self.rounding = usual
-        if shown is not None:
-            self.rounding = min(self.rounding, max(_MARGIN * shown / one, usual))
+        if shown.size:
+            is_rare = not coarse or np.mean(shown > log_prob_error(usual)) <= _RARE
+            self.rounding = min(self.rounding, max(_MARGIN * float(shown.max()) / one if is_rare else 0.0, usual))
 
     def roundoffs(self) -> dict[Update, float]:
         """The unit roundoff that would move log probs as far as the parameters after each update do.

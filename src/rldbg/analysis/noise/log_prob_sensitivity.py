@@ -33,13 +33,14 @@ def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -
     return None if None in found else _MARGIN * min(value for value in found if value is not None)
 
 
-def first_pass_gap(a: Side, b: Side) -> float | None:
-    """The largest difference of a log prob before the first update; None if none can be compared."""
+def first_pass_gaps(a: Side, b: Side) -> np.ndarray:
+    """How far the log probs of each trained token are apart before the first update."""
     first = min(a.steps("forward_data") | a.steps("old_log_probs"), default=0)
-    gaps = [gap for update, gap in forward_gaps(a, b, [first]).items() if update == (first, 0, 0)]
-    rows = [_old_log_probs(side, first) for side in (a, b)]
-    gaps += [_gap(rows[0][sample], rows[1][sample]) for sample in rows[0].keys() & rows[1].keys()]
-    return max(gaps, default=None)
+    found = [np.empty(0)]
+    for read in (_old_log_probs, _first_forward):
+        one, other = (read(side, first) for side in (a, b))
+        found += [_gaps(one[sample], other[sample]) for sample in one.keys() & other.keys()]
+    return np.concatenate(found)
 
 
 def forward_gaps(a: Side, b: Side, steps: Sequence[int]) -> dict[Update, float]:
@@ -49,7 +50,7 @@ def forward_gaps(a: Side, b: Side, steps: Sequence[int]) -> dict[Update, float]:
         rows = [_trained(side, step) for side in (a, b)]
         for key in rows[0].keys() & rows[1].keys():
             update = (step, key[1], key[2])
-            found[update] = max(found.get(update, 0.0), _gap(rows[0][key], rows[1][key]))
+            found[update] = max(found.get(update, 0.0), _gaps(rows[0][key], rows[1][key]).max(initial=0.0))
     return found
 
 
@@ -73,11 +74,16 @@ def _old_log_probs(side: Side, step: int) -> dict[SampleId, np.ndarray]:
     return found
 
 
-def _gap(one: np.ndarray, other: np.ndarray) -> float:
+def _first_forward(side: Side, step: int) -> dict[SampleId, np.ndarray]:
+    rows = _trained(side, step).items()
+    return {sample: row for (sample, epoch, mini_batch), row in rows if not (epoch or mini_batch)}
+
+
+def _gaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     length = min(len(one), len(other))
     with np.errstate(all="ignore"):
-        gap = np.abs(one[:length] - other[:length])
-    return float(gap[np.isfinite(gap)].max(initial=0.0))
+        gaps = np.abs(one[:length] - other[:length])
+    return np.asarray(gaps[np.isfinite(gaps)])
 
 
 def _of_side(side: Side, number: int, states: list[Update], histories: Sequence[TensorHistory]) -> float | None:
