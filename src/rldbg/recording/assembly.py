@@ -24,7 +24,7 @@ _OF_THE_PIECE = frozenset(
     {"shape", "norm", "mean", "std", "hash", "placements", "global_shape", "mesh_shape", "mesh_coordinate", "dims"}
 )
 _CUTTING_AXES = frozenset({"tp", "pp", "fsdp"})
-_TENSORS = ("param", "gradient")
+_TENSORS = ("param", "gradient", "optimizer_state")
 
 
 class CannotAssemble(Exception):
