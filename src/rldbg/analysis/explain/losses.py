@@ -45,8 +45,12 @@ def coefficients(evidence: Evidence) -> Iterator[Explanation]:
         return
     for name, title, sign in (("entropy_loss", "entropy-coefficient", -1.0), ("kl_loss", "kl-coefficient", 1.0)):
         a, b = in_a[0].get(name), in_b[0].get(name)
-        if a is not None and b is not None and abs(a - b) > 1e-3 * max(abs(a), abs(b), 1e-3):
-            residual = max(in_a[1], in_b[1])
+        residual = max(in_a[1], in_b[1])
+        if a is None or b is None or abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-3):
+            continue
+        # What the two weights make of the term must be more than what they leave unexplained.
+        term = max(abs(item.number("loss", name) or 0.0) for _, side in evidence.sides for item in side.micros)
+        if abs(a - b) * term > max(residual, _noise(evidence)):
             word = title.replace("-", " ").replace("kl", "KL")
             text = (
                 f"the {word} is {_plain(sign * a)} in A and {_plain(sign * b)} in B; "

@@ -76,7 +76,7 @@ def judge_with_noise(
         if update[0] in steps:
             judged = difference.excused() if given.at(*update).knows_nothing else difference
             tensors[PARAMETER].add(update[0], key, judged)
-    gaps = forward_gaps(a, b, steps) if coarse else {}
+    gaps = forward_gaps(a, b, steps)
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given, gaps, coarse):
             levels.see_gradient(update, difference)
@@ -119,8 +119,8 @@ def _gradients(
 ) -> list[tuple[Update, Block, FieldDifference]]:
     """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is.
 
-    Where passes are coarse, what they may round says little: the gap of the log probs that a gradient follows from
-    says more, with a few roundings of its own. Before the first update nothing else differs, and its own size counts.
+    What a pass may round says little of its gradient: the gap of the log probs that it follows from says more, with a
+    few roundings of its own. Before the first update nothing else differs, and its own size counts for these.
     """
     found = []
     largest = history.largest_gradient()
@@ -129,11 +129,12 @@ def _gradients(
         pair = tensor_pair(block, GRADIENT)
         sizes = np.maximum(*(np.abs(part) for part in pair))
         allowed, terms = given.at(*update), largest
-        if coarse and update in gaps:
+        if update in gaps:
             allowed = allowed.at_most(gaps[update] / log_prob_error(1.0) + coarse * _COARSE_PRODUCTS)
             terms = largest if allowed.drift else largest_finite(sizes)
         floor, whole = (each.of(GRADIENT, GRADIENT, *dtypes) for each in (alone, allowed))
-        allowance = whole.atol - floor.atol + whole.scale * terms - floor.scale * largest_finite(sizes)
+        allowance = whole.atol - floor.atol + (whole.scale - floor.scale) * terms
+        allowance += floor.scale * (largest - largest_finite(sizes))
         extra = allowance + (whole.rtol - floor.rtol) * np.nan_to_num(sizes, nan=0.0, posinf=0.0)
         found.append((update, block, compare_tensors(block, GRADIENT, floor, extra)))
     return found
