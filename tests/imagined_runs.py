@@ -182,20 +182,26 @@ class ImaginedRun:
         yield "param", self.at("parameters", _adamw(gradients[: number + 1], **settings), number)
 
 
-def _adamw(gradients, *, rate, betas, epsilon, decay, clip, corrects=True, coupled=0.0):
+def _adamw(
+    gradients, *, rate, betas, epsilon, decay, clip, corrects=True, coupled=0.0, of_largest=False, keeps_largest=False
+):
     start = np.random.default_rng(7)
     values = {name: start.standard_normal(tensor.shape) for name, tensor in gradients[0].items()}
     mean = {name: 0 * value for name, value in values.items()}
     square = {name: 0 * value for name, value in values.items()}
+    most = dict(square)
     for step, tensors in enumerate(gradients, 1):
         norm = np.sqrt(sum((tensor**2).sum() for tensor in tensors.values()))
+        if of_largest:
+            norm = max(np.abs(tensor).max() for tensor in tensors.values())
         shorter = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
         for name, tensor in tensors.items():
             used = tensor * shorter + coupled * values[name]
             mean[name] = betas[0] * mean[name] + (1 - betas[0]) * used
             square[name] = betas[1] * square[name] + (1 - betas[1]) * used**2
             starts = [1 - beta**step if corrects else 1.0 for beta in betas]
-            size = np.sqrt(square[name] / starts[1]) + epsilon
+            most[name] = np.maximum(most[name], square[name]) if keeps_largest else square[name]
+            size = np.sqrt(most[name] / starts[1]) + epsilon
             values[name] = values[name] * (1 - rate * decay) - rate * mean[name] / starts[0] / size
     return values
 

@@ -42,8 +42,8 @@ class Policy(torch.nn.Module):
     def __init__(self, dtype, noise):
         super().__init__()
         self.dtype, self.noise = dtype, noise
-        self.inner = torch.nn.Linear(FEATURES, 24)
-        self.outer = torch.nn.Linear(24, WORDS)
+        self.inner = torch.nn.Linear(FEATURES, 24, bias=False)
+        self.outer = torch.nn.Linear(24, WORDS, bias=False)
         self.dead = torch.nn.Parameter(torch.zeros(3))
 
     def forward(self, x):

@@ -15,6 +15,7 @@ END, GROUP, MOST, STEPS, RATE, DECAY = 1, 4, 4, 2, 3e-3, 0.05
 BUGS = {
     "first-token-greedy": ("trajectory", "greedy"),
     "min-p": ("trajectory", "sampling-filter"),
+    "repetition-penalty": ("trajectory", "repetition-penalty"),
     "end-token-less-likely": ("trajectory", None),
     "engine-misses-biases": ("trajectory", None),
     "tool-text-trained-after-a-cut": ("trajectory", "environment-in-mask"),
@@ -27,6 +28,8 @@ BUGS = {
     "kl-of-every-token": ("loss", "kl-aggregation"),
     "kl-of-the-first-micro-batch": ("loss", "kl-coefficient"),
     "mean-of-micro-batches": ("loss", "aggregation"),
+    "last-turn-twice": ("loss", "loss-of-some-tokens"),
+    "likely-tokens-left-out": ("loss", "loss-of-some-tokens"),
     "gradient-of-one-tensor-halved": ("gradient", "gradient-scaled-by-tensor"),
     "gradient-kept": ("gradient", "gradient-carried-over"),
     "decay-of-matrices-only": ("parameter", "weight-decay"),
@@ -47,7 +50,10 @@ def converse(model, prompt, generator, bug):
             if bug == "min-p":
                 logits = logits.masked_fill(logits.softmax(-1) < 0.3 * logits.softmax(-1).max(), -torch.inf)
             distribution = logits.log_softmax(-1)
-            chosen = int(torch.multinomial(distribution.exp(), 1, generator=generator))
+            sampled = distribution.clone()
+            if bug == "repetition-penalty":
+                sampled[tokens] -= 1.5
+            chosen = int(torch.multinomial(sampled.exp(), 1, generator=generator))
             if bug == "first-token-greedy" and place == 0:
                 chosen = int(distribution.argmax())
             tokens, mask = [*tokens, chosen], [*mask, 1]
@@ -109,6 +115,11 @@ def terms_of(row, advantage, log_probs, entropy, old, reference, bug):
     policy = -torch.minimum(ratio * advantage, ratio.clamp(0.98, 1.02) * advantage)
     if bug == "negative-not-clipped" and advantage < 0:
         policy = -ratio * advantage
+    if bug == "last-turn-twice":
+        last = mask.flip(0).cumprod(0).flip(0)
+        policy = policy * (1 + last)
+    if bug == "likely-tokens-left-out":
+        policy = policy * (log_probs <= log_probs[mask > 0].quantile(0.8))
     gap = (old if bug == "kl-against-old" else reference) - log_probs
     kl = (gap.exp() - gap - 1) * (1.0 if bug == "kl-of-every-token" else mask)
     return (policy * mask).sum(), kl.sum(), (entropy * mask).sum()

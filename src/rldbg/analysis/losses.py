@@ -1,13 +1,14 @@
 """Losses of two runs that split their mini-batches differently: micro-batches add up to the mini-batch's loss.
 
 Where a record says by what its mini-batch is divided (`extra_info.denominator`), the loss of a micro-batch is its share
-of the whole. Where none does, it is a share or a mean of its own, whichever brings the two sides closer.
+of the whole. Where none does, it is a share, a mean of its own, or a share of its rank's loss, which data parallelism
+averages over ranks: whichever brings the two sides closer.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,20 +37,34 @@ def by_mini_batch(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
 def by_samples(
     a: Sequence[Record], b: Sequence[Record]
 ) -> tuple[dict[tuple[int, int], Record], dict[tuple[int, int], Record]]:
-    """One record per mini-batch of both sides, without denominators: losses added, or averaged over samples."""
-    tried = [(_reduced(a, is_mean), _reduced(b, is_mean)) for is_mean in (False, True)]
+    """One record per mini-batch of both sides, without denominators: losses added, or averaged by samples or ranks."""
+    tried = [(_reduced(a, weights), _reduced(b, weights)) for weights in (_all_one, _shares, _per_rank)]
     return min(tried, key=lambda sides: _apart(*sides))
 
 
-def _reduced(records: Sequence[Record], is_mean: bool) -> dict[tuple[int, int], Record]:
+def _all_one(members: Sequence[Record]) -> list[float]:
+    return [1.0] * len(members)
+
+
+def _shares(members: Sequence[Record]) -> list[float]:
+    samples = sum(len(record.samples) for record in members)
+    return [len(record.samples) / samples for record in members]
+
+
+def _per_rank(members: Sequence[Record]) -> list[float]:
+    return [1 / len({record.key.rank for record in members})] * len(members)
+
+
+def _reduced(
+    records: Sequence[Record], weights_of: Callable[[Sequence[Record]], list[float]]
+) -> dict[tuple[int, int], Record]:
     groups: dict[tuple[int, int], list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.key):
         groups[record.key.epoch, record.key.mini_batch].append(record)
     found = {}
     for place, members in groups.items():
         samples = tuple(sample for record in members for sample in record.samples)
-        weights = [len(record.samples) / len(samples) if is_mean else 1.0 for record in members]
-        fields = _sums([record.fields for record in members], _ADDS_UP, weights)
+        fields = _sums([record.fields for record in members], _ADDS_UP, weights_of(members))
         found[place] = replace(members[0], fields=fields, samples=samples)
     return found
 

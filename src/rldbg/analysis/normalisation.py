@@ -78,6 +78,12 @@ def normalisations(
         "median and standard deviation of the group",
         np.divide(rewards - middle, deviation, out=np.zeros_like(middle), where=deviation != 0),
     )
+    lower = _of_groups(lambda part: np.sort(part)[(len(part) - 1) // 2], rewards, groups)
+    yield (
+        "lower median and standard deviation of the group",
+        np.divide(rewards - lower, deviation, out=np.zeros_like(lower), where=deviation != 0),
+    )
+    yield "lower median of the group", rewards - lower
     smallest = _of_groups(np.min, rewards, groups)
     span = best - smallest
     yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)

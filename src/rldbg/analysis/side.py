@@ -20,6 +20,7 @@ _NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "routing", "r
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 # Small files are cached too: hypotheses read all of a step many times.
 _KEPT_UP_TO_BYTES = 1 << 27
+_SMALL_FILES, _SMALL_BYTES = 500, 1 << 24
 
 
 _COMPARED_BYTES = 1 << 18
@@ -72,7 +73,7 @@ class Side:
         self.shift = shift
         self.twin: Side | None = None
         self._entries = defaultdict(list)
-        self._kept: dict[str, tuple[int, list[Record]]] = {}
+        self._kept: dict[tuple[str, int], list[Record]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
             if entry.kind in _NOT_COMPARED or (first_update and (entry.epoch or entry.mini_batch)):
@@ -123,14 +124,23 @@ class Side:
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
         """Unpadded, in the order of their keys, each read lazily; those of the last step are cached if few
-        enough."""
+        enough, those of all steps in a small recording."""
         entries = self._entries.get((kind, step), ())
+        if (kind, step) in self._kept:
+            return iter(self._kept[kind, step])
         read = (self._unpadded(self._read(entry), step) for entry in entries)
         if kind not in _KEPT and self.size_bytes(kind, step) > _KEPT_UP_TO_BYTES:
             return read
-        if kind not in self._kept or self._kept[kind][0] != step:
-            self._kept[kind] = (step, list(read))
-        return iter(self._kept[kind][1])
+        if not self._is_small:
+            self._kept = {key: kept for key, kept in self._kept.items() if key[0] != kind}
+        self._kept[kind, step] = list(read)
+        return iter(self._kept[kind, step])
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether all files can stay open."""
+        files = {entry.file: entry.size_bytes for entries in self._entries.values() for entry in entries}
+        return len(files) <= _SMALL_FILES and sum(files.values()) <= _SMALL_BYTES
 
     def _read(self, entry: Entry) -> Record:
         """A file that has the same bytes on the other side is decoded once."""
@@ -143,7 +153,7 @@ class Side:
         other = next((item for item in others if item == entry), None)
         if other is None or not _same_bytes(self.recording, twin.recording, entry.file):
             return self.recording.read_entry(entry)
-        kept = twin._kept[entry.kind][1] if entry.kind in SEQUENCE_KINDS and entry.kind in twin._kept else ()
+        kept = twin._kept.get((entry.kind, entry.step + twin.shift), ()) if entry.kind in SEQUENCE_KINDS else ()
         return next((record for record in kept if record.key == other.key), None) or twin.recording.read_entry(other)
 
     def _unpadded(self, record: Record, step: int) -> Record:

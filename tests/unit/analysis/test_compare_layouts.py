@@ -163,3 +163,24 @@ def test_a_mask_that_ends_early_is_placed_at_the_mask_in_any_split(tmp_path):
     both, first, second = slice(0, 2), slice(0, 1), slice(1, 2)
     result = compare(recorded("a", [(both, mask)]), recorded("b", [(first, early[:1]), (second, early[1:])]))
     assert (result.first_difference.stage, result.first_difference.field) == ("forward", "effective_valid")
+
+
+def losses_of_ranks(folder, ranks, wrong=0.0):
+    """Losses without denominators, each of its rank's mean: data parallelism averages them over ranks."""
+    samples, values = [(f"g{n // 2}", n % 2) for n in range(8)], np.linspace(0.3, 1.1, 8)
+    values[3] += wrong
+    for rank in range(ranks):
+        with rldbg.Recorder(folder, identity=rldbg.Identity(role="policy", rank=rank)) as recorder:
+            mine = range(rank, 8, ranks)
+            for micro in range(2):
+                part = mine[micro * len(mine) // 2 : (micro + 1) * len(mine) // 2]
+                loss = float(values[part].sum() * ranks / 8)
+                recorder.record("loss", step=0, micro=micro, samples=[samples[n] for n in part], loss=loss)
+    return rldbg.open(folder)
+
+
+def test_losses_that_are_averaged_over_ranks_do_not_depend_on_their_number(tmp_path):
+    one = losses_of_ranks(tmp_path / "one", 1)
+    for ranks in (2, 4):
+        assert compare(one, losses_of_ranks(tmp_path / str(ranks), ranks)).verdict in ("equal", "equal within noise")
+    assert compare(one, losses_of_ranks(tmp_path / "wrong", 2, wrong=0.01)).verdict == "different"

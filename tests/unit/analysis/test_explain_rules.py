@@ -81,15 +81,18 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
     parameter = torch.nn.Parameter(torch.randn(400, generator=generator))
     options = {"betas": (0.9, 0.95), "weight_decay": 0.0} | settings
     adam = torch.optim.AdamW([parameter], **options)
-    gradients, norms, parameters = [], [], []
+    gradients, norms, largest, parameters = [], [], [], []
     for step in range(4):
         # Norms from 0.4 to 4: a clip at 1 leaves the first gradient alone and shortens the others.
         parameter.grad = torch.randn(400, generator=generator) * 0.02 * (1 + 3 * step)
         gradients.append(parameter.grad.numpy().astype(np.float64))
+        largest.append(np.abs(gradients[-1]).max())
         norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
         adam.step()
         parameters.append(parameter.detach().numpy().astype(np.float64))
-    history = optimizer._History(np.stack(gradients), np.asarray(norms), np.stack(parameters), frozenset())
+    history = optimizer._History(
+        np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(parameters), frozenset()
+    )
     found = optimizer._fitting(history, optimizer._CLIPS, optimizer._KINDS)[0]
     assert found.rule.clip == clip and found.rule.betas == options["betas"]
     assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)

@@ -110,6 +110,14 @@ def clipped_each(gradient, _number):
     return {name: np.clip(value, -0.5, 0.5) for name, value in gradient.items()}
 
 
+def without_a_row(gradient, _number):
+    return {name: value * (np.arange(len(value)) != 2)[:, None] for name, value in gradient.items()}
+
+
+def without_means(gradient, _number):
+    return {name: value - value.mean(1, keepdims=True) for name, value in gradient.items()}
+
+
 def norm_of_one_each(gradient, _number):
     return {name: value / np.linalg.norm(value) for name, value in gradient.items()}
 
@@ -286,6 +294,8 @@ SCENARIOS = [
     ("gradient-clipped", "gradient", {"gradient": clipped_each}, ()),
     ("gradient-scaled-by-tensor", "gradient", {"gradient": norm_of_one_each}, ()),
     ("gradient-zero", "gradient", {"gradient": lambda g, _n: {k: 0 * v for k, v in g.items()}}, ()),
+    ("gradient-rows-zero", "gradient", {"gradient": without_a_row}, ()),
+    ("gradient-centred", "gradient", {"gradient": without_means}, ()),
     ("gradient-not-reduced", "gradient", {"gradient_of_rank": halves}, ()),
     ("gradient-carried-over", "gradient", {"gradients": carried}, (), LATER),
     ("parameters-frozen", "gradient", {"gradient": lambda g, _n: {"w": g["w"]}}, ()),
@@ -297,6 +307,8 @@ SCENARIOS = [
     ("learning-rate", "parameter", {"optimizer": lambda _s: {"rate": 0.1}}, ()),
     ("weight-decay", "parameter", {"optimizer": lambda _s: {"decay": 0.1}}, ()),
     ("gradient-clip", "parameter", {"optimizer": lambda _s: {"clip": 1.0}}, ()),
+    ("gradient-clip", "parameter", {"optimizer": lambda _s: {"clip": 0.05, "of_largest": True}}, ()),
+    ("optimizer-kind", "parameter", {"optimizer": lambda _s: {"keeps_largest": True}}, ()),
     ("optimizer-betas", "parameter", {"optimizer": lambda _s: {"betas": (0.9, 0.999)}}, ()),
     ("prompt-in-mask", "trajectory", {"loss_mask": each(np.ones_like)}, ()),
     ("mask-off-at-end", "trajectory", {"loss_mask": each(lambda m: np.append(m[:-1], 0))}, ()),

@@ -73,6 +73,11 @@ def by_turns_and_one_off(row, mask):
     return np.append(row[:-1] / turns, row[-1])
 
 
+def rows_but_one(values):
+    """One row is 0, and the others are not equal."""
+    return np.where(np.arange(len(values)) == 2, 0, 1.1)[:, None]
+
+
 # The cause that must not be named, the stage, and what is wrong.
 NEAR = [
     ("divided-by-turns", "advantage", {"turns": True, "advantage_rows": by_turns_and_one_off}),
@@ -116,6 +121,9 @@ NEAR = [
     ("entropy-coefficient", "loss", {"weights": lambda _w: (0.01, 0.1)}),
     ("gradient-scaled", "gradient", {"gradient": lambda g, _n: {"w": g["w"] / 2, "v": g["v"] / 3}}),
     ("gradient-clipped", "gradient", {"gradient": lambda g, _n: {k: np.tanh(v) for k, v in g.items()}}),
+    ("gradient-rows-zero", "gradient", {"gradient": lambda g, _n: {k: v * rows_but_one(v) for k, v in g.items()}}),
+    ("gradient-centred", "gradient", {"gradient": lambda g, _n: {k: v - 0.9 * v.mean() for k, v in g.items()}}),
+    ("optimizer-kind", "parameter", {"optimizer": lambda _s: {"betas": (0.9, 0.9)}}),
     ("gradient-zero", "gradient", {"gradient": lambda g, _n: {k: 1e-3 * v for k, v in g.items()}}),
     ("precision", "gradient", {"gradient": lambda g, _n: {k: bits(v, 8) * 1.001 for k, v in g.items()}}),
     ("learning-rate", "parameter", {"optimizer": lambda _s: {"betas": (0.9, 0.999)}}),

@@ -1,5 +1,7 @@
 """Rounding amplified by optimizers is not a difference; a bug under the same noise is."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -17,21 +19,34 @@ from training_pairs import Training, record_training
 ADAM, SGD = Training(), Training(optimizer="sgd", rate=0.1)
 
 
-def judged(tmp_path, one, other):
-    return compare(record_training(tmp_path / "a", one), record_training(tmp_path / "b", other))
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Recordings of trainings, each made once."""
+    folder = tmp_path_factory.mktemp("trainings")
+
+    @cache
+    def made(training):
+        return record_training(folder / str(made.cache_info().misses), training)
+
+    return made
+
+
+@pytest.fixture
+def judged(recorded):
+    return lambda one, other: compare(recorded(one), recorded(other))
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-7, 1e-6, 1e-5])
 @pytest.mark.parametrize("clean", [ADAM, ADAM.but(betas=(0.9, 0.95), decay=0.01), SGD], ids=["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_rounding_is_never_a_difference(tmp_path, clean, rounding, seed):
+def test_rounding_is_never_a_difference(judged, clean, rounding, seed):
     one = clean.but(rounding=rounding, seed=seed, updates=12)
-    result = judged(tmp_path, one, one.but(micro=3, noise_seed=1))
+    result = judged(one, one.but(micro=3, noise_seed=1))
     assert result.verdict in ("equal within noise", "drift"), result.first_difference
 
 
-def test_equal_bits_are_equal(tmp_path):
-    assert judged(tmp_path, ADAM, ADAM).verdict == "equal"
+def test_equal_bits_are_equal(recorded, tmp_path):
+    assert compare(recorded(ADAM), record_training(tmp_path, ADAM)).verdict == "equal"
 
 
 BUGS = {
@@ -50,33 +65,33 @@ BUGS = {
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-6])
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_in_the_optimizer_is_found_in_the_same_noise(tmp_path, name, rounding):
+def test_a_bug_in_the_optimizer_is_found_in_the_same_noise(judged, name, rounding):
     clean, bug = BUGS[name]
     one = clean.but(rounding=rounding)
-    result = judged(tmp_path, one, one.but(**bug, micro=3, noise_seed=1))
+    result = judged(one, one.but(**bug, micro=3, noise_seed=1))
     assert result.verdict == "different"
     assert result.first_difference.stage == "parameter"
 
 
 @pytest.mark.parametrize("clean", [ADAM, SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize(("dtype", "seed"), [*((torch.bfloat16, seed) for seed in range(4)), (torch.float16, 0)])
-def test_two_kernels_of_a_coarse_dtype_are_no_difference_over_many_updates(tmp_path, clean, dtype, seed):
+def test_two_kernels_of_a_coarse_dtype_are_no_difference_over_many_updates(judged, clean, dtype, seed):
     one = clean.but(dtype=dtype, seed=seed, updates=12)
-    result = judged(tmp_path, one, one.but(noise_seed=1, micro=3))
+    result = judged(one, one.but(noise_seed=1, micro=3))
     assert result.verdict == "drift", result.first_difference
 
 
 @pytest.mark.parametrize(("dtype", "rate"), [(torch.bfloat16, 6e-3), (torch.float16, 3.6e-3)])
-def test_a_coarse_dtype_on_one_side_is_a_difference_and_so_is_a_bug_on_top_of_it(tmp_path, dtype, rate):
+def test_a_coarse_dtype_on_one_side_is_a_difference_and_so_is_a_bug_on_top_of_it(judged, dtype, rate):
     coarse = ADAM.but(dtype=dtype)
-    assert judged(tmp_path / "one", ADAM, coarse).first_difference.stage == "forward"
-    bug = judged(tmp_path / "both", coarse, coarse.but(noise_seed=1, rate=rate))
+    assert judged(ADAM, coarse).first_difference.stage == "forward"
+    bug = judged(coarse, coarse.but(noise_seed=1, rate=rate))
     assert bug.first_difference.stage == "parameter" and bug.first_difference.step == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_roundoff_of_a_coarse_dtype_is_read_from_gradients(tmp_path, dtype):
-    sides = [Side(record_training(tmp_path / name, ADAM.but(dtype=dtype)), name) for name in ("A", "B")]
+def test_the_roundoff_of_a_coarse_dtype_is_read_from_gradients(recorded, dtype):
+    sides = [Side(recorded(ADAM.but(dtype=dtype)), name) for name in ("A", "B")]
     found = computing_roundoff(tensor_histories(*sides, range(8)))
     assert found == (0.0 if dtype is torch.float32 else torch.finfo(dtype).eps / 2)
 
@@ -173,9 +188,9 @@ def test_a_lone_element_is_not_excused_by_many_small_ones(tmp_path):
     assert compare(a, b, repetitions=[again]).first_difference.stage == "gradient"
 
 
-def test_what_was_not_recorded_is_named_where_it_would_tell(tmp_path):
+def test_what_was_not_recorded_is_named_where_it_would_tell(judged):
     one = ADAM.but(rounding=1e-4, tensors=False)
-    result = judged(tmp_path, one, one.but(noise_seed=1))
+    result = judged(one, one.but(noise_seed=1))
     assert result.verdict == "different"
     (finding,) = [item for item in result.findings if item.id == "noise-unknown"]
     assert "gradient, param" in finding.evidence[0] and any("--noise" in text for text in finding.fix)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.explain.passes import SideStep
 
 _CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
+_SMALL_CLIPS = (0.05, 0.02, 0.01, 0.001)
 _BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
 _SECOND_BETAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
@@ -50,6 +51,8 @@ class Rule(NamedTuple):
     epsilon: float
     restarts: bool = False
     coupled: float = 0.0
+    # What is clipped: the norm of the gradient, or its largest element.
+    clips: str = "norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class _History:
 
     gradients: np.ndarray  # [steps, elements]
     norms: np.ndarray  # [steps]
+    largest: np.ndarray  # [steps], elements of the whole gradient
     parameters: np.ndarray  # [steps, elements]
     # Places of the first optimizer step of each step of the run after the first one.
     step_starts: frozenset[int]
@@ -78,7 +82,7 @@ def _history(side: SideStep, only: str | None = None) -> _History | None:
     places = side.updates("param")[:_STEPS]
     if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
         return None
-    gradients, norms, parameters = [], [], []
+    gradients, norms, largest, parameters = [], [], [], []
     for place in places:
         gradient, parameter = side.tensors_of("gradient", place), side.tensors_of("param", place)
         names = sorted(name for name in gradient if name in parameter and only in (None, name))
@@ -87,16 +91,17 @@ def _history(side: SideStep, only: str | None = None) -> _History | None:
         flat = np.concatenate([gradient[name].ravel() for name in names])
         stride = max(len(flat) // _ELEMENTS, 1)
         norms.append(float(np.linalg.norm(np.concatenate([value.ravel() for value in gradient.values()]))))
+        largest.append(max(float(np.abs(value).max(initial=0.0)) for value in gradient.values()))
         gradients.append(flat[::stride])
         parameters.append(np.concatenate([parameter[name].ravel() for name in names])[::stride])
     if len({len(row) for row in gradients}) != 1:
         return None
     starts = frozenset(place for place in range(1, len(places)) if places[place][0] != places[place - 1][0])
-    history = _History(np.stack(gradients), np.asarray(norms), np.stack(parameters), starts)
+    history = _History(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(parameters), starts)
     moving = (history.parameters[1:] != history.parameters[:-1]).any(0)
     if not moving.any() or not np.isfinite(history.gradients).all():
         return None
-    return _History(history.gradients[:, moving], history.norms, history.parameters[:, moving], starts)
+    return replace(history, gradients=history.gradients[:, moving], parameters=history.parameters[:, moving])
 
 
 def identify(side: SideStep) -> list[Optimizer]:
@@ -109,7 +114,18 @@ def identify(side: SideStep) -> list[Optimizer]:
         found = _fitting(history, _CLIPS, _KINDS, restarts=True)
     if not found:
         found = [item for decay in _COUPLED for item in _fitting(history, _CLIPS, _KINDS[:4], coupled=decay)]
-    return found or _fitting(history, _CLIPS, _RARE) or _fitting(history, _clips_between(history), _KINDS[:4])
+    found = found or _fitting(history, _CLIPS, _RARE) or _fitting(history, _clips_between(history), _KINDS[:4])
+    return found or _by_largest_element(history)
+
+
+def _by_largest_element(history: _History) -> list[Optimizer]:
+    """Gradients scaled so that no element is above a bound."""
+    of_elements = replace(history, norms=history.largest)
+    clips = [*_CLIPS[1:], *_SMALL_CLIPS, *_clips_between(of_elements)]
+    return [
+        replace(item, rule=item.rule._replace(clips="largest element"))
+        for item in _fitting(of_elements, clips, _KINDS[:4])
+    ]
 
 
 def _clips_between(history: _History) -> list[float | None]:
@@ -181,7 +197,7 @@ def _certain(history: _History, clip: float | None, coupled: float) -> _History:
     after, rate = history.parameters[0], _rate(history)
     shorter = 1.0 if clip is None else min(1.0, clip / (float(history.norms[0]) + 1e-6))
     sure = np.abs(history.gradients[0] * shorter + coupled * after) > 2 * coupled * rate
-    return _History(history.gradients[:, sure], history.norms, history.parameters[:, sure], history.step_starts)
+    return replace(history, gradients=history.gradients[:, sure], parameters=history.parameters[:, sure])
 
 
 def _rate(history: _History) -> float:
@@ -235,6 +251,12 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     if not pairs:
         return
     a, b, differences = min(pairs, key=lambda pair: len(pair[2]))
+    if not differences and (kinds := [_largest_moments(side) for _, side in evidence.sides]) in _ONE_OF_THEM:
+        words = [_LARGEST if kind else _ADAM for kind in kinds]
+        said = f"the optimizer is {words[0]} in A and {words[1]} in B"
+        facts = {"a": words[0], "b": words[1]}
+        yield Explanation("optimizer-kind", said, max(a.residual, b.residual), _FIT, facts, together="optimizer")
+        return
     if not differences:
         # Of few elements, some tensors' own settings do not show in a fit of all.
         found = [*_by_tensor(evidence, [a], "B"), *_by_tensor(evidence, [b], "A")]
@@ -242,9 +264,29 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         return
     residual = max(a.residual, b.residual)
     for name, text, one, other in differences:
-        facts = {"a": one, "b": other}
+        known = {"a": one, "b": other}
         said = f"{text} {_show(one)} in A and {_show(other)} in B"
-        yield Explanation(name, said, residual, _FIT, facts, together="optimizer")
+        yield Explanation(name, said, residual, _FIT, known, together="optimizer")
+
+
+_ONE_OF_THEM = ([True, False], [False, True])
+_CLEARLY = 0.3
+
+
+def _largest_moments(side: SideStep) -> bool | None:
+    """Whether AMSGrad fits far better than AdamW, or far worse; None where neither does.
+
+    They differ in elements whose gradients become smaller only, too little for one to be refuted by itself.
+    """
+    history = _history(side)
+    assert history is not None
+    fits = [
+        min((item.residual for item in _fitting(history, _CLIPS, kinds)), default=np.inf)
+        for kinds in (_KINDS[: len(_BETAS)], [(_LARGEST, betas, _EPSILONS) for betas in _BETAS])
+    ]
+    if fits[1] <= _CLEARLY * fits[0]:
+        return True
+    return False if fits[0] <= _CLEARLY * fits[1] else None
 
 
 def _by_tensor(evidence: Evidence, known: list[Optimizer], label: str) -> Iterator[Explanation]:
@@ -292,7 +334,10 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "weight-decay", "the weight decay is", _decay_text(one), _decay_text(other)
     elif abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
-    if one.clip != other.clip:
+    if one.clips != other.clips:
+        words = [f"by their {rule.clips}" if rule.clip is not None else "not clipped" for rule in (one, other)]
+        yield "gradient-clip", "gradients are clipped", *words
+    elif one.clip != other.clip:
         yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip
     if one.betas != other.betas:
         yield "optimizer-betas", "AdamW's betas are", one.betas, other.betas

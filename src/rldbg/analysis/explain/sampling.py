@@ -22,6 +22,8 @@ _SIGMAS = 3.0
 _NO_ACCIDENT = 5.0
 _FEWEST_CHOICES = 5
 _MOSTLY = 0.75
+_FEWEST_AVOIDED = 8
+_FEWEST_BELOW = 3
 
 
 def other_choice(evidence: Evidence) -> Iterator[Explanation]:
@@ -63,14 +65,43 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
         f"{equal} samples are equal where different random numbers would leave {expected:.0f}, and the log probs of "
         f"all tokens both sampled are the same: the same random numbers choose other tokens{where}"
     )
+    avoiding = _avoids_repetition(evidence)
+    if avoiding is not None:
+        label, of, all_of = avoiding
+        text += f". In {of} of {all_of} the other side repeats a token of the context and {label} does not: a penalty"
+        yield Explanation("repetition-penalty", text, parameters={**facts, "side": label})
     # Tokens outside the part that is sampled from are the less likely ones.
-    if len(steps) >= _FEWEST_CHOICES and likelier.mean() >= _MOSTLY:
+    elif len(steps) >= _FEWEST_CHOICES and likelier.mean() >= _MOSTLY and _least_is_missing(evidence, label):
         text += (
             f". Those of {label} are the likelier ones: it samples from a part of the vocabulary (top-k, top-p, min-p)"
         )
         yield Explanation("truncated-support", text, parameters={**facts, "side": label})
     else:
         yield Explanation("sampling-rule", text, parameters=facts)
+
+
+def _avoids_repetition(evidence: Evidence) -> tuple[str, int, int] | None:
+    """The side that chooses a new token wherever the other repeats one and they differ, how often, and of how many."""
+    repeats = []
+    for a, b in evidence.samples:
+        if _turn_of_a_draw(a, b):
+            place = common_prefix(a.tokens, b.tokens)
+            repeats.append([int(sample.tokens[place]) in sample.tokens[:place] for sample in (a, b)])
+    only_a = sum(one and not other for one, other in repeats)
+    only_b = sum(other and not one for one, other in repeats)
+    label, often, seldom = ("B", only_a, only_b) if only_a >= only_b else ("A", only_b, only_a)
+    # By chance both are as frequent.
+    return (label, often, often + seldom) if often >= _FEWEST_AVOIDED and seldom <= often // 10 else None
+
+
+def _least_is_missing(evidence: Evidence, label: str) -> bool:
+    """Whether a side never chose a token as unlikely as several of the other side's are."""
+    mine, other = (evidence.b, evidence.a) if label == "B" else (evidence.a, evidence.b)
+    values = [
+        np.concatenate([found[0] for item in side.samples.values() if (found := item.trained("rollout_log_probs"))])
+        for side in (mine, other)
+    ]
+    return bool(np.count_nonzero(values[1] < values[0].min(initial=0.0)) >= _FEWEST_BELOW)
 
 
 def _agree_too_often(side: SideStep) -> tuple[int, float] | None:

@@ -121,6 +121,50 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
     yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share)
 
 
+def rows_without(evidence: Evidence) -> Iterator[Explanation]:
+    """Some rows of a tensor's gradient are 0 on one side, and everything else is equal."""
+    gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
+    keys = [key for key in _shared(*gradients) if key[1] == 0]
+    for label, right, wrong in evidence.directions:
+        lost: dict[str, list[int]] = {}
+        made = {}
+        for name, rank in keys:
+            given, recorded = gradients[right][name, rank], gradients[wrong][name, rank]
+            made[name, rank] = given
+            if given.ndim > 1:
+                axes = tuple(range(1, given.ndim))
+                rows = np.flatnonzero(given.any(axes) & ~recorded.any(axes))
+                if 0 < len(rows) < np.count_nonzero(given.any(axes)):
+                    lost[name] = rows.tolist()
+                    made[name, rank] = np.where(np.isin(np.arange(len(given)), rows).reshape(-1, *axes), 0, given)
+        if lost:
+            given, recorded, expected = (_flat(part, keys) for part in (gradients[right], gradients[wrong], made))
+            some = "; ".join(f"{name}, rows {', '.join(map(str, rows[:6]))}" for name, rows in list(lost.items())[:3])
+            text = f"{label}'s gradient is 0 in some rows and equal elsewhere: {some}. They are not trained"
+            facts = {"side": label, "rows": lost}
+            noise = 1e-3 * largest(recorded)
+            yield applied("gradient-rows-zero", text, given, recorded, expected, noise, facts)
+
+
+def centred(evidence: Evidence) -> Iterator[Explanation]:
+    """The mean of every row, or of every column, of a matrix's gradient is taken off on one side."""
+    gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
+    keys = [key for key in _shared(*gradients) if key[1] == 0]
+    for label, right, wrong in evidence.directions:
+        given, recorded = _flat(gradients[right], keys), _flat(gradients[wrong], keys)
+        for what, axis in (("row", 1), ("column", 0)):
+            parts = {key: gradients[right][key] for key in keys}
+            made = {
+                key: value - value.mean(axis, keepdims=True) if value.ndim == 2 else value
+                for key, value in parts.items()
+            }
+            if keys and largest(_flat(made, keys) - given) > 1e-3 * largest(given):
+                text = f"{label}'s gradients of matrices are the other side's without the mean of each {what}"
+                facts = {"side": label, "of": what}
+                noise = 1e-3 * largest(recorded)
+                yield applied("gradient-centred", text, given, recorded, _flat(made, keys), noise, facts)
+
+
 def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
     """One side's tensors have fewer bits than the other's."""
 
@@ -221,6 +265,9 @@ def skipped(evidence: Evidence) -> Iterator[Explanation]:
 
 HYPOTHESES = {
     "trajectory": (_rounding("param"),),
-    "gradient": (not_reduced, carried_over, scaled, clipped, scaled_by_tensor, missing, _rounding("gradient")),
+    "gradient": (
+        *(not_reduced, carried_over, scaled, clipped, scaled_by_tensor),
+        *(missing, rows_without, centred, _rounding("gradient")),
+    ),
     "parameter": (_rounding("param"), drifted_replica, skipped, frozen),
 }

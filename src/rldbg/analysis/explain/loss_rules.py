@@ -1,0 +1,199 @@
+"""Recorded losses with the tokens they are made of, and the loss that a rule gives them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rldbg.analysis.explain.passes import MicroPass, SideStep
+from rldbg.analysis.explain.subsets import turn_of
+from rldbg.analysis.normalisation import normalisations
+from rldbg.analysis.side import Side
+from rldbg.analysis.tokens import SampleTokens
+from rldbg.core import SampleId
+
+_STEPS = 6
+
+
+class LossRule(NamedTuple):
+    """One combination; `clip` is how far below and above 1 the ratio may go, None for as far as it likes."""
+
+    advantages: str
+    form: str
+    clip: tuple[float | None, float | None]
+    reduction: str
+    entropy: float
+    kl: float
+
+
+class LossPass(NamedTuple):
+    """One recorded loss with the trained tokens it is made of, one after another; `starts` is where each row begins."""
+
+    number: float
+    starts: np.ndarray
+    ratio: np.ndarray
+    log_probs: np.ndarray
+    entropy: np.ndarray | None
+    kl: np.ndarray | None
+    # One value per token, by rule.
+    advantages: dict[str, np.ndarray]
+    # For each token: its answer's number, whether that is the sample's last, its place in the answer and from its end.
+    turn: np.ndarray
+    is_last: np.ndarray
+    place: np.ndarray
+    to_end: np.ndarray
+    uncertainty: np.ndarray | None
+    # By how much the policy's log prob is above the engine's.
+    above_rollout: np.ndarray | None
+    rank: int = 0
+    # Of the whole mini-batch: trained tokens, sequences and passes; of its rank's part: tokens and passes; the ranks.
+    whole: tuple[int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(np.append(self.starts, len(self.ratio)))
+
+
+def loss_by(item: LossPass, rule: LossRule) -> float:
+    reduce = REDUCTIONS[rule.reduction]
+    terms = [(item.entropy, rule.entropy), (item.kl, rule.kl)]
+    return policy_loss(item, rule) + sum(
+        weight * reduce(values, item) for values, weight in terms if values is not None
+    )
+
+
+def policy_loss(item: LossPass, rule: LossRule, weights: np.ndarray | float = 1.0) -> float:
+    advantage = item.advantages[rule.advantages]
+    if rule.form == "ratio":
+        low, high = rule.clip
+        bounded = np.clip(item.ratio, 0.0 if low is None else 1 - low, np.inf if high is None else 1 + high)
+        values = -np.minimum(item.ratio * advantage, bounded * advantage)
+    else:
+        values = -advantage * (item.log_probs if rule.form == "log prob" else 1.0)
+    return REDUCTIONS[rule.reduction](weights * values, item)
+
+
+def _mean_of_means(values: np.ndarray, item: LossPass) -> float:
+    return float((np.add.reduceat(values, item.starts) / item.lengths).mean())
+
+
+# They are others' equals where there is one rank.
+OF_RANKS: dict[str, Callable[[np.ndarray, LossPass], float]] = {
+    "the mean over the mini-batch's tokens, times the number of ranks": lambda values, item: (
+        float(values.sum()) * item.whole[5] / item.whole[0]
+    ),
+    "the mean over the tokens of its rank's part of the mini-batch": lambda values, item: (
+        float(values.sum()) / item.whole[3]
+    ),
+    "the token mean of each micro-batch, divided by their number on the rank": lambda values, item: (
+        float(values.mean()) / item.whole[4]
+    ),
+}
+REDUCTIONS: dict[str, Callable[[np.ndarray, LossPass], float]] = {
+    "the mean over tokens": lambda values, _: float(values.mean()),
+    "the mean over sequences of their token means": _mean_of_means,
+    "the mean over sequences of their token sums": lambda values, item: float(values.sum()) / len(item.starts),
+    "the sum over tokens": lambda values, _: float(values.sum()),
+    "the mean over the mini-batch's tokens": lambda values, item: float(values.sum()) / item.whole[0],
+    "the mean over the mini-batch's sequences of their token means": lambda values, item: (
+        _mean_of_means(values, item) * len(item.starts) / item.whole[1]
+    ),
+    "the token mean of each micro-batch, divided by their number": lambda values, item: (
+        float(values.mean()) / item.whole[2]
+    ),
+    "the sum over tokens divided by sequences times the longest": lambda values, item: (
+        float(values.sum()) / (len(item.starts) * int(item.lengths.max()))
+    ),
+    **OF_RANKS,
+}
+
+
+def _passes(side: SideStep) -> Iterator[LossPass]:
+    by_update: dict[tuple[int, int], list[LossPass]] = defaultdict(list)
+    rules = _advantages(side)
+    for item in side.micros:
+        # A policy loss that was recorded by itself has no further terms.
+        number = item.number("loss", "pg_loss")
+        number, is_alone = (item.number("loss", "loss"), False) if number is None else (number, True)
+        made = None if number is None else _pass(side, item, number, rules, is_alone=is_alone)
+        if made is not None:
+            by_update[item.update].append(made)
+    for passes in by_update.values():
+        whole = sum(len(item.ratio) for item in passes), sum(len(item.starts) for item in passes), len(passes)
+        ranks = {item.rank for item in passes}
+        for found in passes:
+            mine = [other for other in passes if other.rank == found.rank]
+            yield found._replace(whole=(*whole, sum(len(other.ratio) for other in mine), len(mine), len(ranks)))
+
+
+def _pass(
+    side: SideStep, item: MicroPass, number: float, rules: dict[str, dict[SampleId, float]], *, is_alone: bool
+) -> LossPass | None:
+    record = item.records.get("forward_data")
+    if record is None or not record.samples:
+        return None
+    known = side.samples_at(item.update)
+    rows = [known[sample] for sample in record.samples if sample in known and np.any(known[sample].loss_mask)]
+    new, old = _column(rows, "log_probs"), _column(rows, "old_log_probs")
+    lengths = [int(np.count_nonzero(row.loss_mask)) for row in rows]
+    if new is None or old is None or len(new) != len(old) or sum(lengths) != len(new):
+        return None
+    reference, entropy = _column(rows, "ref_log_probs"), _column(rows, "entropy")
+    rollout = _column(rows, "rollout_log_probs")
+    turn, is_last, place, to_end = (np.concatenate(column) for column in zip(*map(_places, rows), strict=True))
+    gap = None if is_alone or reference is None or len(reference) != len(new) else reference - new
+    return LossPass(
+        number,
+        np.cumsum([0, *lengths[:-1]]),
+        np.exp(new - old),
+        new,
+        None if is_alone or entropy is None or len(entropy) != len(new) else -entropy,
+        None if gap is None else np.expm1(gap) - gap,
+        {name: np.repeat([of[row.sample] for row in rows], lengths) for name, of in rules.items()},
+        turn,
+        is_last,
+        place,
+        to_end,
+        entropy if entropy is not None and len(entropy) == len(new) else None,
+        None if rollout is None or len(rollout) != len(new) else old - rollout,
+        record.key.rank,
+    )
+
+
+def _places(row: SampleTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each trained token: its answer's number, whether that is the last one, its place in it and from its end."""
+    numbers = turn_of(row.loss_mask)
+    turns = numbers[numbers > 0]
+    sizes = np.bincount(turns)[1:]
+    place = np.concatenate([np.arange(size) for size in sizes])
+    return turns, turns == turns.max(), place, np.repeat(sizes, sizes) - 1 - place
+
+
+def _column(rows: list[SampleTokens], name: str) -> np.ndarray | None:
+    """A quantity of all trained tokens; None when a row has none."""
+    found = [row.trained(name) for row in rows]
+    known = [values[0] for values in found if values is not None]
+    return np.concatenate(known).astype(np.float64) if rows and len(known) == len(rows) else None
+
+
+def _advantages(side: SideStep) -> dict[str, dict[SampleId, float]]:
+    """Every rule's advantage of each sample of the step."""
+    samples = [sample for sample in side.samples.values() if sample.reward is not None]
+    if len(samples) < 2 or len(samples) < len(side.samples):
+        return {}
+    names = list(dict.fromkeys(sample.sample.group_id for sample in samples))
+    groups = np.asarray([names.index(sample.sample.group_id) for sample in samples])
+    rewards = np.asarray([sample.reward for sample in samples], dtype=np.float64)
+    lengths = np.asarray([np.count_nonzero(sample.loss_mask) for sample in samples], dtype=np.float64)
+    return {
+        name: {sample.sample: float(value) for sample, value in zip(samples, values, strict=True)}
+        for name, values in normalisations(rewards, groups, lengths)
+    }
+
+
+def loss_passes(side: Side) -> Iterator[LossPass]:
+    for step in sorted(side.steps("loss"))[:_STEPS]:
+        yield from _passes(SideStep(side, step))

@@ -1,0 +1,71 @@
+"""Losses that follow the other side's rule, but for some tokens, or for a weight of every token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rldbg.analysis.explain.evidence import Explanation, fit_factor, largest
+from rldbg.analysis.explain.loss_rules import LossPass, LossRule, loss_by, policy_loss
+
+_FEWEST = 3
+
+
+def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[Explanation]:
+    """Losses by the other side's rule, but for some tokens that count more or less, or for weights of all tokens."""
+    if len(passes) < _FEWEST:
+        return
+    left = np.asarray([item.number - loss_by(item, rule) for item in passes])
+    noise = 1e-5 * largest(np.asarray([item.number for item in passes])) + 2e-6
+    for what, chosen in _some_tokens(passes):
+        parts = np.asarray([policy_loss(item, rule, some) for item, some in zip(passes, chosen, strict=True)])
+        factor = fit_factor(parts, left)
+        if not abs(factor) > 1e-3:
+            continue
+        times = "are left out" if abs(factor + 1) < 1e-3 else f"count {1 + factor:.4g} times"
+        text = f"from log probs and rewards: {label}'s loss is as the other side's, but {what} {times}"
+        facts = {"side": label, "tokens": what, "factor": 1 + factor}
+        yield Explanation("loss-of-some-tokens", text, largest(left - factor * parts), noise, facts)
+    ratios = [np.exp(item.above_rollout) for item in passes if item.above_rollout is not None]
+    for bound in (np.inf, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0):
+        if len(ratios) == len(passes):
+            weights = [ratio.clip(max=bound) for ratio in ratios]
+            made = [
+                loss_by(item, rule) + policy_loss(item, rule, one - 1)
+                for item, one in zip(passes, weights, strict=True)
+            ]
+            gap = largest(np.asarray([item.number for item in passes]) - made)
+            if gap <= noise < largest(left):
+                most = "" if bound == np.inf else f", at most {bound:g}"
+                text = f"from log probs and rewards: {label} weights each token's loss by old over rollout{most}"
+                yield Explanation("loss-weighted-by-rollout", text, gap, noise, {"side": label, "bound": bound})
+                return
+
+
+def _some_tokens(passes: list[LossPass]) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Parts of the trained tokens that a loss may treat unlike the others."""
+    yield "tokens of the last turn", [item.is_last for item in passes]
+    yield "tokens before the last turn", [~item.is_last for item in passes]
+    for turn in range(1, min(6, max(int(item.turn.max()) for item in passes)) + 1):
+        yield f"tokens of turn {turn}", [item.turn == turn for item in passes]
+    yield "first tokens of answers", [item.place == 0 for item in passes]
+    yield "last tokens of answers", [item.to_end == 0 for item in passes]
+    for rank in sorted({item.rank for item in passes}):
+        yield f"tokens on rank {rank}", [np.full(len(item.ratio), item.rank == rank) for item in passes]
+    by = {"probability": [item.log_probs for item in passes]}
+    if all(item.uncertainty is not None for item in passes):
+        by["entropy"] = [item.uncertainty for item in passes if item.uncertainty is not None]
+    for what, columns in by.items():
+        for share in (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9):
+            bounds = [_of_rows(values, item, share) for values, item in zip(columns, passes, strict=True)]
+            for side, chosen in (
+                ("below", [values < bound for values, bound in zip(columns, bounds, strict=True)]),
+                ("above", [values > bound for values, bound in zip(columns, bounds, strict=True)]),
+            ):
+                yield f"tokens whose {what} is {side} the {100 * share:.0f} % quantile of their sample", chosen
+
+
+def _of_rows(values: np.ndarray, item: LossPass, share: float) -> np.ndarray:
+    rows = np.split(values, item.starts[1:])
+    return np.repeat([np.quantile(row, share) for row in rows], item.lengths)
