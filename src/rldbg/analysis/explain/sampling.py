@@ -23,7 +23,6 @@ _NO_ACCIDENT = 5.0
 _FEWEST_CHOICES = 5
 _MOSTLY = 0.75
 _FEWEST_AVOIDED = 8
-_FEWEST_BELOW = 3
 
 
 def other_choice(evidence: Evidence) -> Iterator[Explanation]:
@@ -71,7 +70,7 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
         text += f". In {of} of {all_of} the other side repeats a token of the context and {label} does not: a penalty"
         yield Explanation("repetition-penalty", text, parameters={**facts, "side": label})
     # Tokens outside the part that is sampled from are the less likely ones.
-    elif len(steps) >= _FEWEST_CHOICES and likelier.mean() >= _MOSTLY and _least_is_missing(evidence, label):
+    elif len(steps) >= _FEWEST_CHOICES and likelier.mean() >= _MOSTLY:
         text += (
             f". Those of {label} are the likelier ones: it samples from a part of the vocabulary (top-k, top-p, min-p)"
         )
@@ -92,16 +91,6 @@ def _avoids_repetition(evidence: Evidence) -> tuple[str, int, int] | None:
     label, often, seldom = ("B", only_a, only_b) if only_a >= only_b else ("A", only_b, only_a)
     # By chance both are as frequent.
     return (label, often, often + seldom) if often >= _FEWEST_AVOIDED and seldom <= often // 10 else None
-
-
-def _least_is_missing(evidence: Evidence, label: str) -> bool:
-    """Whether a side never chose a token as unlikely as several of the other side's are."""
-    mine, other = (evidence.b, evidence.a) if label == "B" else (evidence.a, evidence.b)
-    values = [
-        np.concatenate([found[0] for item in side.samples.values() if (found := item.trained("rollout_log_probs"))])
-        for side in (mine, other)
-    ]
-    return bool(np.count_nonzero(values[1] < values[0].min(initial=0.0)) >= _FEWEST_BELOW)
 
 
 def _agree_too_often(side: SideStep) -> tuple[int, float] | None:
