@@ -15,7 +15,7 @@ END, GROUP, MOST, STEPS, RATE, DECAY = 1, 4, 4, 2, 3e-3, 0.05
 BUGS = {
     "first-token-greedy": ("trajectory", "greedy"),
     "min-p": ("trajectory", "sampling-filter"),
-    "repetition-penalty": ("trajectory", "repetition-penalty"),
+    "repetition-penalty": ("trajectory", "sampling-rule"),
     "end-token-less-likely": ("trajectory", None),
     "engine-misses-biases": ("trajectory", None),
     "tool-text-trained-after-a-cut": ("trajectory", "environment-in-mask"),

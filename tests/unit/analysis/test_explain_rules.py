@@ -1,9 +1,11 @@
 """Rules told from one side's own numbers, each on numbers that were made by it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rldbg.analysis.explain import contexts, optimizer
+from rldbg.analysis.explain import contexts, optimizer, sampling
 from rldbg.analysis.explain.aggregation import PassStatistics, Totals
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.tokens import SampleTokens, Values
@@ -97,3 +99,25 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
     assert found.rule.clip == clip and found.rule.betas == options["betas"]
     assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
     assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)
+
+
+def split(first, second):
+    """One sample of each side that differ in their fifth token, of which the third and fourth were sampled as well."""
+    key, mask = RecordKey("trajectory", 0), np.asarray([0, 0, 1, 1, 1])
+    return tuple(
+        SampleTokens(
+            SampleId("g", 0),
+            np.asarray([5, 6, 7, 8, token]),
+            mask,
+            0.0,
+            {"rollout_log_probs": Values(2, np.asarray([-1.0, -1.0, log_prob]), key)},
+        )
+        for token, log_prob in ((first, -1.0), (second, -2.0))
+    )
+
+
+def test_a_side_that_avoids_tokens_of_its_context_has_a_penalty():
+    avoided = [split(7, 9)] * 9 + [split(3, 9)] * 4
+    assert sampling._avoids_repetition(SimpleNamespace(samples=avoided)) == ("B", 9, 9)
+    assert sampling._avoids_repetition(SimpleNamespace(samples=[*avoided, split(9, 7), split(9, 6)])) is None
+    assert sampling._avoids_repetition(SimpleNamespace(samples=avoided[2:])) is None
