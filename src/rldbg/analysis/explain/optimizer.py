@@ -335,8 +335,8 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
     elif abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
     if one.clips != other.clips:
-        words = [f"by their {rule.clips}" if rule.clip is not None else "not clipped" for rule in (one, other)]
-        yield "gradient-clip", "gradients are clipped", *words
+        in_a, in_b = (f"by their {rule.clips}" if rule.clip is not None else "not clipped" for rule in (one, other))
+        yield "gradient-clip", "gradients are clipped", in_a, in_b
     elif one.clip != other.clip:
         yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip
     if one.betas != other.betas:
