@@ -227,11 +227,14 @@ def _report(file: Path) -> dict[str, Any]:
 
 
 def _at_port(command: Sequence[str], address: str | None) -> list[str]:
-    """The command with the port it got, in the place of the one it asked for."""
-    arguments = list(command)
-    if address is not None and "--port" in arguments:
-        arguments[arguments.index("--port") + 1] = address.rpartition(":")[2]
-    return arguments
+    """The command with the port it got, in the place of the one it asked for or did not name."""
+    if address is None:
+        return list(command)
+    port = address.rpartition(":")[2]
+    if "--port" in command:
+        place = command.index("--port") + 1
+        return [*command[:place], port, *command[place + 1 :]]
+    return [*(word for word in command if not word.startswith("--port=")), f"--port={port}"]
 
 
 def _worst(states: Sequence[State]) -> State:
