@@ -308,9 +308,10 @@ def test_nothing_of_answered_and_refused_requests_is_kept(talk):
             }.items():
                 assert (await client.post(path, json=body)).status_code == 200
                 assert (await client.post(path, json=body | {"surprise": 1})).status_code == 400
-            gc.collect()
-            kinds = (GenerationJob, PendingGeneration, Outcome)
-            counts.append(sum(type(item) in kinds for item in gc.get_objects()))
+            if number in (0, 11):
+                gc.collect()
+                kinds = (GenerationJob, PendingGeneration, Outcome)
+                counts.append(sum(type(item) in kinds for item in gc.get_objects()))
         return counts
 
     counts = talk(scene)

@@ -120,7 +120,7 @@ def _rules(size: int, lengths: np.ndarray, totals: Totals, rank: int) -> Iterato
 
 def _weights_of_turns(mask: np.ndarray) -> np.ndarray:
     """By which a row's values give the mean over its runs of trained tokens of each run's mean."""
-    turns = np.stack([turn_of(row) for row in mask]) if len(mask) else np.zeros(mask.shape, dtype=int)
+    turns = turn_of(mask)
     most = int(turns.max(initial=0)) + 1
     runs = turns + most * np.arange(len(mask))[:, None]
     weights: np.ndarray = (

@@ -76,10 +76,12 @@ def _chance(found: list[Gap], inside: list[np.ndarray], tries: int) -> float | N
 
 
 def turn_of(loss_mask: np.ndarray) -> np.ndarray:
-    """The number of the answer that each token belongs to, from 1; 0 for tokens that are not trained on."""
+    """The number of the answer that each token of a row, or of each row, belongs to, from 1; 0 for tokens that are not
+    trained on."""
     trained = loss_mask != 0
-    starts = np.diff(np.concatenate([[0], trained.astype(int)])) == 1
-    numbers: np.ndarray = np.where(trained, np.cumsum(starts), 0)
+    starts = trained.copy()
+    starts[..., 1:] &= ~trained[..., :-1]
+    numbers: np.ndarray = np.where(trained, np.cumsum(starts, axis=-1), 0)
     return numbers
 
 
