@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,6 @@ class FieldDifference:
     @property
     def equal(self) -> bool:
         return self.first is None
-
-    def excused(self) -> FieldDifference:
-        """The same where nothing can be judged: what was beyond its tolerance is allowed."""
-        measured = replace(self.measured, beyond=0, allowed=self.measured.allowed + self.measured.beyond)
-        return replace(self, measured=measured, first=None)
 
 
 def compare_block(block: Block, tolerances: Tolerances) -> Iterator[tuple[str, FieldDifference]]:

@@ -11,12 +11,16 @@ SAMPLES = [("g", number) for number in range(4)]
 TOKENS = 5
 
 
-def recorded(folder, *, moves, first_pass=0.0, later=0.0):
-    """Two steps of two epochs. `moves` is how far an update moves log probs; the others are planted differences."""
+def recorded(folder, *, moves, first_pass=0.0, later=0.0, turned=False, last=0.0):
+    """Two steps of two epochs. `moves` is how far an update moves log probs; the others are planted differences.
+
+    Gradients are all rounding: where they are `turned`, the optimizer goes the other way. `last` is added to a single
+    parameter after the last update.
+    """
     numbers = np.random.default_rng(0)
     log_probs = -numbers.uniform(1, 12, (4, TOKENS)).astype(np.float32)
     weights = numbers.standard_normal(2000).astype(np.float32)
-    gradient = numbers.standard_normal(2000).astype(np.float32)
+    gradient = numbers.standard_normal(2000).astype(np.float32) * np.float32(-1e-9 if turned else 1e-9)
     mask = np.ones((4, TOKENS), np.int64)
     noise = numbers.choice([-1, 1], (4, TOKENS)).astype(np.float32)
     with rldbg.Recorder(folder, parameter_patterns=[".*"]) as recorder:
@@ -32,6 +36,7 @@ def recorded(folder, *, moves, first_pass=0.0, later=0.0):
                 recorder.record("gradient", step=step, epoch=epoch, name="w", gradient=gradient)
                 updates += 1
                 moved = weights - np.float32(1e-3) * updates * np.sign(gradient)
+                moved[7] += np.float32(last if updates == 4 else 0)
                 recorder.record("param", step=step, epoch=epoch, name="w", param=moved)
             recorder.end_step(step)
     return rldbg.open(folder)
@@ -58,3 +63,11 @@ def test_models_that_are_far_apart_are_not_judged_but_rewards_are():
     assert before.of("forward_data", "log_probs", "float32", "float32").atol < 1e-4
     assert after.knows_nothing and after.of("forward_data", "log_probs", "float32", "float32").atol == float("inf")
     assert after.of("trajectory", "reward", "float32", "float32").atol < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"), [(0.0, "drift"), (float("nan"), "different"), (float("inf"), "different")]
+)
+def test_a_number_that_is_not_finite_is_told_however_far_apart_models_are(tmp_path, last, verdict):
+    result = judged(tmp_path, moves=1.0, turned=True, last=last)
+    assert result.verdict == verdict and any(level.hides_all for level in result.noise)

@@ -1,8 +1,9 @@
 """A comparison judged again where upstream differences may explain it.
 
-What differs before any gradient or parameter does is a real difference. After that, gradients are judged by the
-size of the terms they sum, parameters by the optimizer's sensitivity to the recorded gradients, and all that a forward
-pass computes by the parameters it started from.
+What differs before any gradient or parameter does is a real difference, unless it is as small as what the pass itself
+rounds. After that, gradients are judged by the size of the terms they sum and by the pass they follow from, parameters
+by the optimizer's sensitivity to the recorded gradients, and all that a forward pass computes by the parameters it
+started from. NaN or an infinity on one side is always a difference.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _COARSE_ROUNDINGS = 0.2
 _COARSE_PRODUCTS = 0.025
 # The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
 _MARGIN = 4.0
+# Share of the first pass's tokens that may be farther apart than coarse passes usually are.
 _RARE = 0.02
 # No float32 pass rounds as badly as one in bfloat16.
 _ROUNDED_AT_MOST = roundoff_of("bfloat16")
@@ -68,14 +70,15 @@ def judge_with_noise(
         for item in history.updates(step_sizes, norms):
             difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
-            left.append((item.update, item.block.a.key, difference))
+            left.append((item.update, item.block, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
     levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b))
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
-    for update, key, difference in left:
+    for update, block, difference in left:
         if update[0] in steps:
-            judged = difference.excused() if given.at(*update).knows_nothing else difference
-            tensors[PARAMETER].add(update[0], key, judged)
+            is_lost = not difference.equal and given.at(*update).knows_nothing
+            judged = _judge(block, PARAMETER, tolerances, np.asarray(np.inf)) if is_lost else difference
+            tensors[PARAMETER].add(update[0], block.a.key, judged)
     gaps = forward_gaps(a, b, steps)
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given, gaps, coarse):
