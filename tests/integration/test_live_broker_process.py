@@ -35,7 +35,7 @@ def test_a_broker_that_is_stopped_is_not_replaced(tmp_path):
             start_broker(job.run, owner_pid=os.getpid())
             assert time.monotonic() - begin < PATIENCE_S / 2
             assert [broker.pid for broker in _brokers(tmp_path)] == [pid] and job.broker_pid() == pid
-            with pytest.raises(UnreachableError, match="is there and does not answer"):
+            with pytest.raises(UnreachableError, match="is running and does not answer"):
                 BrokerClient(job.run.path)
         finally:
             os.kill(pid, signal.SIGCONT)

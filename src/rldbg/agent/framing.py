@@ -72,7 +72,7 @@ class Decoder:
             end = self._buffer.find(b"\r\n\r\n", 0, _HEADER_LIMIT_BYTES)
             if end < 0:
                 if len(self._buffer) >= _HEADER_LIMIT_BYTES:
-                    raise WireError("no frame header where one must be")
+                    raise WireError("missing frame header")
                 return None
             self._expected = self._length(bytes(self._buffer[:end]))
             del self._buffer[: end + 4]
@@ -96,7 +96,7 @@ class Decoder:
                 if length > self.limit_bytes:
                     raise WireError(f"a frame of {length} bytes is more than {self.limit_bytes}")
                 return length
-        raise WireError("a frame header without a length")
+        raise WireError("the frame header has no length")
 
 
 def _parse(body: bytes) -> Message:

@@ -89,7 +89,7 @@ class Relay:
                     candidate.settimeout(None)
                     return early + decoder.rest()
                 else:
-                    raise WireError("a stranger")
+                    raise WireError("wrong debug token")
 
     def _pump(self, debuggee: socket.socket, early: bytes) -> None:
         broker = self._channel.sock

@@ -53,7 +53,7 @@ def tell_delay(client: "BrokerClient", facts: dict[str, Any]) -> None:
     reason = wait_of(stacks, facts["pid"], facts["host"])
     who = facts["who"]
     print_note(f"{who} runs no Python now and stops at its next line{': ' if reason else ''}{reason}")
-    print_note(f"it also stops when nobody waits for it any more; `rldbg continue {who}` cancels that")
+    print_note(f"it also stops after this command has ended; `rldbg continue {who}` cancels that")
 
 
 def print_broadcast(result: "BroadcastResult") -> None:

@@ -178,7 +178,7 @@ def _load_model(name: str, device: Any) -> Any:
         return build_model(recipe.model, vocabulary_size=vocabulary, seed=recipe.seed).to(device)
     if not (Path(name) / "config.json").is_file():
         raise UsageError(
-            f"no model at {name!r}: there is no config.json", "give --model a folder with a Hugging Face model"
+            f"no model at {name!r}: config.json is missing", "give --model a folder with a Hugging Face model"
         )
     from transformers import AutoModelForCausalLM
 

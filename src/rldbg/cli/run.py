@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rldbg.core import Finding, Run
     from rldbg.doctor import Diagnosis, RunSettings
-    from rldbg.launch import Explanation, Outcome, Request
+    from rldbg.launch import LaunchExplanation, Request, RunOutcome
     from rldbg.tripwire import WatchSettings
 
 _ATTENDED_WAIT_S = 600.0
@@ -168,13 +168,13 @@ def _holding_s(given: float | None) -> float:
     return _ATTENDED_WAIT_S if attended else 0.0
 
 
-def _diagnosed(outcome: "Outcome", request: "Request") -> "Diagnosis":
+def _diagnosed(outcome: "RunOutcome", request: "Request") -> "Diagnosis":
     from rldbg.doctor import explain_failure
 
     return explain_failure(outcome.run, dict(request.environment) | request.added_environment)
 
 
-def _conclude(outcome: "Outcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:
+def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:
     """How it ended, on stderr: what the doctor says, what was found about the arming, and where everything is."""
     if as_json:
         print_json(outcome.to_dict() | {"diagnosis": diagnosis.to_dict() if diagnosis else None})
@@ -188,7 +188,7 @@ def _conclude(outcome: "Outcome", diagnosis: "Diagnosis | None", *, as_json: boo
     print_note(f"rldbg: {ended}exit code {outcome.exit_code}; run folder {outcome.run}")
 
 
-def announce(explanation: "Explanation", findings: "Sequence[Finding]", run: "Run") -> None:
+def announce(explanation: "LaunchExplanation", findings: "Sequence[Finding]", run: "Run") -> None:
     """Before anything starts: what is changed, what was found, where it will be written."""
     from rldbg.reports.launch import announcement_lines
 

@@ -154,7 +154,7 @@ def _texts(recording: "Recording", tokenizer: str | None, tokens: Sequence[int])
     if tokenizer is not None:
         file = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
         if not file.is_file():
-            raise UsageError(f"there is no {file}", "give the model's folder or its tokenizer.json")
+            raise UsageError(f"no such file: {file}", "give the model's folder or its tokenizer.json")
         return TokenText(file).of(tokens)
     found = find_tokenizer(recording)
     if found is None:

@@ -26,7 +26,7 @@ _LOOK_EVERY_S = 2.0
 @click.option("--to", "trackers", multiple=True, type=click.Choice(_TRACKERS), help="Log to this tracker. Repeatable.")
 @click.option("--prometheus", "port", type=click.IntRange(0, 65535), help="Serve /metrics on this port; 0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address for --prometheus.")
-@click.option("--follow", is_flag=True, help="Keep on until the run has ended, or Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue until the run has ended or Ctrl-C is pressed.")
 @click.option("--project", default="rldbg", show_default=True, help="Project or experiment in the tracker.")
 @click.option("--name", help="Name of the run in the tracker.  [default: the folder's name]")
 @click.option("--layout", help="Layout of the recording (default: detected).")
@@ -60,7 +60,7 @@ def command(
     if not trackers and port is None:
         raise UsageError("nowhere to log to", "add --to tensorboard, or --prometheus 9464")
     if port is not None and not follow:
-        raise UsageError("--prometheus serves a run while it goes on", "add --follow")
+        raise UsageError("--prometheus is for a running job", "add --follow")
     if not follow and not path.exists():
         raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it is there")
     board = _Board(name or path.resolve().name, path)

@@ -42,7 +42,7 @@ def command(
     \b
     rldbg ui runs/            all runs below a folder
     rldbg ui A B              two runs, to compare
-    rldbg ui A --export out   a report to send to somebody
+    rldbg ui A --export out   a report to share
     """
     from rldbg.ui import Catalogue, export_report, serve
 

@@ -25,7 +25,7 @@ def load_user_object(target: str, *, what: str) -> Any:
     """
     place, separator, path = target.rpartition(":")
     if not separator or not place or not path:
-        raise UsageError(f"{target!r} names no {what}", f"write module:name or file.py:name for the {what}")
+        raise UsageError(f"{target!r} does not name a {what}", f"write module:name or file.py:name for the {what}")
     with user_code(f"importing {place}"):
         module = _module(place, what)
     found: Any = module

@@ -78,7 +78,7 @@ class Stage:
         while not until((answer := self._call((*arguments, "--json"), capture=True)).stdout):
             if time.monotonic() > deadline:
                 said = answer.stdout + answer.stderr
-                raise RldbgError(f"`{shlex.join(('rldbg', *arguments))}` does not get there: {said}", "try again")
+                raise RldbgError(f"`{shlex.join(('rldbg', *arguments))}` did not get there: {said}", "try again")
             time.sleep(0.3)
 
     def _call(self, arguments: tuple[str, ...], *, capture: bool) -> "subprocess.CompletedProcess[str]":

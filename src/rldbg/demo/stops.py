@@ -126,7 +126,7 @@ STOPS = (
     Stop(
         "look",
         "Look at it in a browser",
-        "Samples token by token, findings and steps; a report opens from disk and can be sent to somebody.",
+        "Samples token by token, findings and steps; a report opens from disk and can be shared.",
         _look,
     ),
 )

@@ -60,7 +60,7 @@ def check_needs(path: Path, machine: Machine | None = None, *, gpus_available: i
     """The checks of a recipe (YAML) or a script; what the job does not state is left out."""
     machine = machine or Machine()
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", "give the recipe (YAML) or the launch script of the job")
+        raise UsageError(f"no such file: {path}", "give the recipe (YAML) or the launch script of the job")
     jobs = list(_jobs(path))
     if not jobs:
         raise IncompleteDataError(f"no training command found in {path}", "give the recipe or the script that trains")

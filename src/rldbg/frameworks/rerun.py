@@ -19,7 +19,7 @@ from rldbg.recording import CannotAssemble, Record, Recording, assemble
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class RerunRequest:
     """What `rldbg rerun` asks for (RLDBG_RERUN)."""
 
     recording: str
@@ -27,7 +27,7 @@ class Rerun:
     pdb: bool
 
     @classmethod
-    def from_environment(cls) -> "Rerun | None":
+    def from_environment(cls) -> "RerunRequest | None":
         text = Environment().text("RLDBG_RERUN")
         return cls(**json.loads(text)) if text else None
 

@@ -47,7 +47,7 @@ def parse_allocation(mode: str) -> Allocation:
         raise UsageError(f"allocation_mode {mode!r} has {len(engines)} inference parts", "serve one of them at a time")
     if not engines and (len(found) > 1 or found[0][0] is not None):
         raise UsageError(
-            f"allocation_mode {mode!r} has no inference part: nothing is to be served",
+            f"allocation_mode {mode!r} has no inference part: nothing to serve",
             "write sglang.d4p1t1; to debug an algorithm: `rldbg rerun batch.pt --loss module:function`",
         )
     engine, dimensions = (engines or found)[0]
@@ -78,7 +78,7 @@ def read_areal_configuration(file: Path, overrides: Sequence[str]) -> ArealConfi
     engine = parse_allocation(mode).engine
     if engine is None:
         raise UsageError(
-            f"allocation_mode {mode!r} has no inference part: nothing is to be served",
+            f"allocation_mode {mode!r} has no inference part: nothing to serve",
             "write allocation_mode=sglang.d4p1t1",
         )
     block = data.get(engine)

@@ -14,7 +14,7 @@ def model_path(model: str) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() or not _HUB_ID.fullmatch(model):
-        raise UsageError(f"no model at {model!r}: there is no config.json", "--model tiny, or a Hugging Face folder")
+        raise UsageError(f"no model at {model!r}: config.json is missing", "--model tiny, or a Hugging Face folder")
     found = cached_snapshot(model)
     if found is None:
         raise UsageError(

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.launch.armed_run import Outcome, run_armed
-    from rldbg.launch.explanation import Explained, Explanation, explain
+    from rldbg.launch.armed_run import RunOutcome, run_armed
+    from rldbg.launch.explanation import Explained, LaunchExplanation, explain
     from rldbg.launch.framework_rerun import framework_of, rerun_step
     from rldbg.launch.profile import profiles
     from rldbg.launch.request import Request, resolve_command

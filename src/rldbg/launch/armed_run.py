@@ -12,7 +12,7 @@ from typing import Any
 from rldbg.agent import Arming
 from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, UsageError, by_severity
 from rldbg.launch.child import run_child
-from rldbg.launch.explanation import Explanation, explain
+from rldbg.launch.explanation import LaunchExplanation, explain
 from rldbg.launch.laptop import laptop
 from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
@@ -26,12 +26,12 @@ _ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     exit_code: int
     run: Path
-    explanation: Explanation
+    explanation: LaunchExplanation
     findings: tuple[Finding, ...]
     processes: tuple[dict[str, Any], ...]
     ray_logs: tuple[Path, ...] = ()
@@ -54,12 +54,12 @@ def run_armed(
     run_folder: Path | None,
     post_mortem_wait_s: float,
     say: Callable[[str], None],
-    announce: Callable[[Explanation, tuple[Finding, ...], Run], None],
+    announce: Callable[[LaunchExplanation, tuple[Finding, ...], Run], None],
     quiet_stdout: bool = False,
     redact_secrets: bool = True,
     pass_exceptions: Sequence[str] = (),
     listen: str = "",
-) -> Outcome:
+) -> RunOutcome:
     """Runs the request armed. `announce` is called once everything is known and before anything has started."""
     check_breakpoints(request)
     run = Run.create(name=request.name, path=run_folder, redact_secrets=redact_secrets)
@@ -96,13 +96,13 @@ def run_armed(
     run.finish(exit_code)
     found, processes, ray_logs = tuple(by_severity(findings)), tuple(watch.reported.values()), tuple(watch.ray_logs)
     run.update(findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
-    return Outcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
+    return RunOutcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
 
 
 def _run_to_its_end(
     request: Request,
     run: Run,
-    explanation: Explanation,
+    explanation: LaunchExplanation,
     arming: Arming,
     watch: Watch,
     tripwire: "_Tripwire",
@@ -141,7 +141,7 @@ def _run_to_its_end(
     return exit_code, asked[0] if asked else ""
 
 
-def _never_started(explanation: Explanation, findings: Sequence[Finding]) -> bool:
+def _never_started(explanation: LaunchExplanation, findings: Sequence[Finding]) -> bool:
     """A script that succeeds although its program does not exist: the shell went on after the error."""
     missing = {hazard.where for hazard in explanation.hazards if hazard.id == "launch.program-missing"}
     return any(found.id == "launch.not-armed" and found.where in missing for found in findings)
@@ -177,7 +177,9 @@ class _Tripwire:
 
 
 @contextlib.contextmanager
-def _on_a_laptop(explanation: Explanation, request: Request, folder: Path) -> Iterator[tuple[tuple[str, str], ...]]:
+def _on_a_laptop(
+    explanation: LaunchExplanation, request: Request, folder: Path
+) -> Iterator[tuple[tuple[str, str], ...]]:
     if not request.laptop:
         yield ()
         return

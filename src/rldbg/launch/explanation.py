@@ -16,7 +16,7 @@ from rldbg.core import Finding
 from rldbg.frameworks import GENERIC
 from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
 from rldbg.launch.command_line import is_interpreter, understand
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun, execute
 from rldbg.launch.hazards import never_reached, no_training, run_hazards, script_hazards, training_hazards
 from rldbg.launch.laptop import refuse_laptop
@@ -71,7 +71,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class LaunchExplanation:
     """The whole answer of a dry run."""
 
     framework: str
@@ -95,7 +95,7 @@ class Explanation:
         }
 
 
-def explain(request: Request, run_folder: Path) -> Explanation:
+def explain(request: Request, run_folder: Path) -> LaunchExplanation:
     """Runs the script dry, or takes the command as it is, and works out what arming does to it."""
     if request.framework:
         profile_named(request.framework)
@@ -114,16 +114,16 @@ def explain(request: Request, run_folder: Path) -> Explanation:
     framework = request.framework or (trainings[0].profile.name if trainings else GENERIC)
     stopped = dry_run.passed[0] if dry_run is not None and dry_run.passed else ""
     isolation = dry_run.isolation if dry_run is not None else "none needed"
-    return Explanation(framework, explained, tuple(hazards), isolation, stopped, request)
+    return LaunchExplanation(framework, explained, tuple(hazards), isolation, stopped, request)
 
 
 def _observe(request: Request, run_folder: Path) -> tuple[DryRun | None, list[Command]]:
     environment = dry_environment(request, run_folder)
     if request.script is None and not _runs_shell(request):
-        call = Call(request.argv, str(request.cwd), environment=environment)
+        call = ShellCall(request.argv, str(request.cwd), environment=environment)
         return None, recognise([call], request.framework)
     dry_run = _execute(request, environment)
-    calls: Sequence[Call] = dry_run.calls
+    calls: Sequence[ShellCall] = dry_run.calls
     if dry_run.isolation == "none" and request.script is not None:
         calls = read_commands(request.script)
     commands = recognise(calls, request.framework)
@@ -153,7 +153,7 @@ def _runs_shell(request: Request) -> bool:
     """`bash -c ...`, `sbatch job.sh`, `srun bash ...`: a command whose inside only a dry run can show."""
     if understand(request.argv).is_python:
         return False
-    command = recognise([Call(request.argv, str(request.cwd))], request.framework)
+    command = recognise([ShellCall(request.argv, str(request.cwd))], request.framework)
     return not command or (not command[0].program.is_python and command[0].kind == "other")
 
 
@@ -212,7 +212,7 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
     return found if trains or missed else [*found, no_training(request.script)]
 
 
-def through_wrapper(call: Call) -> Call:
+def through_wrapper(call: ShellCall) -> ShellCall:
     """The call as the interpreter sees it: pyenv and its like are shell scripts that start it under another name."""
     program = call.argv[0]
     if not is_interpreter(program):

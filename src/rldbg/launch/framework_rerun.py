@@ -17,7 +17,7 @@ _OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient")
 _OF_ROLLOUT = ("trajectory", "old_log_probs")
 
 
-class Rerun(NamedTuple):
+class FrameworkRerun(NamedTuple):
     """The new run, and the kinds that were made again."""
 
     folder: Path
@@ -31,7 +31,7 @@ def framework_of(run: Path) -> str:
     return next((name for name in config or {} if name in names), "")
 
 
-def rerun_step(run: Path, step: int, *, debugger: bool) -> Rerun:
+def rerun_step(run: Path, step: int, *, debugger: bool) -> FrameworkRerun:
     """Runs the step; what the framework prints passes through."""
     framework = find_framework(framework_of(run))
     if not framework.rerun:
@@ -51,7 +51,7 @@ def rerun_step(run: Path, step: int, *, debugger: bool) -> Rerun:
     done = subprocess.run(command, cwd=facts.get("cwd") or None)
     if done.returncode:
         raise IncompleteDataError(f"the command ended with exit code {done.returncode}", f"see {again}/logs")
-    return Rerun(again, kinds)
+    return FrameworkRerun(again, kinds)
 
 
 def _command(run: Path, facts: dict[str, Any], framework: Framework) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rldbg.agent import STARTUP
 from rldbg.core import Finding
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
 from rldbg.launch.reach import SENTINEL
@@ -140,7 +140,7 @@ def _missing(command: Command) -> list[Finding]:
     ]
 
 
-def _unmounted(command: Command, calls: Sequence[Call]) -> Iterable[Finding]:
+def _unmounted(command: Command, calls: Sequence[ShellCall]) -> Iterable[Finding]:
     """Slurm passes the environment into a container, but not the folders that it names; a later step may join a
     container that an earlier one has made with its mounts."""
     steps = [call.argv for call in (*command.via, command.call) if call.argv[0].rsplit("/", 1)[-1] == "srun"]
@@ -164,7 +164,7 @@ def _unmounted(command: Command, calls: Sequence[Call]) -> Iterable[Finding]:
         )
 
 
-def _removed_folders(call: Call) -> list[str]:
+def _removed_folders(call: ShellCall) -> list[str]:
     """Folders outside /tmp that `rm -r` takes away, as far as they exist here."""
     options = [word for word in call.argv[1:] if word.startswith("-")]
     if not any(word == "--recursive" or (not word.startswith("--") and re.search("[rR]", word)) for word in options):
@@ -231,7 +231,7 @@ def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:
     yield finding("launch.weak-sandbox", str(script), why, what=what)
 
 
-def _place(call: Call) -> str:
+def _place(call: ShellCall) -> str:
     return f"{call.file}:{call.line}" if call.line else call.file or "the command line"
 
 

@@ -10,7 +10,7 @@ from shlex import quote
 from rldbg.agent import ARGUMENTS_VARIABLE, STARTUP, Arming
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.launch.changes import as_words, rule_of
-from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.ray_auth import VARIABLE as AUTH_MODE
 from rldbg.launch.reach import ARGUMENTS, SHELL
 from rldbg.launch.request import Request
@@ -22,7 +22,7 @@ _FUNCTIONS = "functions.sh"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """A command line and the environment to start it in."""
 
     argv: tuple[str, ...]
@@ -30,7 +30,7 @@ class Plan:
     environment: Mapping[str, str]
 
 
-def make_plan(explanation: Explanation, request: Request, arming: Arming, folder: Path) -> Plan:
+def make_plan(explanation: LaunchExplanation, request: Request, arming: Arming, folder: Path) -> LaunchPlan:
     """`folder` is the run's; the shell functions are written there."""
     trainings = explanation.trainings
     refuse_unarmable(explanation)
@@ -45,10 +45,10 @@ def make_plan(explanation: Explanation, request: Request, arming: Arming, folder
         file = folder / _FUNCTIONS
         file.write_text(functions, encoding="utf-8")
         environment["BASH_ENV"] = str(file)
-    return Plan((*request.argv, *_script_arguments(trainings)), request.cwd, environment)
+    return LaunchPlan((*request.argv, *_script_arguments(trainings)), request.cwd, environment)
 
 
-def refuse_unarmable(explanation: Explanation) -> None:
+def refuse_unarmable(explanation: LaunchExplanation) -> None:
     """A run that would not be what it says is not started. What a user names himself is his to decide."""
     if not explanation.trainings and (explanation.request is None or explanation.request.script is not None):
         missed = next((hazard for hazard in explanation.hazards if hazard.id == "launch.training-not-reached"), None)

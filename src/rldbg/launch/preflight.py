@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rldbg.core import Finding, Severity
-from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
 from rldbg.launch.hazards import variable_hazards
 from rldbg.launch.recognition import Command
@@ -52,7 +52,7 @@ class Preflight:
         return [finding for finding in self.findings if finding.severity is Severity.ERROR]
 
 
-def preflight(explanation: Explanation, request: Request) -> Preflight:
+def preflight(explanation: LaunchExplanation, request: Request) -> Preflight:
     found = list(variable_hazards(request.environment, "your environment"))
     for explained in explanation.trainings:
         interpreter = ask_interpreter(explained.command)
@@ -138,7 +138,7 @@ def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
     return [finding("launch.debugpy-missing", where, f"debugpy {interpreter.debugpy or 'is not installed'}")]
 
 
-def _dashboard_port(explanation: Explanation) -> list[Finding]:
+def _dashboard_port(explanation: LaunchExplanation) -> list[Finding]:
     """A script that wants a fixed port for its dashboard while somebody has it."""
     wanted = _wanted_ports([explained.command for explained in explanation.commands])
     seen = "`ray start` asks for port {}, which is already in use on this machine"

@@ -10,7 +10,7 @@ from rldbg.agent import choose_rule, program_of
 from rldbg.core import Finding, Run, redact
 from rldbg.frameworks import nothing_hooked, recorded_config, recording_findings
 from rldbg.launch.changes import rule_of
-from rldbg.launch.explanation import Explained, Explanation
+from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
 from rldbg.launch.request import Request
 
@@ -50,7 +50,7 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
     return findings
 
 
-def judge_recording(run: Run, explanation: Explanation, request: Request) -> list[Finding]:
+def judge_recording(run: Run, explanation: LaunchExplanation, request: Request) -> list[Finding]:
     """What of the recording is missing; the framework's own configuration becomes part of run.json."""
     findings = recording_findings(run.path, request.record_kinds)
     config = recorded_config(run.path)

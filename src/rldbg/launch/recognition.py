@@ -14,7 +14,7 @@ from rldbg.agent import option_values
 from rldbg.frameworks import GENERIC
 from rldbg.launch.command_line import Program, understand
 from rldbg.launch.configuration import configured_names
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.known_launchers import word_set
 from rldbg.launch.profile import profile_named, profiles
 from rldbg.launch.settings import LaunchProfile
@@ -48,11 +48,11 @@ _NOISE = word_set("hostname git nvidia-smi rm pkill killall fuser scontrol squeu
 class Command:
     """One command that the script starts, judged."""
 
-    call: Call
+    call: ShellCall
     program: Program
     kind: Kind
     profile: LaunchProfile
-    via: tuple[Call, ...] = ()
+    via: tuple[ShellCall, ...] = ()
     """Commands behind which this one stands (`srun`, `ssh`), outermost first."""
 
     @property
@@ -60,7 +60,7 @@ class Command:
         return option_values(self.program.arguments, self.profile.dialect)
 
 
-def recognise(calls: Sequence[Call], framework: str = "") -> list[Command]:
+def recognise(calls: Sequence[ShellCall], framework: str = "") -> list[Command]:
     """The commands worth telling of, in order. With `framework`, its profile is used for whatever trains."""
     found = [_judge(call, program, via, framework) for call, program, via in _outermost(calls)]
     if any(command.kind == "training" for command in found):
@@ -73,14 +73,14 @@ def recognise(calls: Sequence[Call], framework: str = "") -> list[Command]:
     return found
 
 
-def _outermost(calls: Sequence[Call]) -> list[tuple[Call, Program, tuple[Call, ...]]]:
+def _outermost(calls: Sequence[ShellCall]) -> list[tuple[ShellCall, Program, tuple[ShellCall, ...]]]:
     """Each command once: as the script starts it when its program can be seen there, else as a launcher starts it."""
     by_id = {call.id: call for call in calls if call.id}
     seen_through: set[str] = set()
-    found: list[tuple[Call, Program, tuple[Call, ...]]] = []
+    found: list[tuple[ShellCall, Program, tuple[ShellCall, ...]]] = []
     parents = {call.via for call in calls if call.via}
     for call in calls:
-        chain: list[Call] = []
+        chain: list[ShellCall] = []
         above = by_id.get(call.via)
         while above is not None:
             chain.insert(0, above)
@@ -102,7 +102,7 @@ def _base(name: str) -> str:
     return name.rsplit("/", 1)[-1]
 
 
-def _judge(call: Call, program: Program, via: tuple[Call, ...], framework: str) -> Command:
+def _judge(call: ShellCall, program: Program, via: tuple[ShellCall, ...], framework: str) -> Command:
     kind, profile = judge(program, Path(call.cwd))
     if framework:
         forced = profile_named(framework)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rldbg.core import UsageError
 from rldbg.launch.command_line import is_interpreter
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.known_launchers import peel
 
 _PLACEHOLDER = re.compile(r"<[A-Za-z][A-Za-z0-9_ -]*>|\{ ?[a-z_]+ ?\}|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+")
@@ -74,7 +74,7 @@ def logical_lines(text: str) -> list[Line]:
     return found
 
 
-def read_commands(script: Path) -> list[Call]:
+def read_commands(script: Path) -> list[ShellCall]:
     """The commands of a script as they are written, variables unexpanded: all that is known where nothing may run."""
     calls = []
     for line in logical_lines(script.read_text(encoding="utf-8", errors="replace")):
@@ -93,7 +93,9 @@ def read_commands(script: Path) -> list[Call]:
             ),
             len(words),
         )
-        calls.append(Call(tuple(words[start:end]), str(Path.cwd()), str(script), line.number, id=f"{line.number:08d}"))
+        calls.append(
+            ShellCall(tuple(words[start:end]), str(Path.cwd()), str(script), line.number, id=f"{line.number:08d}")
+        )
     return calls
 
 

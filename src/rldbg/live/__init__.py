@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
     from rldbg.live.diagnosis.waits import Mismatch, Pending, RankView, Waits
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue
-    from rldbg.live.prompt.commands import Commands, OtherProcesses, Outcome
+    from rldbg.live.prompt.commands import CommandOutcome, Commands, OtherProcesses
     from rldbg.live.prompt.crash_file import CrashFile
     from rldbg.live.prompt.debuggee import BrokerDebuggee, last_recorded, members, source_lines
     from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, compress, group_answers

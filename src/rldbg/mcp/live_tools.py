@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rldbg.core import UsageError
-from rldbg.mcp.answers import Answer
 from rldbg.mcp.recorded_tools import RunName
+from rldbg.mcp.tool_results import ToolResult
 from rldbg.mcp.workspace import Workspace
 from rldbg.reports.plain_text import to_text
 
@@ -32,10 +32,10 @@ class LiveTools:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
-    def tools(self) -> dict[str, Callable[..., Answer]]:
+    def tools(self) -> dict[str, Callable[..., ToolResult]]:
         return {"stacks": self.stacks, "hang": self.hang, "evaluate": self.evaluate}
 
-    def control_tools(self) -> dict[str, Callable[..., Answer]]:
+    def control_tools(self) -> dict[str, Callable[..., ToolResult]]:
         return {"command": self.command, "break": self.set_break, "pause": self.pause, "continue": self.resume}
 
     def stacks(
@@ -43,7 +43,7 @@ class LiveTools:
         run: RunName,
         who: Who = "all",
         variables: Annotated[bool, Field(description="Also show the local variables of every frame.")] = False,
-    ) -> Answer:
+    ) -> ToolResult:
         """Show the stacks of a live run's processes: identical stacks once, the smallest group first."""
         from rldbg.live import BrokerClient, group_stacks
         from rldbg.reports.stacks import to_lines
@@ -51,9 +51,9 @@ class LiveTools:
         with BrokerClient(self._workspace.live(run)) as client:
             stacks = client.request("stacks", who=who, locals=variables, timeout_s=_LOOK_S)["stacks"]
         places = [{"run": run, "rank": each} for each in sorted({each["who"] for each in stacks})]
-        return Answer(to_text(to_lines(group_stacks(stacks))), places, "hang explains who waits for whom")
+        return ToolResult(to_text(to_lines(group_stacks(stacks))), places, "hang explains who waits for whom")
 
-    def hang(self, run: RunName) -> Answer:
+    def hang(self, run: RunName) -> ToolResult:
         """Explain why a live run does not move: who waits for what, who should have done it, what it does instead."""
         from rldbg.live import BrokerClient, explain, group_stacks, ray_view_of
         from rldbg.reports.findings import to_terminal
@@ -66,14 +66,14 @@ class LiveTools:
             stacks = client.request("stacks", **wanted)["stacks"]
         findings = [cause.to_finding() for cause in explain(stacks, before=before, ray=ray_view_of(stacks))]
         places = [{"run": run, "rank": finding.where} for finding in findings if finding.where]
-        return Answer(to_text([to_terminal(findings), *to_lines(group_stacks(stacks))]), places)
+        return ToolResult(to_text([to_terminal(findings), *to_lines(group_stacks(stacks))]), places)
 
     def evaluate(
         self,
         run: RunName,
         expression: Annotated[str, Field(description="A Python expression in the frame where the process stopped.")],
         who: Who = "all",
-    ) -> Answer:
+    ) -> ToolResult:
         """Evaluate an expression in stopped processes: identical answers once, unusual ranks marked."""
         if not self._workspace.allow_control:
             refuse_effects(expression)
@@ -84,7 +84,7 @@ class LiveTools:
         run: RunName,
         text: Annotated[str, Field(description="A pdb command, for example n or up.")],
         who: Who = "all",
-    ) -> Answer:
+    ) -> ToolResult:
         """Run a pdb command in stopped processes."""
         return self._cast(run, text, who)
 
@@ -94,30 +94,30 @@ class LiveTools:
         place: Annotated[str, Field(description="FILE:LINE.")],
         condition: Annotated[str | None, Field(description="Stop only if this expression is true.")] = None,
         who: Who = "all",
-    ) -> Answer:
+    ) -> ToolResult:
         """Set a breakpoint in running processes."""
         file, _, line = place.rpartition(":")
         if not file or not line.isdigit():
             raise UsageError(f"invalid place: {place[:80]!r} (expected FILE:LINE)", "for example train.py:88")
         answer = self._request(run, "break_set", {"file": file, "line": int(line), "ranks": who, "if": condition})
-        return Answer(f"breakpoint {answer['id']} at {place}", more="list with the run says who has stopped")
+        return ToolResult(f"breakpoint {answer['id']} at {place}", more="list with the run says who has stopped")
 
-    def pause(self, run: RunName, who: Who = "all") -> Answer:
+    def pause(self, run: RunName, who: Who = "all") -> ToolResult:
         """Pause running processes where they are."""
         return self._outcomes(run, "pause", who, "paused")
 
-    def resume(self, run: RunName, who: Who = "all") -> Answer:
+    def resume(self, run: RunName, who: Who = "all") -> ToolResult:
         """Resume stopped processes."""
         return self._outcomes(run, "continue", who, "resumed")
 
-    def _cast(self, run: str, command: str, who: str) -> Answer:
+    def _cast(self, run: str, command: str, who: str) -> ToolResult:
         from rldbg.live import BrokerClient, broadcast
         from rldbg.reports import broadcast as report
 
         with BrokerClient(self._workspace.live(run)) as client:
             result = broadcast(client, who, command, wait_s=_COMMAND_S)
         places = [{"run": run, "rank": each} for group in result.groups for each in group.who]
-        return Answer(to_text([*report.to_lines(result), *report.notes(result)]), places)
+        return ToolResult(to_text([*report.to_lines(result), *report.notes(result)]), places)
 
     def _request(self, run: str, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         from rldbg.live import BrokerClient
@@ -125,10 +125,10 @@ class LiveTools:
         with BrokerClient(self._workspace.live(run)) as client:
             return dict(client.request(name, **wanted))
 
-    def _outcomes(self, run: str, name: str, who: str, done: str) -> Answer:
+    def _outcomes(self, run: str, name: str, who: str, done: str) -> ToolResult:
         from rldbg.reports.processes import outcome_lines
 
-        return Answer(to_text(outcome_lines(self._request(run, name, {"who": who})["processes"], done)))
+        return ToolResult(to_text(outcome_lines(self._request(run, name, {"who": who})["processes"], done)))
 
 
 def refuse_effects(expression: str) -> None:

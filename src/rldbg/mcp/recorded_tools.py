@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rldbg.core import Finding, IncompleteDataError, SampleId, UsageError
-from rldbg.mcp.answers import Answer, cited, only_place
+from rldbg.mcp.tool_results import ToolResult, cited, only_place
 from rldbg.mcp.workspace import Workspace
 from rldbg.reports.plain_text import to_text
 
@@ -22,7 +22,7 @@ class RecordedTools:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
-    def tools(self) -> dict[str, Callable[..., Answer]]:
+    def tools(self) -> dict[str, Callable[..., ToolResult]]:
         return {
             "list": self.list_runs,
             "show": self.show,
@@ -35,7 +35,7 @@ class RecordedTools:
 
     def list_runs(
         self, run: Annotated[str | None, Field(description="Also list the processes of this live run.")] = None
-    ) -> Answer:
+    ) -> ToolResult:
         """List the runs that are opened, their steps and kinds, and which are live; with `run`, its processes."""
         from rldbg.live import BrokerClient
         from rldbg.reports import processes as report
@@ -45,12 +45,14 @@ class RecordedTools:
                 found = client.request("ps")["processes"]
             stopped = [each["who"] for each in found if each["state"] == "stopped"]
             hint = f"evaluate, on {', '.join(stopped[:8])}" if stopped else "stacks, hang"
-            return Answer(to_text([report.to_terminal(found), *report.notes(found)]), more=hint)
+            return ToolResult(to_text([report.to_terminal(found), *report.notes(found)]), more=hint)
         runs = self._workspace.runs()
         lines = [_run_line(each) for each in runs[:_MAX_RUNS]] or ["no runs found"]
         if len(runs) > _MAX_RUNS:
             lines.append(f"and {len(runs) - _MAX_RUNS} more runs: start the server with the folder of fewer")
-        return Answer("\n".join(lines), more="check (one run), compare (two runs), hang (a live run), doctor (logs)")
+        return ToolResult(
+            "\n".join(lines), more="check (one run), compare (two runs), hang (a live run), doctor (logs)"
+        )
 
     def show(
         self,
@@ -59,7 +61,7 @@ class RecordedTools:
         kind: Annotated[str | None, Field(description="Only this kind of records, for example trajectory.")] = None,
         rank: Annotated[int | None, Field(description="Only this rank.")] = None,
         sample: Annotated[str | None, Field(description="GROUP/RUN: show this sample token by token.")] = None,
-    ) -> Answer:
+    ) -> ToolResult:
         """Show the contents of a recording, the fields of its records, or one sample token by token."""
         from rldbg.recording import TokenColumns
         from rldbg.reports import recording as report
@@ -73,12 +75,12 @@ class RecordedTools:
             note = [] if texts else [f"no text beside the token ids: {reason}"]
             text = to_text([report.sample_to_terminal(found, columns, texts), *note])
             place = {"run": run, "step": found.step, "sample": sample}
-            return Answer(text, [place])
+            return ToolResult(text, [place])
         if (step, kind, rank) == (None, None, None):
             summary = recording.summary()
             ids = [str(each) for step in recording.steps()[:1] for each in recording.samples(step=step)[:5]]
             more = f"show with sample, for example {', '.join(ids)}" if ids else ""
-            return Answer(to_text([report.to_terminal(summary)]), more=more)
+            return ToolResult(to_text([report.to_terminal(summary)]), more=more)
         entries = recording.entries(kind, step, rank)
         if not entries:
             kinds, steps = ", ".join(recording.kinds()), report.ranges(recording.steps())
@@ -90,21 +92,21 @@ class RecordedTools:
         left = len(entries) - len(records)
         words = ("step", "rank", "micro")
         places = [{"run": run} | {word: getattr(each.key, word) for word in words} for each in records]
-        return Answer(text, places, f"{left} more records: narrow with kind, step and rank" if left else "")
+        return ToolResult(text, places, f"{left} more records: narrow with kind, step and rank" if left else "")
 
     def check(
         self,
         run: RunName,
         steps: Steps = None,
         only: Annotated[list[str] | None, Field(description="Only these checks, by id.")] = None,
-    ) -> Answer:
+    ) -> ToolResult:
         """Check the invariants of one recording: which does not hold, at which step, sample and token."""
         from rldbg.analysis import check
         from rldbg.reports.check import to_terminal
 
         report = check(self._workspace.run(run).reopened(), only=only or (), steps=steps)
         more = "show with the step and sample of a citation; compare with a run that is right, where there is one"
-        return Answer(to_text(to_terminal(report, ())), _cited_findings(run, report.findings), more)
+        return ToolResult(to_text(to_terminal(report, ())), _cited_findings(run, report.findings), more)
 
     def compare(
         self,
@@ -112,7 +114,7 @@ class RecordedTools:
         run_b: Annotated[str, Field(description="Name of the other run.")],
         steps: Steps = None,
         kinds: Annotated[list[str] | None, Field(description="Only these kinds of records.")] = None,
-    ) -> Answer:
+    ) -> ToolResult:
         """Find the first stage, step, rank, sample and token where two recordings differ, and the cause if proven."""
         from rldbg.analysis import compare, noise_beside
         from rldbg.reports.comparison import to_terminal
@@ -122,23 +124,23 @@ class RecordedTools:
         result = compare(first, second, steps=chosen, kinds=kinds or None, repetitions=noise_beside(first), jobs=1)
         first_place = [{"run": run_b} | result.first_difference.to_dict()] if result.first_difference else []
         more = "show of both runs at the cited place" if first_place else ""
-        return Answer(to_text(to_terminal([result])), [only_place(place) for place in first_place], more)
+        return ToolResult(to_text(to_terminal([result])), [only_place(place) for place in first_place], more)
 
-    def mismatch(self, run: RunName, steps: Steps = None) -> Answer:
+    def mismatch(self, run: RunName, steps: Steps = None) -> ToolResult:
         """Explain the gap between rollout and trainer log probs: shares per cause, with the tokens that prove them."""
         from rldbg.mismatch import explain_mismatch
         from rldbg.reports.mismatch import to_terminal
 
         report = explain_mismatch(self._workspace.run(run).reopened(), None, steps=steps)
         text = to_text(to_terminal(report))
-        return Answer(text, cited(run, *text.splitlines()), "" if report.agrees else "show with a cited sample")
+        return ToolResult(text, cited(run, *text.splitlines()), "" if report.agrees else "show with a cited sample")
 
     def doctor(
         self,
         run: Annotated[str | None, Field(description="A run, whose logs are read.")] = None,
         path: Annotated[str | None, Field(description="A log file or a folder of logs instead.")] = None,
         failure: Annotated[str | None, Field(description="Id of a known failure to explain.")] = None,
-    ) -> Answer:
+    ) -> ToolResult:
         """Find the root cause of a failure in logs, with evidence and fix; or explain one known failure."""
         from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
         from rldbg.reports.diagnosis import to_terminal
@@ -148,7 +150,7 @@ class RecordedTools:
             raise UsageError("give one of run, path and failure", "for example path='logs/'")
         library = Library.load(())
         if failure is not None:
-            return Answer(to_text([entry_to_terminal(library[failure])]))
+            return ToolResult(to_text([entry_to_terminal(library[failure])]))
         place = str(self._workspace.run(run).path if run is not None else self._workspace.file(str(path)))
         facts = job_facts((place,))
         found = diagnose(
@@ -161,11 +163,11 @@ class RecordedTools:
         causes = [cause.id for cause in found.root_causes]
         more = f"doctor with failure={causes[0]!r} explains it" if causes else ""
         text = to_text([to_terminal(found)])
-        return Answer(text, cited(run or place, *text.splitlines()), more)
+        return ToolResult(text, cited(run or place, *text.splitlines()), more)
 
     def zoo(
         self, words: Annotated[str, Field(description="Only bugs whose name, stage or story has these words.")] = ""
-    ) -> Answer:
+    ) -> ToolResult:
         """List known bugs of RL training, what each does and at which stage it shows: for comparing symptoms."""
         from rldbg.reports.zoo import list_to_terminal
         from rldbg.trainer.zoo import BUGS
@@ -174,7 +176,7 @@ class RecordedTools:
         bugs = [bug for bug in BUGS if all(word in f"{bug.name} {bug.stage} {bug.story}".lower() for word in wanted)]
         if not bugs:
             raise UsageError(f"no bug of the zoo has the words {words!r}", "call zoo with fewer words")
-        return Answer(to_text([list_to_terminal(bugs)]))
+        return ToolResult(to_text([list_to_terminal(bugs)]))
 
 
 def _sample_id(text: str) -> SampleId:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from rldbg.core import PrerequisiteError, RldbgError, UsageError, explained_as
-from rldbg.mcp.answers import DEFAULT_CHARACTERS, MAX_CHARACTERS, Answer
 from rldbg.mcp.live_tools import LiveTools
 from rldbg.mcp.recorded_tools import RecordedTools
+from rldbg.mcp.tool_results import DEFAULT_CHARACTERS, MAX_CHARACTERS, ToolResult
 from rldbg.mcp.workspace import Workspace
 from rldbg.version import __version__
 
@@ -27,7 +27,7 @@ Two runs that should agree: `compare`. Then `show` at the places that answers ci
 Answers are cut at `limit` characters ({DEFAULT_CHARACTERS} by default) and say so; `offset` gets the rest.
 """
 _Limit = Annotated[int, Field(ge=200, le=MAX_CHARACTERS, description="Largest number of characters of the answer.")]
-_Offset = Annotated[int, Field(ge=0, description="Where to go on in an answer that was cut.")]
+_Offset = Annotated[int, Field(ge=0, description="Offset at which to continue a truncated answer.")]
 
 
 def build_server(workspace: Workspace) -> "MCPServer[Any]":
@@ -83,7 +83,7 @@ class _TokenRequired:
         await self._application(scope, receive, send)
 
 
-def _paged(method: Callable[..., Answer]) -> Callable[..., Any]:
+def _paged(method: Callable[..., ToolResult]) -> Callable[..., Any]:
     """The method with `limit` and `offset`, whose answer is a page of text with the facts about it."""
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import CallToolResult, TextContent

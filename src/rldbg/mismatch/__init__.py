@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.mismatch.attribution import Cause, MismatchReport, explain_mismatch
+    from rldbg.mismatch.attribution import MismatchCause, MismatchReport, explain_mismatch
     from rldbg.mismatch.experiments import EngineScores, ProbeReport, probe
     from rldbg.mismatch.factors import Factor
     from rldbg.mismatch.metrics import METRICS

@@ -33,7 +33,7 @@ class TokenProof:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class MismatchCause:
     """What accounts for a share of the gap, and the tokens that show it."""
 
     id: str
@@ -51,8 +51,8 @@ class MismatchReport:
     title: str
     metrics: Metrics
     parts: dict[str, dict[str, Metrics]]
-    causes: tuple[Cause, ...]
-    unexplained: Cause | None
+    causes: tuple[MismatchCause, ...]
+    unexplained: MismatchCause | None
 
     @property
     def agrees(self) -> bool:
@@ -73,12 +73,12 @@ def explain_mismatch(
     return MismatchReport(title, metrics_of(table.rollout, table.trainer), by_part(table), causes, rest)
 
 
-def _attributed(table: TokenTable) -> tuple[tuple[Cause, ...], Cause | None]:
+def _attributed(table: TokenTable) -> tuple[tuple[MismatchCause, ...], MismatchCause | None]:
     state = Unexplained.all_of(table)
     total = float(state.size.sum())
     if not (state.size > NOISE).any():
         return (), None
-    found: list[Cause] = []
+    found: list[MismatchCause] = []
     for rule in _RULES:
         for claim in rule(state):
             # Of the tokens a claim covers, those that show it best are where it removes most.
@@ -90,18 +90,18 @@ def _attributed(table: TokenTable) -> tuple[tuple[Cause, ...], Cause | None]:
     return tuple(sorted(found, key=lambda item: -item.share)), left
 
 
-def _cause(table: TokenTable, claim: Claim, share: float, worth: np.ndarray) -> Cause:
+def _cause(table: TokenTable, claim: Claim, share: float, worth: np.ndarray) -> MismatchCause:
     best = claim.rows[np.argsort(-worth, kind="stable")[:_TOKENS_SHOWN]]
-    return Cause(claim.id, claim.text, share, len(claim.rows), _proofs(table, best), claim.parameters)
+    return MismatchCause(claim.id, claim.text, share, len(claim.rows), _proofs(table, best), claim.parameters)
 
 
-def _unexplained(state: Unexplained, share: float) -> Cause:
+def _unexplained(state: Unexplained, share: float) -> MismatchCause:
     worst = np.argsort(-state.size, kind="stable")[:_TOKENS_SHOWN]
     part = confined_to(_gaps(state))
     where = f", {part.text} only" if part is not None else ""
     text = f"no cause that a recording alone can show accounts for this{where}; --probe makes experiments"
     count = int((state.size > NOISE).sum())
-    return Cause("unexplained", text, share, count, _proofs(state.table, worst))
+    return MismatchCause("unexplained", text, share, count, _proofs(state.table, worst))
 
 
 def _gaps(state: Unexplained) -> list[Gap]:

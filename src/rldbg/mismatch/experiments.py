@@ -122,7 +122,7 @@ def _of_checkpoint(folder: Path, rows: list[Row]) -> ScoringModel:
     adapter = read_adapter(folder) if is_adapter(folder) else None
     folder = adapter.base if adapter else folder
     if not (folder / "config.json").is_file():
-        raise UsageError(f"no model at {folder}: there is no config.json", "--model takes a Hugging Face folder")
+        raise UsageError(f"no model at {folder}: config.json is missing", "--model takes a Hugging Face folder")
     model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, use_safetensors=True).eval()
     return ScoringModel(model, rows, pad_id=int(model.config.get_text_config().pad_token_id or 0), adapter=adapter)
 

@@ -29,7 +29,7 @@ _REPLICA_NAMES = ("replica", "engine", "server", "engine_rank")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TokenPlace:
     """A sample at a step; `tokens` holds both log probs, under ROLLOUT and TRAINER."""
 
     step: int
@@ -42,7 +42,7 @@ class Place:
 class TokenTable:
     """One row per trained token, as columns; the rows of a sample follow each other."""
 
-    def __init__(self, places: list[Place], sides: dict[int, SideStep]) -> None:
+    def __init__(self, places: list[TokenPlace], sides: dict[int, SideStep]) -> None:
         self.places = places
         self.sides = sides
         found = [place.tokens.trained(ROLLOUT, TRAINER) or (np.empty(0),) * 3 for place in places]
@@ -90,7 +90,7 @@ class TokenTable:
     def values(self, name: str) -> np.ndarray:
         """Another recorded quantity of every token, NaN where there is none."""
 
-        def of_sample(place: Place, positions: np.ndarray) -> np.ndarray:
+        def of_sample(place: TokenPlace, positions: np.ndarray) -> np.ndarray:
             held = place.tokens.quantities.get(name)
             if held is None:
                 return np.full(len(positions), np.nan)
@@ -115,7 +115,7 @@ class TokenTable:
         place = self.places[int(self.place[row])]
         return f"step {place.step} sample {place.tokens.sample} token {int(self.position[row])}"
 
-    def _by_sample(self, rule: Callable[[Place, np.ndarray], np.ndarray]) -> np.ndarray:
+    def _by_sample(self, rule: Callable[[TokenPlace, np.ndarray], np.ndarray]) -> np.ndarray:
         parts = [rule(place, self.position[rows]) for place, rows in zip(self.places, self._rows, strict=True)]
         return np.concatenate(parts)
 
@@ -156,7 +156,7 @@ def _chosen(known: set[int], steps: Iterable[int] | None) -> list[int]:
     return sorted(known if steps is None else known & set(steps))
 
 
-def _table(places: list[Place], sides: dict[int, SideStep], title: str) -> TokenTable:
+def _table(places: list[TokenPlace], sides: dict[int, SideStep], title: str) -> TokenTable:
     if not places:
         raise IncompleteDataError(
             f"{title}: no token has a log prob of the rollout and one of the trainer",
@@ -165,7 +165,7 @@ def _table(places: list[Place], sides: dict[int, SideStep], title: str) -> Token
     return TokenTable(places, sides)
 
 
-def _places(side: Side, step: int, samples: dict[SampleId, SampleTokens], name: str) -> Iterator[Place]:
+def _places(side: Side, step: int, samples: dict[SampleId, SampleTokens], name: str) -> Iterator[TokenPlace]:
     facts = {sample: fact for kind in _SEQUENCES for sample, fact in _facts(side, kind, step)}
     for sample, tokens in samples.items():
         held: Values | None = tokens.quantities.get(name)
@@ -175,7 +175,7 @@ def _places(side: Side, step: int, samples: dict[SampleId, SampleTokens], name: 
         version, extra = facts.get(sample, (None, {}))
         replica = next((str(extra[key]) for key in _REPLICA_NAMES if key in extra), None)
         temperature = extra.get("temperature")
-        yield Place(step, both, version, replica, None if temperature is None else float(temperature))
+        yield TokenPlace(step, both, version, replica, None if temperature is None else float(temperature))
 
 
 def _facts(side: Side, kind: str, step: int) -> Iterator[tuple[SampleId, tuple[int | None, dict[str, Any]]]]:

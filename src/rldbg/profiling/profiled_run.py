@@ -9,7 +9,7 @@ from typing import Any
 
 from rldbg.agent.profiling import OWN_VARIABLES, PLAN_VARIABLE, TEXT_VARIABLE, Plan
 from rldbg.core import ExitCode, Finding, IncompleteDataError, RldbgError, Run, UsageError
-from rldbg.launch import Explanation, Request, run_armed
+from rldbg.launch import LaunchExplanation, Request, run_armed
 from rldbg.live import BrokerClient
 from rldbg.profiling.collection import Manifest, make_manifest, wait_for_profiles
 from rldbg.profiling.prerequisites import check_tool
@@ -39,7 +39,7 @@ def run_profiled(
     output: Path | None,
     wait_s: float,
     say: Callable[[str], None],
-    announce: Callable[[Explanation, tuple[Finding, ...], Run], None],
+    announce: Callable[[LaunchExplanation, tuple[Finding, ...], Run], None],
     planned: Callable[[Plan], None],
     quiet_stdout: bool = False,
 ) -> Profiled:

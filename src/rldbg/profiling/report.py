@@ -65,7 +65,7 @@ class Tail:
 
 @shown_by("profile")
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProfileReport:
     """The whole of it; shares are of a step's time."""
 
     steps: int
@@ -82,7 +82,7 @@ class Report:
         return asdict(self)
 
 
-def make_report(run: Path) -> Report:
+def make_report(run: Path) -> ProfileReport:
     """Over the steps that were whole; the time before the first step does not count."""
     tracks = read_tracks(run)
     bounds = step_bounds(tracks)
@@ -101,7 +101,7 @@ def make_report(run: Path) -> Report:
     titled = {role: [(_title(track), track) for track in members] for role, members in groups.items()}
     each = [pair for members in titled.values() for pair in members]
     leaks = tuple(leak for title, track in each for leak in leaks_of(title, track))
-    return Report(
+    return ProfileReport(
         len(bounds),
         step_s,
         rows,

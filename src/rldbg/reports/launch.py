@@ -5,14 +5,14 @@ from shlex import join
 
 from rich.console import RenderableType
 
-from rldbg.launch import Explained, Explanation
+from rldbg.launch import Explained, LaunchExplanation
 from rldbg.launch.tunnel import Route
 from rldbg.reports.findings import to_terminal
 
 _WIDTH = 100
 
 
-def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
+def explanation_lines(explanation: LaunchExplanation) -> Iterator[RenderableType]:
     """Every command with the changes in it, then the hazards."""
     yield f"framework: {explanation.framework}    sandbox: {explanation.isolation}"
     for explained in explanation.commands:
@@ -40,7 +40,7 @@ def _command_lines(explained: Explained) -> Iterator[str]:
         yield f"  - not reached: {missing.what}: {missing.reason}"
 
 
-def announcement_lines(explanation: Explanation) -> Iterator[str]:
+def announcement_lines(explanation: LaunchExplanation) -> Iterator[str]:
     """Before the command starts: what is changed in each training command."""
     for explained in explanation.trainings:
         words = " ".join(f"{change.what}={change.value}" for change in explained.changes)

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.profiling import Merged, Plan, Profiled, Report, places_by_node
+from rldbg.profiling import Merged, Plan, Profiled, ProfileReport, places_by_node
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -50,7 +50,7 @@ def timeline_lines(merged: Merged) -> Iterator[str]:
             yield f"clock of {who}: shifted by {track.offset_ns / 1e6:+.3f} ms, known to {doubt:.3f} ms"
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ProfileReport) -> str:
     """The phases as a table for a notebook."""
     rows = "".join(
         f"<tr><td>{escape(row.role)}</td><td>{escape(row.phase)}</td><td>{row.seconds:.4f}</td><td>{row.share:.1%}</td>"
@@ -60,7 +60,7 @@ def to_html(report: Report) -> str:
     return f"<table><tr><th>role</th><th>phase</th><th>s per step</th><th>share</th></tr>{rows}</table>"
 
 
-def to_terminal(report: Report) -> Group:
+def to_terminal(report: ProfileReport) -> Group:
     parts: list[RenderableType] = [
         Text(f"{report.steps} steps of {report.step_seconds:.3f} s"),
         _phases(report),
@@ -79,7 +79,7 @@ def to_terminal(report: Report) -> Group:
     return Group(*parts)
 
 
-def _phases(report: Report) -> Table:
+def _phases(report: ProfileReport) -> Table:
     table = Table("role", "processes", "phase", "s per step", "share", "slowest", title="where the time goes")
     for row in report.phases:
         slowest = f"{row.slowest} {row.slowest_seconds:.4f}" if row.processes > 1 else ""
@@ -88,7 +88,7 @@ def _phases(report: Report) -> Table:
     return table
 
 
-def _roles(report: Report) -> Table:
+def _roles(report: ProfileReport) -> Table:
     table = Table("role", "busy", "outside phases", "idle", "waits for the slowest", "slowest", title="bubbles")
     for row in report.roles:
         slowest = f"{row.slowest} ({row.slowest_ratio:.2f} of the median, in {row.slowest_steps} steps)"
@@ -103,7 +103,7 @@ def _roles(report: Report) -> Table:
     return table
 
 
-def _ledger(report: Report) -> Table:
+def _ledger(report: ProfileReport) -> Table:
     table = Table("process", "phase", "s per step", "host MiB", "GPU MiB", title="memory at entry, peak and exit")
     for row in report.ledger:
         table.add_row(row.process, row.phase, f"{row.seconds:.4f}", _three(row.host_mib), _three(row.gpu_mib))
@@ -114,7 +114,7 @@ def _three(numbers: tuple[float, float, float] | None) -> str:
     return "" if numbers is None else " / ".join(f"{number:.0f}" for number in numbers)
 
 
-def _tails(report: Report) -> Table:
+def _tails(report: ProfileReport) -> Table:
     table = Table("role", "phase", "count", "median s", "longest s", "cost of the tail", title="long tails")
     for tail in report.tails:
         lengths = (f"{tail.median_seconds:.4f}", f"{tail.longest_seconds:.4f}")

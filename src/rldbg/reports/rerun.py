@@ -4,7 +4,7 @@ from html import escape
 
 from rich.table import Table
 
-from rldbg.trainer.rerun import RerunReport, Stage
+from rldbg.trainer.rerun import RerunReport, RerunStage
 
 
 def to_terminal(report: RerunReport) -> Table:
@@ -40,5 +40,5 @@ def conclusion(report: RerunReport) -> str:
     return "reproduced" if report.reproduced else "nothing could be compared"
 
 
-def _where(stage: Stage) -> str:
+def _where(stage: RerunStage) -> str:
     return stage.note or str(stage.to_dict()["first"])

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from rldbg.inference.workflows import Failure, RolloutReport
+from rldbg.inference.workflows import EpisodeFailure, RolloutReport
 
 _MOST_SHOWN = 5
 _MOST_ALIKE_NAMED = 8
@@ -67,7 +67,7 @@ def summary(report: RolloutReport) -> str:
     return ", ".join(parts) + f" in {report.seconds:.1f} s"
 
 
-def failure_text(failure: Failure, *alike: Failure) -> str:
+def failure_text(failure: EpisodeFailure, *alike: EpisodeFailure) -> str:
     """One failure in full, and the names of those that are like it."""
     parts = [
         f"sample {failure.sample}: {failure.error}{_named(alike)}",
@@ -79,7 +79,7 @@ def failure_text(failure: Failure, *alike: Failure) -> str:
     return "\n".join([*parts, f"  run only this sample (--pdb stops at the error): {failure.command}"])
 
 
-def _named(alike: Sequence[Failure]) -> str:
+def _named(alike: Sequence[EpisodeFailure]) -> str:
     if not alike:
         return ""
     names = ", ".join(item.sample for item in alike[:_MOST_ALIKE_NAMED])

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from rldbg.reports.tables import table
-from rldbg.weights import MappedName, Rule
+from rldbg.weights import MappedName, NamingRule
 
 
-def rules_to_terminal(rules: Sequence[Rule]) -> Iterator[RenderableType]:
+def rules_to_terminal(rules: Sequence[NamingRule]) -> Iterator[RenderableType]:
     rows = ((rule.id, rule.engine, "\n".join(rule.parts), rule.meaning) for rule in rules)
     yield table("rule", "engine", "trainer", "meaning", rows=rows)
 

@@ -23,7 +23,7 @@ from rldbg.core import Identity, SampleId, redact
 from rldbg.recording import Ragged, Recorder
 from rldbg.replay import prompt_hashes
 from rldbg.trainer.determinism import random_state
-from rldbg.trainer.observer import Place, RecordingPlan, columns
+from rldbg.trainer.observer import LoopPlace, RecordingPlan, columns
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
 
@@ -86,7 +86,7 @@ class CapsuleWriter:
             **(state if self._rank == 0 else {}),
         )
 
-    def micro_batch(self, place: Place, micro: MicroBatch, result: Forward, terms: LossTerms) -> None:
+    def micro_batch(self, place: LoopPlace, micro: MicroBatch, result: Forward, terms: LossTerms) -> None:
         if not self._due(place.step):
             return
         lengths = micro.batch.response_lengths.tolist()
@@ -97,17 +97,17 @@ class CapsuleWriter:
         self._result.losses.append(float(terms.loss.detach()))
         self._result.samples += micro.batch.samples
 
-    def local_gradient(self, place: Place, model: Any) -> None:
+    def local_gradient(self, place: LoopPlace, model: Any) -> None:
         """This rank's own gradient; under FSDP there is none, it is reduced while it is computed."""
         if self._due(place.step) and not self._recipe.policy.fsdp:
             self._result.tensors |= _named("local", _gradients(model), copy=True)
 
-    def reduced_gradient(self, place: Place, model: Any) -> None:
+    def reduced_gradient(self, place: LoopPlace, model: Any) -> None:
         if self._due(place.step):
             reduced = _named("reduced", _gradients(model), copy=True)
             self._result.tensors |= reduced if self._rank == 0 else {}
 
-    def after(self, place: Place, model: Any) -> None:
+    def after(self, place: LoopPlace, model: Any) -> None:
         """The optimizer step is done: its result is recorded."""
         if not self._due(place.step):
             return

@@ -78,9 +78,7 @@ def find_checkpoint(path: Path, *, mode: str) -> FoundCheckpoint:
         if theirs != mode:
             raise UsageError(f"{folder} is a checkpoint of {theirs} mode", f"resume it with mode={theirs}")
         return FoundCheckpoint(folder, int(state["step"]), state.get("remote"))
-    raise IncompleteDataError(
-        f"there is no checkpoint in {path}", "train with checkpoint.every_n_steps=10 to write some"
-    )
+    raise IncompleteDataError(f"no checkpoint found in {path}", "train with checkpoint.every_n_steps=10 to write some")
 
 
 def prune_checkpoints(parent: Path, keep_last: int) -> None:

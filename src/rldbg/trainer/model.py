@@ -15,7 +15,7 @@ def check_model(settings: ModelSettings) -> None:
             raise PrerequisiteError(f"training needs {name}", "pip install 'rldbg[train]'")
     if settings.path != "tiny" and not (Path(settings.path) / "config.json").is_file():
         raise UsageError(
-            f"no model at {settings.path!r}: there is no config.json",
+            f"no model at {settings.path!r}: config.json is missing",
             "set model.path to `tiny` or to a folder with a Hugging Face model",
         )
 

@@ -34,7 +34,7 @@ class RecordingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoopPlace:
     """Where in the loop a record is made."""
 
     step: int
@@ -94,7 +94,7 @@ class Observer:
 
     def micro_batch(
         self,
-        place: Place,
+        place: LoopPlace,
         micro: MicroBatch,
         result: Forward,
         terms: LossTerms,
@@ -160,7 +160,7 @@ class Observer:
             where = _place(step, trajectories)
             self.recorder.record("rollout_routing", **where, experts=experts, expert_weights=weights)
 
-    def routing(self, place: Place, batch: TrajectoryBatch, routes: Routes) -> None:
+    def routing(self, place: LoopPlace, batch: TrajectoryBatch, routes: Routes) -> None:
         """The experts that a forward pass chose for the tokens of each row."""
         found = routes.joined()
         if found is None:
@@ -171,10 +171,10 @@ class Observer:
         )
         self.recorder.record("routing", **_where(place, batch), experts=experts, expert_weights=weights)
 
-    def gradients(self, place: Place, model: Any) -> None:
+    def gradients(self, place: LoopPlace, model: Any) -> None:
         self.recorder.record_gradients(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)
 
-    def parameters(self, place: Place, model: Any) -> None:
+    def parameters(self, place: LoopPlace, model: Any) -> None:
         self.recorder.record_parameters(place.step, model, epoch=place.epoch, mini_batch=place.mini_batch)
 
     def end_step(self, step: int) -> None:
@@ -214,7 +214,7 @@ def _place(step: int, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def _where(place: Place, batch: TrajectoryBatch) -> dict[str, Any]:
+def _where(place: LoopPlace, batch: TrajectoryBatch) -> dict[str, Any]:
     """What all records of a micro-batch share."""
     return {
         "step": place.step,

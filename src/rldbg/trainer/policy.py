@@ -18,7 +18,7 @@ from rldbg.trainer.capsule import CapsuleWriter
 from rldbg.trainer.checkpoint import load_checkpoint, save_checkpoint
 from rldbg.trainer.determinism import fix_threads
 from rldbg.trainer.model import build_model
-from rldbg.trainer.observer import Observer, Place, RecordingPlan
+from rldbg.trainer.observer import LoopPlace, Observer, RecordingPlan
 from rldbg.trainer.routing import captured_routes
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, micro_batches
@@ -126,7 +126,7 @@ class PolicyWorker:
         metrics, norms = [], []
         for epoch in range(self._recipe.policy.epochs):
             for number, shard in enumerate(shards):
-                place = Place(step, epoch, number)
+                place = LoopPlace(step, epoch, number)
                 metrics += self._accumulate(place, shard)
                 self._capsules.local_gradient(place, self._model)
                 if not self._recipe.policy.fsdp:
@@ -144,7 +144,7 @@ class PolicyWorker:
         self._capsules.end_step(step)
         return RankUpdate(metrics, norms, rate)
 
-    def _accumulate(self, place: Place, shard: Shard) -> list[dict[str, float]]:
+    def _accumulate(self, place: LoopPlace, shard: Shard) -> list[dict[str, float]]:
         """Forward and backward over the shard's micro-batches; their gradients add up in the model."""
         recipe, collected = self._recipe, []
         micros = list(self._micro_batches(shard))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from rldbg.tripwire.rules import Rule
+from rldbg.tripwire.rules import WatchRule
 
 _WINDOW = 24
 _LEVEL_OF = 5
@@ -33,7 +33,7 @@ class Unusual(NamedTuple):
 class Detector:
     """One rule over the values of one measure, in the order of the steps."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: WatchRule) -> None:
         self.rule = rule
         self._history: deque[float] = deque(maxlen=_WINDOW)
         self._in_a_row = 0
@@ -90,7 +90,7 @@ class Detector:
         return Unusual(value, usual, sigmas)
 
 
-def _is_beyond(rule: Rule, value: float, usual: float) -> bool:
+def _is_beyond(rule: WatchRule, value: float, usual: float) -> bool:
     """Whether the value is far off as a ratio; for measures around 0 the size counts."""
     if rule.moves == "up":
         return value > rule.factor * abs(usual)

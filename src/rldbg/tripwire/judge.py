@@ -11,16 +11,16 @@ from rldbg.tripwire.detector import Detector, Unusual
 from rldbg.tripwire.events import number
 from rldbg.tripwire.expressions import Expression
 from rldbg.tripwire.measures import Measured
-from rldbg.tripwire.rules import RULES, Rule
+from rldbg.tripwire.rules import RULES, WatchRule
 
-_OWN = Rule("expression", "", "either", "an expression of yours became true")
+_OWN = WatchRule("expression", "", "either", "an expression of yours became true")
 _USUAL_OF = 8
 
 
 class Alarm(NamedTuple):
     """A rule that fired: where in the step, and what it saw."""
 
-    rule: Rule
+    rule: WatchRule
     where: str
     what: str
 
@@ -28,7 +28,7 @@ class Alarm(NamedTuple):
 class Judge:
     """Remembers the measures of earlier steps; knows nothing about where they come from."""
 
-    def __init__(self, rules: Sequence[Rule] = RULES, when: Sequence[str] = ()) -> None:
+    def __init__(self, rules: Sequence[WatchRule] = RULES, when: Sequence[str] = ()) -> None:
         self._detectors = [Detector(rule) for rule in rules]
         self._expressions = [Expression(text) for text in when]
         self._true: set[str] = set()
@@ -64,7 +64,7 @@ class Judge:
                 yield Alarm(_OWN, step, f"{expression.text} is true" + (f" ({shown})" if shown else ""))
 
 
-def _said(rule: Rule, unusual: Unusual) -> str:
+def _said(rule: WatchRule, unusual: Unusual) -> str:
     before = "at best" if rule.moves == "declines" else "usually"
     text = f"{rule.measure} is {number(unusual.value)}, {before} {number(unusual.usual)}"
     return text if rule.moves == "not-finite" else f"{text} ({unusual.sigmas:.3g} times the usual noise away)"

@@ -14,7 +14,7 @@ Moves = Literal["up", "down", "either", "declines", "not-finite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WatchRule:
     """When a measure is unusual, why that matters, and what to look at."""
 
     id: str
@@ -31,7 +31,7 @@ class Rule:
     """Stated false-alarm rate."""
 
 
-def read_rules(path: Path) -> tuple[Rule, ...]:
+def read_rules(path: Path) -> tuple[WatchRule, ...]:
     """The built-in rules, with those of a file added or in the place of those with the same id."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     return tuple(({rule.id: rule for rule in RULES} | {rule.id: rule for rule in own}).values())
 
 
-def _parsed(text: str, source: str) -> tuple[Rule, ...]:
+def _parsed(text: str, source: str) -> tuple[WatchRule, ...]:
     import yaml
 
     try:
@@ -50,7 +50,7 @@ def _parsed(text: str, source: str) -> tuple[Rule, ...]:
         raise UsageError(f"{source} is not valid YAML: {error}", "fix the file") from error
     if not isinstance(entries, Iterable) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{source} is not a list of rules", "see docs/watch.md for their form")
-    return tuple(validated(Rule, entry, source=source, page="watch.md") for entry in entries)
+    return tuple(validated(WatchRule, entry, source=source, page="watch.md") for entry in entries)
 
 
 RULES = _parsed(files("rldbg.tripwire").joinpath("rules.yaml").read_text(encoding="utf-8"), "rules.yaml")

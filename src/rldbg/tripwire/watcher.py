@@ -19,7 +19,7 @@ from rldbg.recording import open as open_recording
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.judge import Alarm, Judge
 from rldbg.tripwire.measures import logged_by_step, measure
-from rldbg.tripwire.rules import RULES, Rule, read_rules
+from rldbg.tripwire.rules import RULES, WatchRule, read_rules
 from rldbg.tripwire.settings import WatchSettings
 
 # Checks that decide from one step alone and name a fault, not a circumstance.
@@ -117,7 +117,7 @@ class Watcher:
                 self._failed_checks.add(finding.id)
                 look = f"rldbg check {{recording}} --step {{step}} --only {finding.id}"
                 alarm = Alarm(
-                    Rule(finding.id, "", "either", finding.cause, look), finding.where, "; ".join(finding.evidence)
+                    WatchRule(finding.id, "", "either", finding.cause, look), finding.where, "; ".join(finding.evidence)
                 )
                 found.append(self._event(step, alarm, stops=self.settings.stop and self.steps > _FIRST_STEPS))
         return found

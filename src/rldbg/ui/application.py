@@ -28,7 +28,7 @@ STATIC = Path(__file__).parent / "static"
 _STATUS = {"usage": 400, "incomplete": 422, "prerequisite": 424, "unreachable": 502, "refused": 403}
 _LOG = logging.getLogger(__name__)
 
-Answer = Callable[[Request], Any]
+Handler = Callable[[Request], Any]
 
 
 def build_application(catalogue: Catalogue, access: Access | None = None) -> Starlette:
@@ -77,7 +77,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
     )
 
 
-def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Answer]:
+def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Handler]:
     """What is asked by GET, by its path below /api."""
     run_of = partial(_run, catalogue)
     return {
@@ -117,7 +117,7 @@ def _run(catalogue: Catalogue, request: Request) -> Any:
     return catalogue.run(request.path_params["run"])
 
 
-def _json(answer: Answer) -> Callable[[Request], Response]:
+def _json(answer: Handler) -> Callable[[Request], Response]:
     return lambda request: json_response(answer(request))
 
 

@@ -105,6 +105,6 @@ def _home() -> str:
     runs = Path(Environment().text("RLDBG_HOME")) / "runs"
     if not runs.is_dir():
         raise IncompleteDataError(
-            f"no runs found: there is no folder {runs}", "rldbg ui RUN, or start in the folder of your runs"
+            f"no runs found: no such folder: {runs}", "rldbg ui RUN, or start in the folder of your runs"
         )
     return str(runs)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rldbg.weights.adapters import Adapter, is_adapter, read_adapter
     from rldbg.weights.diagnosis import WeightFault, faults_by_replica, faults_of, grouped_faults
     from rldbg.weights.fingerprint import Box, Fingerprint, fingerprints, fingerprints_of_pieces
-    from rldbg.weights.naming import RULES, MappedName, Rule, map_names, unfused
+    from rldbg.weights.naming import RULES, MappedName, NamingRule, map_names, unfused
     from rldbg.weights.snapshots import BaseWeight, WeightSnapshot, snapshot_fields, snapshots_of, tensor_names
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NamingRule:
     """An engine name (with `*` for what is kept) and the trainer names of its parts, in the order they are fused."""
 
     id: str
@@ -44,27 +44,31 @@ def _filled(part: str, kept: tuple[str, ...]) -> str:
     return re.sub(r"\*", lambda _: next(values), part)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("fused-qkv", "*.qkv_proj.*", ("*.q_proj.*", "*.k_proj.*", "*.v_proj.*"), "query, key and value, by rows"),
-    Rule("fused-gate-up", "*.gate_up_proj.*", ("*.gate_proj.*", "*.up_proj.*"), "gate and up projection, by rows"),
-    Rule(
+RULES: tuple[NamingRule, ...] = (
+    NamingRule(
+        "fused-qkv", "*.qkv_proj.*", ("*.q_proj.*", "*.k_proj.*", "*.v_proj.*"), "query, key and value, by rows"
+    ),
+    NamingRule(
+        "fused-gate-up", "*.gate_up_proj.*", ("*.gate_proj.*", "*.up_proj.*"), "gate and up projection, by rows"
+    ),
+    NamingRule(
         "expert-gate-up",
         "*.experts.w13_weight",
         ("*.experts.{expert}.gate_proj.weight", "*.experts.{expert}.up_proj.weight"),
         "experts stacked on the first axis, each with gate and up",
     ),
-    Rule(
+    NamingRule(
         "expert-down",
         "*.experts.w2_weight",
         ("*.experts.{expert}.down_proj.weight",),
         "experts stacked on the first axis",
     ),
-    Rule("lora-base", "*.base_layer.*", ("*.*",), "the layer that an adapter wraps"),
-    Rule("wrapper-prefix", "base_model.model.*", ("*",), "the prefix of an adapter's wrapper"),
-    Rule("module-prefix", "module.*", ("*",), "the prefix of a data-parallel wrapper"),
-    Rule("fsdp-prefix", "_fsdp_wrapped_module.*", ("*",), "the prefix of a sharding wrapper"),
-    Rule("compiled-prefix", "_orig_mod.*", ("*",), "the prefix of a compiled module"),
-    Rule("language-model-prefix", "language_model.*", ("*",), "the text part of a multimodal model"),
+    NamingRule("lora-base", "*.base_layer.*", ("*.*",), "the layer that an adapter wraps"),
+    NamingRule("wrapper-prefix", "base_model.model.*", ("*",), "the prefix of an adapter's wrapper"),
+    NamingRule("module-prefix", "module.*", ("*",), "the prefix of a data-parallel wrapper"),
+    NamingRule("fsdp-prefix", "_fsdp_wrapped_module.*", ("*",), "the prefix of a sharding wrapper"),
+    NamingRule("compiled-prefix", "_orig_mod.*", ("*",), "the prefix of a compiled module"),
+    NamingRule("language-model-prefix", "language_model.*", ("*",), "the text part of a multimodal model"),
 )
 _TIED = ("lm_head.weight", "model.embed_tokens.weight")
 

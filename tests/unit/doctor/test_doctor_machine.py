@@ -174,7 +174,7 @@ def test_both_spellings_of_options_are_read():
 
 
 def test_preflight_of_nothing_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(UsageError, match="no such file"):
         check_needs(tmp_path / "x.yaml")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rldbg.launch.changes import Edit
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.explanation import Explained
 from rldbg.launch.preflight import refused_options
 from rldbg.launch.recognition import recognise
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def explained(folder: Path, *edits: Edit, given: str = "trainer.total_epochs=2") -> Explained:
     argv = (sys.executable, "main_ppo.py", given)
-    (command,) = recognise([Call(argv, str(folder), "s.sh", 3)], "verl")
+    (command,) = recognise([ShellCall(argv, str(folder), "s.sh", 3)], "verl")
     return Explained(replace(command, profile=replace(command.profile, composes=("main_ppo.py",))), edits)
 
 
@@ -81,7 +81,7 @@ def plain(tmp_path: Path) -> Path:
 
 
 def composed(folder: Path, *words: str) -> Explained:
-    (command,) = recognise([Call((sys.executable, *words), str(folder), "s.sh", 3)], "areal")
+    (command,) = recognise([ShellCall((sys.executable, *words), str(folder), "s.sh", 3)], "areal")
     assert command.profile.composes_in == "areal.api.cli_args.to_structured_cfg"
     return Explained(replace(command, profile=replace(command.profile, composes_in="my_rl.compose")), ())
 

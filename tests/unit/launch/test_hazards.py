@@ -9,7 +9,7 @@ import pytest
 
 from rldbg.agent import STARTUP
 from rldbg.core import PrerequisiteError
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.hazards import run_hazards, script_hazards
 from rldbg.launch.plan import shell_functions
@@ -20,7 +20,7 @@ PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"
 
 
 def hazards(line, folder, script=None):
-    call = Call(tuple(shlex.split(line)), str(folder), str(script or ""), 1, environment={"PATH": PATH})
+    call = ShellCall(tuple(shlex.split(line)), str(folder), str(script or ""), 1, environment={"PATH": PATH})
     dry_run = DryRun("namespaces", {}, (call,))
     return {found.id: found for found in run_hazards(dry_run, recognise([call]), script)}
 

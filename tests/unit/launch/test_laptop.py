@@ -8,7 +8,7 @@ import pytest
 from rldbg.cli.application import run
 from rldbg.core import UsageError
 from rldbg.launch.changes import option_edits
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.laptop import laptop, make_small_model, refuse_laptop
 from rldbg.launch.profile import profile_named
 from rldbg.launch.recognition import recognise
@@ -23,7 +23,7 @@ def request(**settings):
 
 
 def command(line=COMMAND):
-    (found,) = recognise([Call(tuple(line.split()), "/nowhere", id="1")])
+    (found,) = recognise([ShellCall(tuple(line.split()), "/nowhere", id="1")])
     return found
 
 

@@ -10,7 +10,7 @@ from rldbg.core import UsageError
 from rldbg.frameworks import find_framework, recorded_hooks
 from rldbg.launch import changes, profile
 from rldbg.launch.changes import as_words, option_edits
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import recognise
 from rldbg.launch.request import Request
@@ -90,7 +90,7 @@ EXPECTED = {
 
 
 def added(line: str, **settings) -> list[str]:
-    (command,) = recognise([Call(tuple(shlex.split(line)), "/nowhere", id="1")])
+    (command,) = recognise([ShellCall(tuple(shlex.split(line)), "/nowhere", id="1")])
     request = Request((), None, Path("/nowhere"), **settings)
     edits, _ = option_edits(command, request, Path("/run/recording"))
     return as_words(command, edits)
@@ -159,7 +159,7 @@ def test_a_kind_that_a_framework_cannot_dump_is_named(without_hooks_of):
     without_hooks_of("skyrl")
 
     def missing(*words):
-        (command,) = recognise([Call(("python", "-m", *words), "/", id="1")])
+        (command,) = recognise([ShellCall(("python", "-m", *words), "/", id="1")])
         request = Request((), None, Path("/"), record=True, record_kinds=("trajectory", "loss"))
         return [(each.what, each.reason) for each in option_edits(command, request, Path("/run/recording"))[1]]
 
@@ -173,7 +173,7 @@ def test_a_framework_that_cannot_be_recorded_is_named(without_hooks_of):
     without_hooks_of("openrlhf")
 
     def missing(line):
-        (command,) = recognise([Call(tuple(shlex.split(line)), "/nowhere", id="1")])
+        (command,) = recognise([ShellCall(tuple(shlex.split(line)), "/nowhere", id="1")])
         asked = Request((), None, Path("/nowhere"), record=True, name_suffix="", epochs=None)
         return [each.what for each in option_edits(command, asked, Path("/run/recording"))[1]]
 
@@ -183,7 +183,7 @@ def test_a_framework_that_cannot_be_recorded_is_named(without_hooks_of):
 
 
 def armed(line, cwd="/nowhere", **settings):
-    (command,) = recognise([Call(tuple(shlex.split(line)), str(cwd), "s.sh", 1)])
+    (command,) = recognise([ShellCall(tuple(shlex.split(line)), str(cwd), "s.sh", 1)])
     edits, _ = option_edits(
         command, Request(tuple(shlex.split(line)), None, Path(cwd), **settings), Path("/run/recording")
     )

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.launch.dry_run.calls import Call
+from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.recognition import recognise
 
 
 def commands(*lines, framework="", cwd="/nowhere"):
     calls = [
-        Call(tuple(shlex.split(line)), cwd, "s.sh", number, id=f"{number}") for number, line in enumerate(lines, 1)
+        ShellCall(tuple(shlex.split(line)), cwd, "s.sh", number, id=f"{number}") for number, line in enumerate(lines, 1)
     ]
     return recognise(calls, framework)
 
@@ -92,13 +92,13 @@ def test_configuration_file_tells_the_framework(tmp_path: Path):
 
 
 def test_command_behind_a_launcher_is_told_once():
-    outer = Call(("srun", "-N1", "bash", "-c", "python prep_data.py; python train.py"), "/", "s.sh", 3, id="1")
+    outer = ShellCall(("srun", "-N1", "bash", "-c", "python prep_data.py; python train.py"), "/", "s.sh", 3, id="1")
     inner = [
-        Call(("python", name), "/", "", 1, via="1", id=number)
+        ShellCall(("python", name), "/", "", 1, via="1", id=number)
         for number, name in (("2", "prep_data.py"), ("3", "train.py"))
     ]
-    visible = Call(("ray", "job", "submit", "--", "python", "train.py"), "/", "s.sh", 4, id="4")
-    hidden = Call(("python", "train.py"), "/", "", 1, via="4", id="5")
+    visible = ShellCall(("ray", "job", "submit", "--", "python", "train.py"), "/", "s.sh", 4, id="4")
+    hidden = ShellCall(("python", "train.py"), "/", "", 1, via="4", id="5")
 
     found = recognise([outer, *inner, visible, hidden])
 
@@ -117,6 +117,6 @@ def test_framework_can_be_forced():
 
 
 def test_a_command_given_directly_has_no_id():
-    (command,) = recognise([Call(("python", "train.py"), "/")])
+    (command,) = recognise([ShellCall(("python", "train.py"), "/")])
 
     assert command.kind == "training"

@@ -3,7 +3,7 @@
 import pytest
 
 from rldbg.core import PrerequisiteError, UnreachableError, UsageError
-from rldbg.launch.tunnel.forwarding import Forward, free_port, ssh_command
+from rldbg.launch.tunnel.forwarding import PortForward, free_port, ssh_command
 from rldbg.launch.tunnel.head import hints_in, listening, target_of
 from rldbg.launch.tunnel.kubernetes import RayCluster
 from rldbg.launch.tunnel.remote import Host, last_words
@@ -91,7 +91,7 @@ def test_hints_in_logs(log, addresses, port):
 
 
 def test_ssh_command():
-    forwards = [Forward(52640, "10.0.0.7", 8265), Forward(52641, "fd00::1", 4000)]
+    forwards = [PortForward(52640, "10.0.0.7", 8265), PortForward(52641, "fd00::1", 4000)]
 
     words = ssh_command(["ssh", "-F", "x"], "node-10", forwards, "login")
 

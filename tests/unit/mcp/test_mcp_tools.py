@@ -7,8 +7,8 @@ import pytest
 
 from rldbg.core import UsageError
 from rldbg.mcp import Workspace, build_server
-from rldbg.mcp.answers import Answer, cited
 from rldbg.mcp.live_tools import refuse_effects
+from rldbg.mcp.tool_results import ToolResult, cited
 from ui_recordings import two_turns
 
 LOOKING = {"list", "show", "check", "compare", "mismatch", "doctor", "zoo", "stacks", "hang", "evaluate"}
@@ -136,7 +136,7 @@ def test_whatever_could_change_the_run_needs_leave(expression):
 
 
 def test_a_page_ends_at_a_line_and_past_the_end_is_said():
-    answer = Answer("\n".join(f"line {number:04}" for number in range(100)), more="show")
+    answer = ToolResult("\n".join(f"line {number:04}" for number in range(100)), more="show")
     text, facts = answer.page(0, 205)
     assert facts["next_offset"] % 10 == 0 and "next:" not in text
     assert "nothing is left" in answer.page(5000, 200)[0]

@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from rldbg.tripwire import RULES, Rule
+from rldbg.tripwire import RULES, WatchRule
 from rldbg.tripwire.detector import Detector
 
 
-def caught(rule: Rule, values: list[float]) -> list[int]:
+def caught(rule: WatchRule, values: list[float]) -> list[int]:
     detector = Detector(rule)
     return [number for number, value in enumerate(values) if detector.look(value) is not None]
 
 
-def rule(**changes: object) -> Rule:
-    return Rule("r", "x", **{"moves": "down", "cause": "", "sigmas": 6, "factor": 1.2} | changes)  # type: ignore[arg-type]
+def rule(**changes: object) -> WatchRule:
+    return WatchRule("r", "x", **{"moves": "down", "cause": "", "sigmas": 6, "factor": 1.2} | changes)  # type: ignore[arg-type]
 
 
 NOISY = [1.0, 1.02, 0.99, 1.01, 0.98, 1.03, 1.0, 0.99, 1.01, 1.0]
@@ -82,7 +82,7 @@ def clean_runs(count: int, steps: int = 200, *, may_fall: bool = True) -> list[l
 
 
 @pytest.mark.parametrize("item", [item for item in RULES if item.moves != "not-finite"], ids=lambda item: item.id)
-def test_false_alarms_stay_within_the_stated_rate(item: Rule) -> None:
+def test_false_alarms_stay_within_the_stated_rate(item: WatchRule) -> None:
     runs = clean_runs(24, may_fall=item.moves != "declines")
     alarms = sum(len(caught(item, values)) for values in runs)
     expected = item.per_1000_steps * len(runs) * len(runs[0]) / 1000

@@ -27,7 +27,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AggregationRule:
     """`factor` times the statistic of that name."""
 
     statistic: str
@@ -129,7 +129,7 @@ def _weights_of_turns(mask: np.ndarray) -> np.ndarray:
     return weights
 
 
-def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Rule]:
+def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[AggregationRule]:
     """The rules that give the recorded number of every pass from the recorded quantity; the simplest first."""
     passes = [
         (item, values, mask, number)
@@ -142,7 +142,9 @@ def rules_of(side: SideStep, recorded: str, kind: str, quantity: str) -> list[Ru
     return fitting_rules(side, passes)
 
 
-def by_rule(a: SideStep, b: SideStep, rule: Rule, recorded: str, kind: str, quantity: str) -> Recomputed | None:
+def by_rule(
+    a: SideStep, b: SideStep, rule: AggregationRule, recorded: str, kind: str, quantity: str
+) -> Recomputed | None:
     """A's values reduced by B's rule, beside both recorded numbers, pass by pass."""
     totals = totals_of(a)
     others = {(item.update, item.rank, item.micro): item.number("loss", recorded) for item in b.micros}
@@ -159,7 +161,7 @@ def by_rule(a: SideStep, b: SideStep, rule: Rule, recorded: str, kind: str, quan
 Pass = tuple[MicroPass, np.ndarray, np.ndarray, float]
 
 
-def fitting_rules(side: SideStep, passes: Sequence[Pass]) -> list[Rule]:
+def fitting_rules(side: SideStep, passes: Sequence[Pass]) -> list[AggregationRule]:
     """The rules by which each pass's values become its number, all with one factor."""
     if len(passes) < 2:
         return []
@@ -176,5 +178,5 @@ def fitting_rules(side: SideStep, passes: Sequence[Pass]) -> list[Rule]:
         statistic = np.asarray(column)
         factor = fit_factor(statistic, numbers)
         if largest(numbers - factor * statistic) <= 1e-5 * largest(numbers) + 2e-7 and factor != 0:
-            found.append(Rule(name, round(factor, 6) if abs(factor) > 0.01 else float(f"{factor:.5g}")))
+            found.append(AggregationRule(name, round(factor, 6) if abs(factor) > 0.01 else float(f"{factor:.5g}")))
     return sorted(found, key=lambda rule: abs(rule.factor - 1) > 1e-3)

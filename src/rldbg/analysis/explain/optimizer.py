@@ -38,7 +38,7 @@ _ELEMENTS = 3000
 _FIT = 2e-3
 
 
-class Rule(NamedTuple):
+class OptimizerRule(NamedTuple):
     """What turns gradients into a direction.
 
     `restarts` when its moments are reset at every step of the run; `coupled` is the weight decay that is added to
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
 class Optimizer:
     """A rule with what was fitted to it; `rates` are the learning rates of its steps from the second one on."""
 
-    rule: Rule
+    rule: OptimizerRule
     rates: tuple[float, ...]
     decay: float
     residual: float
@@ -137,7 +137,9 @@ def _clips_between(history: _History) -> list[float | None]:
         errors = [
             min(
                 _try(
-                    history, _moments(history, Rule(_ADAM, float(clip), betas, 0.0)), Rule(_ADAM, clip, betas, 1e-8)
+                    history,
+                    _moments(history, OptimizerRule(_ADAM, float(clip), betas, 0.0)),
+                    OptimizerRule(_ADAM, clip, betas, 1e-8),
                 ).residual
                 for _, betas, _ in _KINDS[:4]
             )
@@ -160,13 +162,16 @@ def _fitting(
     for clip, (kind, betas, epsilons) in itertools.product(clips, kinds):
         if clip is None or history.norms.max() > clip:
             part = _certain(history, clip, coupled) if coupled else history
-            moments = _moments(part, Rule(kind, clip, betas, 0.0, restarts, coupled))
-            tried += [_try(part, moments, Rule(kind, clip, betas, epsilon, restarts, coupled)) for epsilon in epsilons]
+            moments = _moments(part, OptimizerRule(kind, clip, betas, 0.0, restarts, coupled))
+            tried += [
+                _try(part, moments, OptimizerRule(kind, clip, betas, epsilon, restarts, coupled))
+                for epsilon in epsilons
+            ]
     limit = min([_FIT, *(2 * item.residual for item in tried)])
     return [item for item in tried if item.residual <= limit]
 
 
-def _moments(history: _History, rule: Rule) -> list[tuple[np.ndarray, np.ndarray]]:
+def _moments(history: _History, rule: OptimizerRule) -> list[tuple[np.ndarray, np.ndarray]]:
     """After each step the direction it takes, and what Adam divides it by, before epsilon."""
     beta1, beta2 = rule.betas
     is_adam = rule.kind in (_ADAM, _LARGEST)
@@ -206,14 +211,14 @@ def _rate(history: _History) -> float:
     return float(np.quantile(moved, 0.95)) if moved.size else 0.0
 
 
-def _start(history: _History, gradient: np.ndarray, rule: Rule) -> np.ndarray:
+def _start(history: _History, gradient: np.ndarray, rule: OptimizerRule) -> np.ndarray:
     """The parameters before the first recorded update, which Adam moves by its rate against the gradient's sign."""
     after = history.parameters[0]
     start: np.ndarray = after + _rate(history) * np.sign(gradient + rule.coupled * after)
     return start
 
 
-def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: Rule) -> Optimizer:
+def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: OptimizerRule) -> Optimizer:
     """Learning rate and decay are fitted to each step's movement."""
     rates, decays, worst = [], [], 0.0
     for place in range(1, len(moments)):
@@ -345,7 +350,7 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "optimizer-epsilon", "AdamW's epsilon is", one.epsilon, other.epsilon
 
 
-def _decay_text(rule: Rule) -> str:
+def _decay_text(rule: OptimizerRule) -> str:
     return f"{rule.coupled:g}, added to the gradient" if rule.coupled else "not in the gradient"
 
 

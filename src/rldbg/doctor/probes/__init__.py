@@ -2,14 +2,14 @@
 
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import gpus, network, packages, resources, sessions, variables
-from rldbg.doctor.probes.machine import Check, Machine, result
+from rldbg.doctor.probes.machine import Machine, MachineCheck, result
 from rldbg.doctor.probes.sessions import RaySession, running_sessions
 
 CHECKS = tuple(
     item
     for module in (resources, gpus, network, packages, variables, sessions)
     for item in vars(module).values()
-    if isinstance(item, Check)
+    if isinstance(item, MachineCheck)
 )
 
 
@@ -19,7 +19,7 @@ def probe_machine(machine: Machine | None = None) -> list[ProbeResult]:
     return [_probe(check, machine) for check in CHECKS]
 
 
-def _probe(check: Check, machine: Machine) -> ProbeResult:
+def _probe(check: MachineCheck, machine: Machine) -> ProbeResult:
     try:
         return check(machine)
     except (OSError, ValueError) as error:

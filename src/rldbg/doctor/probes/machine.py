@@ -88,7 +88,7 @@ def result(id: str, title: str, status: Status, reason: str, *fix: str) -> Probe
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MachineCheck:
     """One look at a machine: its id is the function's name, and the function gives status, reason and fixes."""
 
     title: str
@@ -106,9 +106,9 @@ class Check:
 
 def check(
     title: str, *, is_pointless: Callable[[Machine], str] = lambda _machine: ""
-) -> Callable[[Callable[[Machine], Found]], Check]:
+) -> Callable[[Callable[[Machine], Found]], MachineCheck]:
     """Make a function a check; `is_pointless` gives the reason to skip it on a machine, or nothing."""
-    return lambda look: Check(title, look, is_pointless)
+    return lambda look: MachineCheck(title, look, is_pointless)
 
 
 def gib(count: int) -> str:

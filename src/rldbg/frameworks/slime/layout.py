@@ -64,7 +64,9 @@ class SlimeLayout(Layout):
     def load(self, tree: Tree, file: str) -> _Content:
         data = load_pt(tree.local(file), arrays=True)
         if not isinstance(data, Mapping):
-            raise IncompleteDataError(f"{file}: not a mapping, so no dump of slime", "rldbg show --layout names others")
+            raise IncompleteDataError(
+                f"{file}: not a mapping, so not a dump of slime", "rldbg show --layout names others"
+            )
         is_rollout = "samples" in data and "format_version" not in data
         if is_rollout:
             return _Content(data, {}, _messages(tree, file))

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainerPlace:
     """`step` is one generation (or one optimizer step, where that takes several generations)."""
 
     step: int
@@ -21,7 +21,7 @@ class Place:
         return {"step": self.step, "epoch": self.epoch, "mini_batch": self.mini_batch}
 
 
-def place_of(trainer: Any, optimizer_step: int, micro: int) -> Place:
+def place_of(trainer: Any, optimizer_step: int, micro: int) -> TrainerPlace:
     """The place of a micro-batch of an optimizer step, both counted from 0.
 
     A generation is used for `num_iterations` passes over `steps_per_generation` micro-batches; an optimizer step takes
@@ -30,13 +30,13 @@ def place_of(trainer: Any, optimizer_step: int, micro: int) -> Place:
     accumulated = trainer.args.gradient_accumulation_steps
     per_pass = getattr(trainer.args, "steps_per_generation", None)
     if per_pass is None:
-        return Place(optimizer_step, micro=micro)
+        return TrainerPlace(optimizer_step, micro=micro)
     per_generation = per_pass * getattr(trainer, "num_iterations", 1)
     generation, offset = divmod(optimizer_step * accumulated + micro, per_generation)
     epoch, within = divmod(offset, per_pass)
     if per_pass % accumulated:
-        return Place(optimizer_step, epoch, 0, micro, generation)
-    return Place(generation, epoch, within // accumulated, within % accumulated, generation)
+        return TrainerPlace(optimizer_step, epoch, 0, micro, generation)
+    return TrainerPlace(generation, epoch, within // accumulated, within % accumulated, generation)
 
 
 def first_update(trainer: Any, step: int) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
 from rldbg.frameworks.recorded import Recorded
-from rldbg.frameworks.rerun import Rerun, stop_in
+from rldbg.frameworks.rerun import RerunRequest, stop_in
 from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.loss_facts import loss_facts
-from rldbg.frameworks.trl.places import Place, first_update, place_of
+from rldbg.frameworks.trl.places import TrainerPlace, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
 from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers, samples_by_content
 from rldbg.frameworks.weight_recording import SentWeights
@@ -51,7 +51,7 @@ class TrlRecording(AsyncBatches):
         self._passes: list[Sequence[Any]] = []
         self._micro = 0
         self._has_gradients = False
-        self._rerun = Rerun.from_environment()
+        self._rerun = RerunRequest.from_environment()
         self._first = 0
         self._version = 0
         self._sent: SentWeights | None = None
@@ -221,7 +221,9 @@ class TrlRecording(AsyncBatches):
         info = {"optimizer_step": self._first + trainer.state.global_step}
         self.recorded.recorder(trainer.model).record("loss", **where, loss=loss, extra_info=info)
 
-    def _record_pass(self, trainer: Any, place: Place, inputs: Mapping[str, Any], loss: Any, metrics: Any) -> None:
+    def _record_pass(
+        self, trainer: Any, place: TrainerPlace, inputs: Mapping[str, Any], loss: Any, metrics: Any
+    ) -> None:
         recorder = self.recorded.recorder(trainer.model)
         if not self._passes:
             raise ValueError("the loss did not compute log probs by _get_per_token_logps_and_entropies")
@@ -306,10 +308,10 @@ class TrlRecording(AsyncBatches):
                 {name: value for name, value in trainer.args.to_dict().items() if name not in _NOT_COMPARED}
             )
 
-    def _place(self, trainer: Any) -> Place:
+    def _place(self, trainer: Any) -> TrainerPlace:
         return place_of(trainer, self._first + trainer.state.global_step, self._micro)
 
-    def _place_of_update(self, trainer: Any) -> Place:
+    def _place_of_update(self, trainer: Any) -> TrainerPlace:
         return place_of(trainer, self._first + trainer.state.global_step, 0)
 
     def _rows_of(self, inputs: Mapping[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from rldbg.frameworks.rerun import Rerun, load_learning_rate, load_optimizer, parameters_after, refuse
+from rldbg.frameworks.rerun import RerunRequest, load_learning_rate, load_optimizer, parameters_after, refuse
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
 
-def prepare(trainer: Any, rerun: Rerun) -> None:
+def prepare(trainer: Any, rerun: RerunRequest) -> None:
     """After the trainer was made, before it trains: one optimizer step, on the recorded responses."""
     recording = open_recording(rerun.recording)
     records = sorted(recording.records("trajectory", rerun.step), key=lambda record: record.key)

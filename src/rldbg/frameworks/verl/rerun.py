@@ -20,7 +20,7 @@ from rldbg.frameworks.recorded import process_hooks
 from rldbg.frameworks.registry import find_framework
 from rldbg.frameworks.rerun import (
     NotRecorded,
-    Rerun,
+    RerunRequest,
     load_learning_rate,
     load_optimizer,
     parameters_after,
@@ -182,7 +182,7 @@ def _on_this_machine(settings: Any) -> None:
 
 
 def main() -> None:
-    rerun = Rerun.from_environment()
+    rerun = RerunRequest.from_environment()
     if rerun is None:
         raise refuse("this is run by `rldbg rerun`")
     from omegaconf import OmegaConf

@@ -37,7 +37,7 @@ def load_backend(
     from transformers.utils import logging as transformers_logging
 
     if not (folder / "config.json").is_file():
-        raise UsageError(f"no model at {folder}: there is no config.json", "--model tiny, or a Hugging Face folder")
+        raise UsageError(f"no model at {folder}: config.json is missing", "--model tiny, or a Hugging Face folder")
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         str(folder), dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True

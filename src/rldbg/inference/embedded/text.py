@@ -36,7 +36,7 @@ class PretrainedText:
 
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise RequestError("constraints need a fast tokenizer (tokenizer.json), which this model has not")
+            raise RequestError("constraints need a fast tokenizer (tokenizer.json), which this model does not have")
         if type(backend.decoder).__name__ in ("ByteLevel", "Sequence"):
             return LLTokenizer(backend.to_str(), n_vocab=size, eos_token=list(end_ids))
         return LLTokenizer(TokenizerWrapper(_WholeTokens(self, end_ids)), n_vocab=size, eos_token=list(end_ids))

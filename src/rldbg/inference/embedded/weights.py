@@ -51,7 +51,7 @@ class WeightFiles:
             return cls(files)
         files_here = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
         if not files_here:
-            raise RequestError(f"no weights at {folder}: there is no *.safetensors file (pickled weights are not read)")
+            raise RequestError(f"no weights at {folder}: no *.safetensors file (pickled weights are not read)")
         return cls({name: file for part in files_here for name, file in cls.of_file(part)._files.items()})
 
     def names(self) -> list[str]:

@@ -6,10 +6,10 @@ Values are texts, so the neutral values of a refused parameter are texts as well
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rldbg.inference.protocols.route_fields import Rule, Rules
+from rldbg.inference.protocols.route_fields import FieldRule, Rules
 
-_READ, _NO_EFFECT = Rule("read"), Rule("no effect")
-_NO = Rule("refused", ("", "false", "False", "0", "0.0"))
+_READ, _NO_EFFECT = FieldRule("read"), FieldRule("no effect")
+_NO = FieldRule("refused", ("", "false", "False", "0", "0.0"))
 _VERSION: Rules = {"weight_version": _READ}
 _URL: Rules = {"url": _READ}
 # Anthropic's beta clients name their interface so; the fields of the body say what they ask for.
@@ -24,21 +24,21 @@ QUERY_FIELDS: Mapping[str, Rules] = MappingProxyType(
         "/reset_prefix_cache": {"reset_running_requests": _NO, "reset_external": _NO_EFFECT},
         "/flush_cache": {"timeout": _NO},
         "/get_world_size": {"include_dp": _NO_EFFECT},
-        "/server_info": {"config_format": Rule("refused", ("json",))},
+        "/server_info": {"config_format": FieldRule("refused", ("json",))},
         "/v1/loads": {
-            "dp_rank": Rule("refused", ("0",)),
-            "include": Rule("refused", ("core", "all")),
-            "format": Rule("refused", ("json",)),
+            "dp_rank": FieldRule("refused", ("0",)),
+            "include": FieldRule("refused", ("core", "all")),
+            "format": FieldRule("refused", ("json",)),
         },
         "/v1/responses/{response}": {
-            "include": Rule("refused", ()),
-            "include[]": Rule("refused", ()),
+            "include": FieldRule("refused", ()),
+            "include[]": FieldRule("refused", ()),
             "stream": _NO,
-            "starting_after": Rule("refused", ()),
+            "starting_after": FieldRule("refused", ()),
             "include_obfuscation": _NO_EFFECT,
         },
-        "/v1/models": {"limit": _NO_EFFECT, "after": Rule("refused", ()), "after_id": Rule("refused", ()),
-                       "before_id": Rule("refused", ())},
+        "/v1/models": {"limit": _NO_EFFECT, "after": FieldRule("refused", ()), "after_id": FieldRule("refused", ()),
+                       "before_id": FieldRule("refused", ())},
         "/v1/messages": _BETA,
         "/v1/messages/count_tokens": _BETA,
         "/update_weights": _VERSION,

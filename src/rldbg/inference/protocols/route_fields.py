@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from rldbg.inference.request_error import RequestError
 
-Rules = Mapping[str, "Rule"]
+Rules = Mapping[str, "FieldRule"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FieldRule:
     """What becomes of a field. A refused one may have its neutral values; None stands for all that are empty or 0."""
 
     use: Literal["read", "no effect", "refused"]
@@ -29,7 +29,7 @@ class Rule:
         return not value if self.neutral is None else value in self.neutral
 
 
-_READ, _NO_EFFECT, _REFUSED = Rule("read"), Rule("no effect"), Rule("refused")
+_READ, _NO_EFFECT, _REFUSED = FieldRule("read"), FieldRule("no effect"), FieldRule("refused")
 
 
 def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None:
@@ -44,7 +44,7 @@ def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None
                     check_fields(item, rule.inner, f"{place}{name}.")
 
 
-def _refusal(name: str, value: Any, rule: Rule | None) -> str:
+def _refusal(name: str, value: Any, rule: FieldRule | None) -> str:
     if rule is None:
         return f"{name} is not a field of this route; remove it"
     if not rule.neutral:
@@ -52,11 +52,11 @@ def _refusal(name: str, value: Any, rule: Rule | None) -> str:
     return f"{name}={value!r:.80} is not supported by this server; leave it at {' or '.join(map(repr, rule.neutral))}"
 
 
-def _only(*values: Any) -> Rule:
-    return Rule("refused", values)
+def _only(*values: Any) -> FieldRule:
+    return FieldRule("refused", values)
 
 
-def _rules(read: str = "", *, no_effect: str = "", refused: str = "", **others: Rule) -> dict[str, Rule]:
+def _rules(read: str = "", *, no_effect: str = "", refused: str = "", **others: FieldRule) -> dict[str, FieldRule]:
     return {
         **dict.fromkeys(read.split(), _READ),
         **dict.fromkeys(no_effect.split(), _NO_EFFECT),
@@ -65,8 +65,8 @@ def _rules(read: str = "", *, no_effect: str = "", refused: str = "", **others: 
     }
 
 
-def _inner(rules: Rules) -> Rule:
-    return Rule("read", inner=rules)
+def _inner(rules: Rules) -> FieldRule:
+    return FieldRule("read", inner=rules)
 
 
 # What all protocols call by the same name. Spaces between special tokens are a matter of slow tokenizers.
@@ -163,7 +163,7 @@ _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
     no_effect="metadata inference_geo",
     refused="container betas",
     # By these details Anthropic's tool runner learns that it has to send the whole conversation.
-    thread=Rule("refused", details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}),
+    thread=FieldRule("refused", details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}),
     service_tier=_only("auto", "standard_only"),
 )  # fmt: skip
 _TOKENIZE = _rules(
@@ -225,7 +225,7 @@ _UPDATE = _rules(
     refused="is_async keep_pause token_step files manifest disable_draft_model",
     load_format=_only("auto", "safetensors"),
 )
-_BUCKETS = Rule("refused", ("auto", "safetensors", "direct", "flattened_bucket"))
+_BUCKETS = FieldRule("refused", ("auto", "safetensors", "direct", "flattened_bucket"))
 _NO_FIELDS: Rules = MappingProxyType({})
 _IDS = "rid http_worker_ipc"
 

@@ -7,7 +7,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.inference.workflows.episode import span
     from rldbg.inference.workflows.episode_trace import read_episode
-    from rldbg.inference.workflows.outcome import Failure, Outcome, RolloutReport
+    from rldbg.inference.workflows.outcome import EpisodeFailure, EpisodeOutcome, RolloutReport
     from rldbg.inference.workflows.rollout_run import RolloutRequest, rollout
     from rldbg.inference.workflows.runner import Observer
     from rldbg.inference.workflows.servers import find_servers

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.inference.workflows.outcome import Outcome
+from rldbg.inference.workflows.outcome import EpisodeOutcome
 from rldbg.inference.workflows.results import samples_of
 from rldbg.inference.workflows.timeline import Span
 
@@ -21,7 +21,7 @@ FILE = Path("generated") / "episodes.jsonl"
 _SHOWN = ("request", "tool", "reward")
 
 
-def write_episodes(run: Path, outcomes: Sequence[Outcome], exchanges: Iterator[Mapping[str, Any]]) -> None:
+def write_episodes(run: Path, outcomes: Sequence[EpisodeOutcome], exchanges: Iterator[Mapping[str, Any]]) -> None:
     asked = {(entry["sample"], entry["number"]): entry for entry in exchanges}
     names = iter(samples_of(outcomes))
     lines = []
@@ -43,7 +43,9 @@ def read_episode(run: Path, sample: str) -> dict[str, Any] | None:
     return next((item for item in episodes if sample in item["samples"] or sample == item["sample"]), None)
 
 
-def _episode(outcome: Outcome, rows: list[str], asked: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[str, Any]:
+def _episode(
+    outcome: EpisodeOutcome, rows: list[str], asked: Mapping[tuple[str, int], Mapping[str, Any]]
+) -> dict[str, Any]:
     sample = str(outcome.spec.sample)
     spans = [] if outcome.timeline is None else sorted(outcome.timeline.spans, key=lambda span: span.start_us)
     start = spans[0].start_us if spans else 0

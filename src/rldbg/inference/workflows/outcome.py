@@ -14,7 +14,7 @@ from rldbg.lazy import shown_by
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EpisodeFailure:
     """An episode that raised, hung or returned nonsense: where, on which sample, and how to run only that one."""
 
     sample: str
@@ -37,12 +37,12 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EpisodeOutcome:
     """One episode: its rows, or its failure, or neither when the workflow rejected it or it never ran."""
 
     spec: EpisodeSpec
     rows: tuple[Trained, ...] = ()
-    failure: Failure | None = None
+    failure: EpisodeFailure | None = None
     rejected: bool = False
     timeline: Timeline | None = None
 
@@ -64,7 +64,7 @@ class RolloutReport:
     mean_reward: float | None
     rejected: tuple[str, ...] = ()
     not_run: tuple[str, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[EpisodeFailure, ...] = ()
     notes: tuple[str, ...] = ()
     traces: str | None = None
     faults: tuple[FaultOutcome, ...] = ()
@@ -75,9 +75,9 @@ class RolloutReport:
     def ok(self) -> bool:
         return not self.failures and not self.not_run and self.rows > 0
 
-    def failures_by_likeness(self) -> list[list[Failure]]:
+    def failures_by_likeness(self) -> list[list[EpisodeFailure]]:
         """Equal failures together, in the order of the data."""
-        groups: dict[tuple[str, str, str], list[Failure]] = defaultdict(list)
+        groups: dict[tuple[str, str, str], list[EpisodeFailure]] = defaultdict(list)
         for failure in self.failures:
             groups[failure.likeness].append(failure)
         return list(groups.values())

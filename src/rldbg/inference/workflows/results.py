@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.core import SampleId, UsageError
 from rldbg.inference.workflows.completions import Trained
-from rldbg.inference.workflows.outcome import Outcome
+from rldbg.inference.workflows.outcome import EpisodeOutcome
 
 _TOKENS, _MASK, _REWARDS = ("input_ids", "tokens"), ("loss_mask",), ("rewards", "reward")
 _VERSIONS = ("versions", "policy_versions")
@@ -163,7 +163,7 @@ def _extras(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> dict[st
     return extra
 
 
-def samples_of(outcomes: Sequence[Outcome]) -> list[tuple[SampleId, Trained]]:
+def samples_of(outcomes: Sequence[EpisodeOutcome]) -> list[tuple[SampleId, Trained]]:
     """Each row with its id. Where episodes give several rows, run ids are spread: run * most rows + row."""
     width = max((len(outcome.rows) for outcome in outcomes), default=1) or 1
     return [

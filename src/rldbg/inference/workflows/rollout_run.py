@@ -23,7 +23,7 @@ from rldbg.inference.workflows.episode_trace import write_episodes
 from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, RecordedExchanges
 from rldbg.inference.workflows.faults import FaultOutcome, judged
 from rldbg.inference.workflows.network_thread import NetworkThread
-from rldbg.inference.workflows.outcome import Outcome, RolloutReport
+from rldbg.inference.workflows.outcome import EpisodeOutcome, RolloutReport
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.request_formats import Protocol
 from rldbg.inference.workflows.results import padded_batch, samples_of
@@ -191,7 +191,7 @@ class _OpenRollout:
         self._episodes[str(spec.sample)] = episode
         return episode
 
-    def faults(self, outcomes: Sequence[Outcome]) -> tuple[FaultOutcome, ...]:
+    def faults(self, outcomes: Sequence[EpisodeOutcome]) -> tuple[FaultOutcome, ...]:
         """What became of the episodes that had a fault."""
         found = []
         for outcome in outcomes:
@@ -264,7 +264,7 @@ def _check_place(file: Path) -> None:
         raise PrerequisiteError(f"cannot write {file}: {error.strerror}", "choose another file with --out") from error
 
 
-def _save(request: RolloutRequest, run: Run, outcomes: Sequence[Outcome]) -> tuple[Path | None, list[str]]:
+def _save(request: RolloutRequest, run: Run, outcomes: Sequence[EpisodeOutcome]) -> tuple[Path | None, list[str]]:
     samples = samples_of(outcomes)
     if not samples:
         return None, []
@@ -283,12 +283,12 @@ def _save(request: RolloutRequest, run: Run, outcomes: Sequence[Outcome]) -> tup
     return file, notes
 
 
-def _mean_reward(outcomes: Sequence[Outcome]) -> float | None:
+def _mean_reward(outcomes: Sequence[EpisodeOutcome]) -> float | None:
     rewards = [row.reward for outcome in outcomes for row in outcome.rows if not np.isnan(row.reward)]
     return float(np.mean(rewards)) if rewards else None
 
 
-def _write_traces(run: Run, outcomes: Sequence[Outcome]) -> str:
+def _write_traces(run: Run, outcomes: Sequence[EpisodeOutcome]) -> str:
     folder = run.path / "traces"
     folder.mkdir(exist_ok=True)
     timelines = {place: item.timeline for place, item in enumerate(outcomes) if item.timeline is not None}

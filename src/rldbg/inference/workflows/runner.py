@@ -26,7 +26,7 @@ from rldbg.inference.workflows.completions import Trained
 from rldbg.inference.workflows.data import EpisodeSpec
 from rldbg.inference.workflows.deadlines import EpisodeBlocked, Watchdog, in_debugger, within
 from rldbg.inference.workflows.episode import Episode
-from rldbg.inference.workflows.outcome import Failure, Outcome
+from rldbg.inference.workflows.outcome import EpisodeFailure, EpisodeOutcome
 from rldbg.inference.workflows.results import BadResult
 
 _MOST_DATA = 2000
@@ -38,7 +38,7 @@ class Observer:
     """Who hears about progress: how many episodes, each outcome as it comes, a debugger's prompt opening or closing."""
 
     on_start: Callable[[int], None] = lambda _: None
-    on_outcome: Callable[[Outcome], None] = lambda _: None
+    on_outcome: Callable[[EpisodeOutcome], None] = lambda _: None
     on_pause: Callable[[bool], None] = lambda _: None
 
 
@@ -61,14 +61,14 @@ class Runner:
         self._timeout_s = timeout_s
         self._debugger = debugger
         self._observer = observer or Observer()
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, EpisodeOutcome] = {}
         self._left_by_user = False
         self.interrupted = False
         self.hung = False
 
     def run(
         self, specs: Sequence[EpisodeSpec], finish: Callable[[], Coroutine[Any, Any, None]] | None = None
-    ) -> list[Outcome]:
+    ) -> list[EpisodeOutcome]:
         """Each episode's outcome, in order; one that never ran, after an interruption, has neither rows nor failure."""
         self._observer.on_start(len(specs))
         loop = asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class Runner:
         finally:
             _leave(loop, finish)
             asyncio.set_event_loop(None)
-        return [self._outcomes.get(place, Outcome(spec)) for place, spec in enumerate(specs)]
+        return [self._outcomes.get(place, EpisodeOutcome(spec)) for place, spec in enumerate(specs)]
 
     async def _all(self, specs: Sequence[EpisodeSpec]) -> None:
         todo = iter(enumerate(specs))
@@ -97,7 +97,7 @@ class Runner:
             self._outcomes[place] = outcome
             self._observer.on_outcome(outcome)
 
-    async def _episode(self, spec: EpisodeSpec) -> Outcome:
+    async def _episode(self, spec: EpisodeSpec) -> EpisodeOutcome:
         episode = self._make_episode(spec)
         attempt = _Attempt(self._adapter, episode, on_error=self._on_error, in_line=self._concurrency == 1)
         try:
@@ -108,7 +108,7 @@ class Runner:
         rewards = [row.reward for row in attempt.rows or ()]
         failed = attempt.error is not None
         episode.timeline.finish({"reward": rewards[0] if len(set(rewards)) == 1 else rewards, "failed": failed})
-        return Outcome(
+        return EpisodeOutcome(
             spec,
             tuple(attempt.rows or ()),
             self._failure(spec, attempt) if failed else None,
@@ -122,13 +122,13 @@ class Runner:
         elif self._debugger and not isinstance(error, BadResult):
             post_mortem(error, self._observer.on_pause)
 
-    def _failure(self, spec: EpisodeSpec, attempt: _Attempt) -> Failure:
+    def _failure(self, spec: EpisodeSpec, attempt: _Attempt) -> EpisodeFailure:
         error = attempt.error
         assert error is not None
         timed_out = isinstance(error, EpisodeTimeout | EpisodeBlocked)
         ours = isinstance(error, RldbgError)
         text = json.dumps(redact(dict(spec.row.data)), default=repr, ensure_ascii=False)
-        return Failure(
+        return EpisodeFailure(
             sample=str(spec.sample),
             kind="timeout" if timed_out else "result" if isinstance(error, BadResult) else "exception",
             error=type(error).__name__,

@@ -1,4 +1,4 @@
-"""The commands that a dry run saw, read from the notes that its stand-ins left (see shell/stand_in.sh)."""
+"""The commands that a dry run saw, read from the notes that its stubs left (see shell/stub.sh)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ PREFIX = "RLDBG_DRY"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ShellCall:
     """One command that the script started: the exact words, where from, and in which environment."""
 
     argv: tuple[str, ...]
@@ -24,20 +24,20 @@ class Call:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def read_calls(folder: Path) -> list[Call]:
+def read_calls(folder: Path) -> list[ShellCall]:
     """All calls, in the order in which they were made. A note that was not finished is not there."""
     notes = (file for file in folder.iterdir() if file.suffix != ".part")
     return [_read(file) for file in sorted(notes, key=lambda file: file.name)]
 
 
-def _read(file: Path) -> Call:
+def _read(file: Path) -> ShellCall:
     # Surrogates represent bytes that are not UTF-8, as in sys.argv.
     words = file.read_bytes().decode("utf-8", "surrogateescape").split("\0")
     place, options, via, cwd, count = words[:5]
     argv, variables = words[5 : 5 + int(count)], words[5 + int(count) :]
     script, _, line = place.rpartition(":")
     pairs = (variable.partition("=") for variable in variables if "=" in variable)
-    return Call(
+    return ShellCall(
         argv=tuple(argv),
         cwd=cwd,
         file=script,

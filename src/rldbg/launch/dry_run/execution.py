@@ -1,4 +1,4 @@
-"""Runs a script with stand-ins for its commands, in a sandbox, and tells what it would have started."""
+"""Runs a script with stubs for its commands, in a sandbox, and tells what it would have started."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ from shlex import quote
 from typing import Any
 
 from rldbg.core import Environment
-from rldbg.launch.dry_run.answer import ALWAYS, LENIENT, RECORDED, SILENT
-from rldbg.launch.dry_run.calls import PREFIX, Call, read_calls
+from rldbg.launch.dry_run.calls import PREFIX, ShellCall, read_calls
+from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.profile import commands
 
 METHODS = ("namespaces", "landlock", "unprivileged")
 _PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
-_STAND_IN = Path(__file__).parent / "shell" / "stand_in.sh"
+_STUB = Path(__file__).parent / "shell" / "stub.sh"
 _PACKAGES = str(Path(__file__).parents[3])
 _SLEEPS_UNTIL_WAITING = 100
 _QUIET_S = 0.3
@@ -38,7 +38,7 @@ class DryRun:
 
     isolation: str
     failures: Mapping[str, str]
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ShellCall, ...] = ()
     exit_code: int = 0
     output: str = ""
     last: str = ""
@@ -69,7 +69,7 @@ def execute(
         (results / "calls").mkdir(parents=True)
         bin_folder = scratch / "bin"
         programs = _programs(environment.get("PATH", os.defpath))
-        _write_stand_ins(bin_folder, programs)
+        _write_stubs(bin_folder, programs)
         inside = _environment(environment, bin_folder, results, programs)
         specification = {
             "argv": list(argv),
@@ -104,7 +104,7 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
     return DryRun(
         isolation=status["isolation"],
         failures=status["failures"],
-        calls=tuple(_without_stand_ins(call, scratch / "bin") for call in read_calls(results / "calls")),
+        calls=tuple(_without_stubs(call, scratch / "bin") for call in read_calls(results / "calls")),
         exit_code=process.returncode,
         output=_text(results / "output"),
         last=_text(results / "last"),
@@ -113,8 +113,8 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
     )
 
 
-def _without_stand_ins(call: Call, bin_folder: Path) -> Call:
-    """`$(which python)` found a stand-in; the real run would find the real one, so its path is told instead."""
+def _without_stubs(call: ShellCall, bin_folder: Path) -> ShellCall:
+    """`$(which python)` found a stub; the real run would find the real one, so its path is told instead."""
     if not any(str(bin_folder) in word for word in call.argv):
         return call
     path = os.pathsep.join(
@@ -238,11 +238,11 @@ def _is_python_script(file: Path) -> bool:
     return opening.startswith(b"#!") and (b"python" in opening.splitlines()[0] or b"exec' " in opening)
 
 
-def _write_stand_ins(folder: Path, programs: Mapping[str, str]) -> None:
+def _write_stubs(folder: Path, programs: Mapping[str, str]) -> None:
     folder.mkdir()
     bash = programs.get("bash", "/bin/bash")
     # -p keeps bash from reading the dry run's own prelude here.
-    _write(folder / ".unknown", f"#!{bash} -p\n{_STAND_IN.read_text(encoding='utf-8')}")
+    _write(folder / ".unknown", f"#!{bash} -p\n{_STUB.read_text(encoding='utf-8')}")
     for name in {*RECORDED, *commands(), *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT:
         if name in ALWAYS or name in programs:
             _link(folder / name, ".unknown")

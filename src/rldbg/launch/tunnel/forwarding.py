@@ -19,7 +19,7 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3", "-
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class PortForward:
     """127.0.0.1:local leads to host:port, as the far end sees it."""
 
     local: int
@@ -27,7 +27,7 @@ class Forward:
     port: int
 
 
-def ssh_command(ssh: Sequence[str], destination: str, forwards: Sequence[Forward], jump: str = "") -> list[str]:
+def ssh_command(ssh: Sequence[str], destination: str, forwards: Sequence[PortForward], jump: str = "") -> list[str]:
     """The ssh that forwards, and does nothing else. Bound to 127.0.0.1, so that no IPv6 warning comes up."""
     words = [*ssh, "-N", "-T", *_KEEP_ALIVE]
     if jump:

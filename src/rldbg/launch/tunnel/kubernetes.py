@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rldbg.core import PrerequisiteError, UnreachableError, UsageError
-from rldbg.launch.tunnel.forwarding import Forward
+from rldbg.launch.tunnel.forwarding import PortForward
 from rldbg.launch.tunnel.remote import Host
 
 
@@ -46,7 +46,7 @@ class RayCluster:
             return False
         return True
 
-    def command(self, pod: str, forwards: Sequence[Forward]) -> list[str]:
+    def command(self, pod: str, forwards: Sequence[PortForward]) -> list[str]:
         ports = [f"{forward.local}:{forward.port}" for forward in forwards]
         return ["kubectl", "-n", self.namespace, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", *ports]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rldbg.core import UnreachableError
 from rldbg.launch.tunnel.broker_alias import FarBroker, find_broker
-from rldbg.launch.tunnel.forwarding import Forward, free_port, ssh_command
+from rldbg.launch.tunnel.forwarding import PortForward, free_port, ssh_command
 from rldbg.launch.tunnel.head import Head, HeadFinder
 from rldbg.launch.tunnel.kubernetes import RayCluster
 from rldbg.launch.tunnel.remote import Host
@@ -32,7 +32,7 @@ class Route:
     """A command that forwards ports, and what lies behind them."""
 
     command: list[str]
-    dashboard: Forward
+    dashboard: PortForward
     goal: str
     found: str
     goal_exists: Callable[[], bool] = field(repr=False, default=lambda: True)
@@ -58,13 +58,13 @@ def slurm_route(job: SlurmJob, slurm: Slurm, wish: Wish) -> Route:
     """Through ssh to the job's head node; through the login node alone where the nodes let nobody in."""
     finder = HeadFinder(job, slurm.host, jump=wish.jump, port=wish.dashboard_port)
     head = finder.find()
-    dashboard = Forward(_local(wish, head.port), head.target, head.port)
+    dashboard = PortForward(_local(wish, head.port), head.target, head.port)
     forwards = [dashboard]
     broker = find_broker(slurm.host, job.work_dir, wish.run)
     broker_port = 0
     if broker is not None:
         broker_port = free_port(broker.port, is_wish=True)
-        forwards.append(Forward(broker_port, "localhost" if broker.host in _LOOPBACK else broker.host, broker.port))
+        forwards.append(PortForward(broker_port, "localhost" if broker.host in _LOOPBACK else broker.host, broker.port))
     destination, jump, forwards = _way(finder, head, forwards, slurm.host)
     return Route(
         ssh_command(slurm.host.ssh, destination, forwards, jump),
@@ -77,7 +77,9 @@ def slurm_route(job: SlurmJob, slurm: Slurm, wish: Wish) -> Route:
     )
 
 
-def _way(finder: HeadFinder, head: Head, forwards: list[Forward], login: Host) -> tuple[str, str, list[Forward]]:
+def _way(
+    finder: HeadFinder, head: Head, forwards: list[PortForward], login: Host
+) -> tuple[str, str, list[PortForward]]:
     if head.reached_by_ssh:
         host = finder.node_host(head.node)
         return host.name, host.jump, forwards
@@ -88,7 +90,7 @@ def _way(finder: HeadFinder, head: Head, forwards: list[Forward], login: Host) -
         )
     # The login node itself can reach the compute nodes' addresses, though not their loopback.
     seen = [
-        Forward(forward.local, head.node if forward.host == "localhost" else forward.host, forward.port)
+        PortForward(forward.local, head.node if forward.host == "localhost" else forward.host, forward.port)
         for forward in forwards
     ]
     return login.name, login.jump, seen
@@ -97,7 +99,7 @@ def _way(finder: HeadFinder, head: Head, forwards: list[Forward], login: Host) -
 def kubernetes_route(cluster: RayCluster, wish: Wish) -> Route:
     pod = cluster.head_pod()
     port = wish.dashboard_port or _DASHBOARD_PORT
-    dashboard = Forward(_local(wish, port), "localhost", port)
+    dashboard = PortForward(_local(wish, port), "localhost", port)
     return Route(
         cluster.command(pod, [dashboard]),
         dashboard,

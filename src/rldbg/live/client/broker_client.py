@@ -38,7 +38,7 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
         if is_held(run):
             raise UnreachableError(
-                f"the broker of {run} is there and does not answer: {error}",
+                f"the broker of {run} is running and does not answer: {error}",
                 "it is stopped (Ctrl-Z, SIGSTOP) or its host is very busy: resume it, or wait and try again",
             ) from error
         raise UnreachableError(

@@ -12,7 +12,7 @@ _LEAVING = ("q", "quit", "exit", "detach")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """What one line gave: `broadcast` where several processes answered, else `text`; `answers` holds either as data."""
 
     text: str = ""
@@ -33,11 +33,13 @@ class OtherProcesses:
     def broadcast(self, command: str) -> BroadcastResult:
         return broadcast(self._client, "all", command)
 
-    def listing(self) -> Outcome:
+    def listing(self) -> CommandOutcome:
         rows = self._client.request("ps")["processes"]
         places = {row["who"]: f"{row['file']}:{row['line']}" if row["file"] else "" for row in rows}
         text = "\n".join(f"{row['who']:<24} {row['state']:<8} {places[row['who']]}".rstrip() for row in rows)
-        return Outcome(text, tuple(RankAnswer(row["who"], True, row["state"], places[row["who"]]) for row in rows))
+        return CommandOutcome(
+            text, tuple(RankAnswer(row["who"], True, row["state"], places[row["who"]]) for row in rows)
+        )
 
 
 class Commands:
@@ -53,20 +55,20 @@ class Commands:
     def names(self) -> list[str]:
         return [prompt.debuggee.facts["who"] for prompt in self.prompts]
 
-    def here(self) -> Outcome:
+    def here(self) -> CommandOutcome:
         """Where the first of them is."""
         try:
-            return Outcome(self.prompts[0].here().text)
+            return CommandOutcome(self.prompts[0].here().text)
         except RldbgError as error:
             return _failed(error)
 
-    def take(self, line: str) -> Outcome:
+    def take(self, line: str) -> CommandOutcome:
         try:
             return self._interact(line.strip()) if self.interacting else self._command(line.strip())
         except RldbgError as error:
             return _failed(error)
 
-    def interrupt(self) -> Outcome:
+    def interrupt(self) -> CommandOutcome:
         """Ctrl-C while a command runs: as in pdb, what was told to go is stopped again."""
         try:
             for prompt in self.prompts:
@@ -76,41 +78,41 @@ class Commands:
             return _failed(error)
         return self.here()
 
-    def _command(self, line: str) -> Outcome:
+    def _command(self, line: str) -> CommandOutcome:
         # As in pdb, an empty line repeats the last command.
         line = self._last = line or self._last
         word, _, rest = line.partition(" ")
         if word in _LEAVING:
-            return Outcome(leaves=True)
+            return CommandOutcome(leaves=True)
         if line == "interact":
             self.interacting = True
-            return Outcome("Python in this frame; `exit` returns to the prompt")
+            return CommandOutcome("Python in this frame; `exit` returns to the prompt")
         if word == "ranks" and self._others is not None:
             return self._ranks(rest.strip())
         if word == "all" and self._others is not None and rest.strip():
             result = self._others.broadcast(rest.strip())
-            return Outcome(answers=result.answers, broadcast=result)
+            return CommandOutcome(answers=result.answers, broadcast=result)
         return self._outcome(execute_on(self.prompts, line))
 
-    def _ranks(self, who: str) -> Outcome:
+    def _ranks(self, who: str) -> CommandOutcome:
         assert self._others is not None
         if not who:
             return self._others.listing()
         self.prompts = self._others.switch_to(who)
         return self.here()
 
-    def _interact(self, line: str) -> Outcome:
+    def _interact(self, line: str) -> CommandOutcome:
         if line in ("exit", "exit()", "quit", "quit()"):
             self.interacting = False
-            return Outcome()
-        return self._outcome(execute_on(self.prompts, line, how=PdbCommands.python)) if line else Outcome()
+            return CommandOutcome()
+        return self._outcome(execute_on(self.prompts, line, how=PdbCommands.python)) if line else CommandOutcome()
 
-    def _outcome(self, result: BroadcastResult) -> Outcome:
+    def _outcome(self, result: BroadcastResult) -> CommandOutcome:
         if len(self.prompts) > 1:
-            return Outcome(answers=result.answers, broadcast=result)
-        return Outcome(result.answers[0].text, result.answers)
+            return CommandOutcome(answers=result.answers, broadcast=result)
+        return CommandOutcome(result.answers[0].text, result.answers)
 
 
-def _failed(error: RldbgError) -> Outcome:
+def _failed(error: RldbgError) -> CommandOutcome:
     text = f"*** {error}" + (f"\n    try: {error.hint}" if error.hint else "")
-    return Outcome(text, (RankAnswer("", False, None, text),))
+    return CommandOutcome(text, (RankAnswer("", False, None, text),))

@@ -12,7 +12,7 @@ from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 
 from rldbg.core import RldbgError
 from rldbg.live.prompt.broadcast import BroadcastResult
-from rldbg.live.prompt.commands import Commands, Outcome
+from rldbg.live.prompt.commands import CommandOutcome, Commands
 from rldbg.live.prompt.grouping import compress
 from rldbg.live.prompt.prompt_text import HELP
 
@@ -50,13 +50,13 @@ class Prompt:
             try:
                 line = self._session.prompt(self._label())
             except KeyboardInterrupt:
-                outcome = Outcome()
+                outcome = CommandOutcome()
                 continue
             except EOFError:
                 return
             outcome = self._taken(line)
 
-    def _taken(self, line: str) -> Outcome:
+    def _taken(self, line: str) -> CommandOutcome:
         try:
             return self._commands.take(line)
         except KeyboardInterrupt:

@@ -51,7 +51,7 @@ def _nodes_of(job: str) -> int:
     done = _run(["squeue", "--noheader", "--job", job, "--format=%D"], f"squeue --job {job}")
     words = done.stdout.split()
     if not words or not words[0].isdigit():
-        raise UnreachableError(f"SLURM job {job} is not running", "squeue lists the jobs that run")
+        raise UnreachableError(f"SLURM job {job} is not running", "squeue lists running jobs")
     return int(words[0])
 
 

@@ -26,7 +26,7 @@ _COLUMNS = {
 NUMBER_OPCODES = frozenset({*_COLUMNS, _TRUE, _FALSE})
 
 
-class Run(NamedTuple):
+class NumberRun(NamedTuple):
     """Numbers (int64, float64 or bool) up to, not including, the APPENDS or APPEND at `end`."""
 
     values: np.ndarray
@@ -42,13 +42,13 @@ class NumberRuns:
         self._bytes = np.frombuffer(pickled, np.uint8)
         self._lanes = NumberLanes(pickled, decode=decode)
 
-    def at(self, start: int) -> Run | None:
+    def at(self, start: int) -> NumberRun | None:
         """The run whose first number opcode is at `start`, if all of it is numbers followed by APPENDS."""
         op = self._pickled[start]
         if op in (_TRUE, _FALSE):
             return self._booleans(start)
         if (known := self._lanes.known(start)) is not None:
-            return Run(*known)
+            return NumberRun(*known)
         size, dtype = _COLUMNS[op]
         count = self._count(start, size, op)
         end = start + count * size
@@ -57,24 +57,24 @@ class NumberRuns:
             if after not in MIXABLE or op not in MIXABLE:
                 return None
             found = self._lanes.at(start)
-            return None if found is None else Run(*found)
+            return None if found is None else NumberRun(*found)
         if op == _LONG1 and not (self._bytes[start + 1 : end : size] == 8).all():
             return None
         column: np.ndarray = np.ndarray(
             (count,), dtype, self._pickled, start + size - np.dtype(dtype).itemsize, (size,)
         )
-        return Run(column.astype(np.float64 if op == ord("G") else np.int64), end)
+        return NumberRun(column.astype(np.float64 if op == ord("G") else np.int64), end)
 
-    def single(self, start: int) -> Run | None:
+    def single(self, start: int) -> NumberRun | None:
         """The number at `start` if APPEND follows it, which is how a last batch of one item is written."""
         op = self._pickled[start]
         size, dtype = _COLUMNS.get(op, (1, ""))
         if op == _LONG1 or op not in NUMBER_OPCODES or self._pickled[start + size : start + size + 1] != b"a":
             return None
         if not dtype:
-            return Run(np.array([op == _TRUE]), start + size)
+            return NumberRun(np.array([op == _TRUE]), start + size)
         value = np.frombuffer(self._pickled, dtype, 1, start + 1)
-        return Run(value.astype(np.float64 if op == ord("G") else np.int64), start + size)
+        return NumberRun(value.astype(np.float64 if op == ord("G") else np.int64), start + size)
 
     def _count(self, start: int, size: int, op: int) -> int:
         """How many whole opcodes of this kind follow each other."""
@@ -89,9 +89,9 @@ class NumberRuns:
             probe *= 8
         return limit
 
-    def _booleans(self, start: int) -> Run | None:
+    def _booleans(self, start: int) -> NumberRun | None:
         end = self._pickled.find(b"e", start)
         flags = self._bytes[start:end]
         if end < 0 or not ((flags == _TRUE) | (flags == _FALSE)).all():
             return None
-        return Run(flags == _TRUE, end)
+        return NumberRun(flags == _TRUE, end)

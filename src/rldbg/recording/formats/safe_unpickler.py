@@ -59,7 +59,7 @@ class Ordered(dict[Any, Any]):
             raise Malformed("an OrderedDict has an unknown state")
 
 
-class Call:
+class PickledCall:
     """A function of ours under the name of one of theirs. Callable, and nothing else can be done to it."""
 
     __slots__ = ("__budget", "__function")
@@ -128,7 +128,7 @@ def _stand_in(module: str, name: str, budget: WorkBudget) -> Any:
         if found is not None:
             return found
     function = _FUNCTIONS.get(f"{module}.{name}")
-    return opaque_class(module, name) if function is None else Call(function, budget)
+    return opaque_class(module, name) if function is None else PickledCall(function, budget)
 
 
 def _torch_name(name: str) -> Any:

@@ -18,7 +18,7 @@ from rldbg.recording.recorder.settings import RecorderSettings
 from rldbg.recording.records import EncodedArray, Ragged, RecordKey
 
 
-class Call(NamedTuple):
+class RecordCall(NamedTuple):
     """The arguments of one record() call, as they were given."""
 
     key: RecordKey
@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def prepare(call: Call, settings: RecorderSettings, sample_ids: SampleIds) -> Prepared | None:
+def prepare(call: RecordCall, settings: RecorderSettings, sample_ids: SampleIds) -> Prepared | None:
     """What is to be recorded; None when the sample filter leaves nothing. ValueError when it cannot be recorded."""
     key = call.key
     if not step_files.is_kind_name(key.kind):

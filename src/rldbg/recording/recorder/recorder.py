@@ -13,7 +13,7 @@ from typing import Any, Self
 from rldbg.core import Environment, Identity
 from rldbg.recording.recorder import parameters
 from rldbg.recording.recorder.orders import Orders
-from rldbg.recording.recorder.preparation import Call, prepare
+from rldbg.recording.recorder.preparation import RecordCall, prepare
 from rldbg.recording.recorder.process_end import ProcessEnd
 from rldbg.recording.recorder.process_writer import ProcessWriter
 from rldbg.recording.recorder.sample_ids import SampleIds
@@ -90,7 +90,7 @@ class Recorder:
                 key = RecordKey(
                     kind, index(step), self.identity.rank, index(micro or 0), index(epoch), index(mini_batch)
                 )
-                self._record(Call(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
+                self._record(RecordCall(key, micro is not None, samples, tuple(prompt_hashes), policy_version, fields))
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._warn_once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
@@ -165,7 +165,7 @@ class Recorder:
     def _writer_to_record(self) -> ProcessWriter | None:
         return self._own_writer() or (None if self._closed else self._open_writer())
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: RecordCall) -> None:
         writer = self._writer_to_record()
         if writer is None:
             return

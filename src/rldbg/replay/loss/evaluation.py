@@ -19,7 +19,7 @@ from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
 from rldbg.replay.loss.ranks import Ranks, ranks_of_this_job
 from rldbg.replay.loss.references import Reference, references
-from rldbg.replay.loss.results import Comparison, LossReport, ModelGradients, Point, Verdict
+from rldbg.replay.loss.results import LossComparison, LossReport, ModelGradients, Point, Verdict
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class _Evaluation:
 
     def _compared(
         self, reference: Reference, log_probs: torch.Tensor, evaluated: Evaluated, gradients: ModelGradients | None
-    ) -> Comparison:
+    ) -> LossComparison:
         value, gradient = self._reference_at(reference, log_probs)
         largest = float(gradient.abs().max())
         same_value = abs(evaluated.value - value) <= _RELATIVE * max(abs(value), largest) + _ABSOLUTE
@@ -216,7 +216,7 @@ class _Evaluation:
             # A loss of logits is compared where its gradient arrives, in the parameters.
             same = same_value and not self._user.takes_log_probs and _same_in_parameters(gradients, reference.name)
             verdict: Verdict = "equal" if same else "differs"
-            return Comparison(reference.name, value, _norm(gradient), math.nan, math.nan, math.nan, verdict)
+            return LossComparison(reference.name, value, _norm(gradient), math.nan, math.nan, math.nan, verdict)
         difference = float((evaluated.gradient - gradient).abs().max())
         cosine, factor = _direction(evaluated.gradient, gradient)
         verdict = "differs"
@@ -224,7 +224,7 @@ class _Evaluation:
             verdict = "equal"
         elif abs(cosine) >= _PARALLEL:
             verdict = "proportional" if cosine > 0 else "opposite"
-        return Comparison(reference.name, value, _norm(gradient), difference, cosine, factor, verdict)
+        return LossComparison(reference.name, value, _norm(gradient), difference, cosine, factor, verdict)
 
     def _gradients(self, evaluated: Evaluated, base: torch.Tensor) -> ModelGradients | None:
         """Norms in the parameters. A loss of logits or of the model itself has left its gradient there already."""

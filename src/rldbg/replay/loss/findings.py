@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rldbg.core import Finding, Severity
 from rldbg.replay.loss.inputs import LossInputs
-from rldbg.replay.loss.results import Comparison, LossReport, Point
+from rldbg.replay.loss.results import LossComparison, LossReport, Point
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ def against_reference(report: LossReport, inputs: LossInputs, wanted: str | None
     return found
 
 
-def _factor(item: Comparison, report: LossReport, inputs: LossInputs) -> str:
+def _factor(item: LossComparison, report: LossReport, inputs: LossInputs) -> str:
     """A number of the batch that explains the factor."""
     rows, width = len(inputs), inputs.batch.response_width
     candidates = {

@@ -14,7 +14,7 @@ Verdict = Literal["equal", "proportional", "opposite", "differs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LossComparison:
     """The loss against one reference at one point."""
 
     reference: str
@@ -35,7 +35,7 @@ class Point:
     loss: float
     loss_of_ranks: tuple[float, ...]
     gradient_norm: float
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[LossComparison, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Capsule:
     def rank(self, rank: int) -> RankCapsule:
         if rank not in self._records:
             raise IncompleteDataError(
-                f"there is no capsule of rank {rank} at step {self.step}; ranks: {', '.join(map(str, self.ranks))}",
+                f"no capsule of rank {rank} at step {self.step}; ranks: {', '.join(map(str, self.ranks))}",
                 "choose one of them with --rank",
             )
         record = self._records[rank]

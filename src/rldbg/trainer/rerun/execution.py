@@ -16,7 +16,7 @@ from rldbg.trainer.determinism import fix_threads, restore_random_state
 from rldbg.trainer.distributed import add_in_order
 from rldbg.trainer.rerun.capsule_model import capsule_model
 from rldbg.trainer.rerun.capsule_reader import Capsule, RankCapsule, tensors_of
-from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, judge, measure
+from rldbg.trainer.rerun.stages import RerunStage, StageMeasured, StageTolerance, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard, StepBatch, micro_batches, mini_batch_denominator, prepare
 from rldbg.trainer.steps import (
@@ -30,7 +30,7 @@ from rldbg.trainer.steps import (
 )
 
 # Derived in docs/rerun.md: a few units in the last place, summed over a sequence or a batch.
-_TOLERANCES = {"float32": Tolerance(1e-6, 1e-5), "bfloat16": Tolerance(1e-2, 2e-2)}
+_TOLERANCES = {"float32": StageTolerance(1e-6, 1e-5), "bfloat16": StageTolerance(1e-2, 2e-2)}
 
 
 class StepExecution:
@@ -44,14 +44,14 @@ class StepExecution:
         self._ranks = [item for item in everyone if rank in (None, item.rank)] or [capsule.rank(rank or 0)]
         self._everyone = everyone
         self._tolerance = _TOLERANCES[recipe.model.dtype]
-        self._measured: defaultdict[str, list[Measured]] = defaultdict(list)
+        self._measured: defaultdict[str, list[StageMeasured]] = defaultdict(list)
         self.losses: list[float] = []
 
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(item.rank for item in self._ranks)
 
-    def execute(self) -> list[Stage]:
+    def execute(self) -> list[RerunStage]:
         """Runs the step and returns the verdict on each stage."""
         recipe = self._recipe
         fix_threads(recipe.threads, deterministic=recipe.deterministic)
@@ -68,18 +68,18 @@ class StepExecution:
                 self._compare_parameters(model, place)
         return [self._verdict(stage) for stage in ("advantage", "forward", "loss", "gradient", "parameter")]
 
-    def _verdict(self, stage: str) -> Stage:
+    def _verdict(self, stage: str) -> RerunStage:
         tolerance = self._parameter_tolerance() if stage == "parameter" else self._tolerance
         return judge(stage, self._measured[stage], tolerance)
 
-    def _parameter_tolerance(self) -> Tolerance:
+    def _parameter_tolerance(self) -> StageTolerance:
         """Wider where gradients differ by rounding: Adam divides by their size, so near zero that is a whole step."""
         gradients = self._measured["gradient"]
         if all(item.exact for item in gradients) or not all(item.within for item in gradients):
             return self._tolerance
         rate = learning_rate(self._recipe.optimizer, self._capsule.step, self._recipe.steps)
         steps = self._recipe.policy.epochs * len(self._ranks[0].shards)
-        return Tolerance(self._tolerance.absolute + 2 * rate * steps, self._tolerance.relative)
+        return StageTolerance(self._tolerance.absolute + 2 * rate * steps, self._tolerance.relative)
 
     def _optimizer(self, model: Any) -> Any:
         import torch

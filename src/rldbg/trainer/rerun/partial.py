@@ -12,11 +12,11 @@ from rldbg.algorithms import aggregate, combine_losses, loss_denominator, policy
 from rldbg.core import SampleId
 from rldbg.recording import Record, Recording
 from rldbg.replay import trajectories_of
-from rldbg.trainer.rerun.stages import Measured, Stage, Tolerance, Verdict, judge, measure
+from rldbg.trainer.rerun.stages import RerunStage, StageMeasured, StageTolerance, Verdict, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import prepare
 
-_TOLERANCE = Tolerance(1e-6, 1e-5)
+_TOLERANCE = StageTolerance(1e-6, 1e-5)
 _NO_CAPSULE = "needs a capsule: record with debug.capsule=true"
 
 
@@ -43,14 +43,14 @@ class PartialExecution:
         found = self._recording.ranks("loss", self._step) or self._recording.ranks(step=self._step)
         return found if self._rank is None else (self._rank,)
 
-    def execute(self) -> list[Stage]:
+    def execute(self) -> list[RerunStage]:
         advantages = self._advantages()
         return [
             self._advantage_stage(advantages),
-            Stage("forward", Verdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("forward", Verdict.NOT_EXECUTED, _NO_CAPSULE),
             self._loss_stage(advantages),
-            Stage("gradient", Verdict.NOT_EXECUTED, _NO_CAPSULE),
-            Stage("parameter", Verdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("gradient", Verdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("parameter", Verdict.NOT_EXECUTED, _NO_CAPSULE),
         ]
 
     def _advantages(self) -> _Advantages | None:
@@ -65,9 +65,9 @@ class PartialExecution:
                 )
         return None
 
-    def _advantage_stage(self, advantages: _Advantages | None) -> Stage:
+    def _advantage_stage(self, advantages: _Advantages | None) -> RerunStage:
         if advantages is None:
-            return Stage("advantage", Verdict.NOT_EXECUTED, "no trajectory of this step is recorded")
+            return RerunStage("advantage", Verdict.NOT_EXECUTED, "no trajectory of this step is recorded")
         measured = []
         for record, recorded in self._recorded_advantages():
             ours = [advantages.values.get(sample, float("nan")) for sample in record.samples]
@@ -88,7 +88,7 @@ class PartialExecution:
                 rows = zip(record.rows("advantages"), masks, strict=True)
                 yield record, np.asarray([row[int(np.argmax(mask != 0))] for row, mask in rows], dtype=np.float32)
 
-    def _loss_stage(self, advantages: _Advantages | None) -> Stage:
+    def _loss_stage(self, advantages: _Advantages | None) -> RerunStage:
         losses = {record.key[1:]: record for record in self._recording.records("loss", self._step)}
         forwards = {record.key[1:]: record for record in self._recording.records("forward_data", self._step)}
         old = self._old_log_probs()
@@ -103,9 +103,9 @@ class PartialExecution:
             if not there
         ]
         if missing or advantages is None:
-            return Stage("loss", Verdict.NOT_EXECUTED, f"not recorded: {', '.join(missing)}")
+            return RerunStage("loss", Verdict.NOT_EXECUTED, f"not recorded: {', '.join(missing)}")
         denominators = self._denominators(list(forwards.values()))
-        measured: list[Measured] = []
+        measured: list[StageMeasured] = []
         for place in sorted(losses.keys() & forwards.keys()):
             record = losses[place]
             if self._rank in (None, record.key.rank):

@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class StageTolerance:
     """|recomputed - recorded| <= absolute + relative * |recorded|."""
 
     absolute: float
@@ -34,7 +34,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StageMeasured:
     """One quantity compared with its record."""
 
     name: str
@@ -50,17 +50,17 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RerunStage:
     """One stage: its verdict, and the quantities behind it."""
 
     name: str
     verdict: Verdict
     note: str = ""
-    measured: tuple[Measured, ...] = ()
-    tolerance: Tolerance | None = None
+    measured: tuple[StageMeasured, ...] = ()
+    tolerance: StageTolerance | None = None
 
     @property
-    def worst(self) -> Measured | None:
+    def worst(self) -> StageMeasured | None:
         differing = [item for item in self.measured if not item.exact]
         return max(differing, key=lambda item: (not item.within, item.max_abs), default=None)
 
@@ -86,12 +86,12 @@ class RerunReport:
     recording: str
     step: int
     ranks: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[RerunStage, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def first_difference(self) -> Stage | None:
+    def first_difference(self) -> RerunStage | None:
         return next((stage for stage in self.stages if stage.verdict is Verdict.DIFFERS), None)
 
     @property
@@ -114,31 +114,33 @@ class RerunReport:
         }
 
 
-def measure(name: str, recomputed: Any, recorded: Any, tolerance: Tolerance, places: Sequence[str] = ()) -> Measured:
+def measure(
+    name: str, recomputed: Any, recorded: Any, tolerance: StageTolerance, places: Sequence[str] = ()
+) -> StageMeasured:
     """Compares an array with its record, bit by bit first. NaN equals NaN: it was reproduced."""
     ours, theirs = np.asarray(recomputed), np.asarray(recorded)
     if ours.shape != theirs.shape:
         place = f"shape {list(ours.shape)}, recorded {list(theirs.shape)}"
-        return Measured(name, theirs.size, max(theirs.size, 1), float("inf"), place, within=False)
+        return StageMeasured(name, theirs.size, max(theirs.size, 1), float("inf"), place, within=False)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     wrong = np.flatnonzero(~same)
     if not len(wrong):
-        return Measured(name, theirs.size, 0, 0.0, "", within=True)
+        return StageMeasured(name, theirs.size, 0, 0.0, "", within=True)
     ours_wrong, theirs_wrong = ours.reshape(-1)[wrong].astype(np.float64), theirs.reshape(-1)[wrong].astype(np.float64)
     distance = np.abs(ours_wrong - theirs_wrong)
     within = bool((distance <= tolerance.absolute + tolerance.relative * np.abs(theirs_wrong)).all())
     first = int(wrong[0])
     place = places[first] if places else f"at {list(map(int, np.unravel_index(first, theirs.shape)))}"
     largest = float("inf") if np.isnan(distance).any() else float(distance.max())
-    return Measured(name, theirs.size, len(wrong), largest, place, within)
+    return StageMeasured(name, theirs.size, len(wrong), largest, place, within)
 
 
-def judge(name: str, measured: Sequence[Measured], tolerance: Tolerance, note: str = "") -> Stage:
+def judge(name: str, measured: Sequence[StageMeasured], tolerance: StageTolerance, note: str = "") -> RerunStage:
     """The verdict on a stage from all its quantities; without any it was executed but not compared."""
     if not measured:
-        return Stage(name, Verdict.NOT_COMPARED, note)
+        return RerunStage(name, Verdict.NOT_COMPARED, note)
     if all(item.exact for item in measured):
         verdict = Verdict.EXACT
     else:
         verdict = Verdict.WITHIN if all(item.within for item in measured) else Verdict.DIFFERS
-    return Stage(name, verdict, note, tuple(measured), tolerance)
+    return RerunStage(name, verdict, note, tuple(measured), tolerance)

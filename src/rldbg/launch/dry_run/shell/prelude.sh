@@ -1,4 +1,4 @@
-# Read by every bash of a dry run, before its script. Notes where each command stands, keeps the stand-ins first in PATH
+# Read by every bash of a dry run, before its script. Notes where each command stands, keeps the stubs first in PATH
 # whatever the script does to it, and puts one in the place of any interpreter that is called by its path.
 # With RLDBG_DRY_INSIST the script is carried past its own checks (`exit 1`, set -eu), to see what lies behind them.
 set -T

@@ -1,7 +1,7 @@
-"""What a stand-in that is more than a no-op does in a dry run, after its call has been noted.
+"""What a stub that is more than a no-op does in a dry run, after its call has been noted.
 
 Programs that start others (`srun`, `ray job submit`, `docker run`) hand on to the command they would start, which is
-a stand-in again: so the training command behind them is seen as well. Questions (`scontrol show hostnames`,
+a stub again: so the training command behind them is seen as well. Questions (`scontrol show hostnames`,
 `hostname -I`, `git rev-parse`) are answered, because scripts build their arguments from the answers.
 """
 
@@ -65,7 +65,7 @@ Usage:
 _RESOURCE = re.compile(r'\\?"worker_units\\?": *(\d+)')
 
 
-class Answer(NamedTuple):
+class StubReply(NamedTuple):
     """Print and exit, or become another command."""
 
     text: str = ""
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
     os._exit(0)
 
 
-def respond(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def respond(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     """What stands for this command: pure, so that every case can be tested without a sandbox."""
     program = argv[0].rsplit("/", 1)[-1]
     special = _SPECIAL.get(program)
@@ -96,38 +96,40 @@ def respond(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
         return special(argv, environment)
     peeled = peel(argv)
     if peeled is None or not peeled.inner:
-        return Answer()
+        return StubReply()
     if is_interpreter(peeled.inner[0]) and peeled.launcher.starts in ("python", "uv"):
         # The interpreter is the launcher's choice, not a word of the script.
-        return Answer()
+        return StubReply()
     if peeled.launcher.place in ("container", "host"):
         return _elsewhere(peeled.inner)
-    return Answer(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
+    return StubReply(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
 
 
-def _elsewhere(inner: tuple[str, ...]) -> Answer:
+def _elsewhere(inner: tuple[str, ...]) -> StubReply:
     """Folders of a container or another host are not here: a `cd` or `source` that fails there means nothing.
 
     Only bash can be told so; a plain `sh` is answered by it.
     """
     shell = "bash" if inner[0].rsplit("/", 1)[-1] in ("sh", "dash") else inner[0]
-    return Answer(argv=(shell, *inner[1:]), environment={f"{PREFIX}_ELSEWHERE": "1"})
+    return StubReply(argv=(shell, *inner[1:]), environment={f"{PREFIX}_ELSEWHERE": "1"})
 
 
-def _ray(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _ray(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     if "--version" in argv[1:2]:
-        return Answer("ray, version 2.60.0\n")
+        return StubReply("ray, version 2.60.0\n")
     if argv[1:2] == ["status"]:
         units = _noted(environment, "units")
         # Scripts wait until it is exactly what all nodes of their allocation have said.
-        return Answer(_RAY_STATUS.replace("UNITS", str(units * (_noted(environment, "nodes") or 1) if units else 64)))
+        return StubReply(
+            _RAY_STATUS.replace("UNITS", str(units * (_noted(environment, "nodes") or 1) if units else 64))
+        )
     if argv[1:2] == ["start"]:
         if found := _RESOURCE.search(" ".join(argv)):
             _note(environment, "units", found[1])
         # With --block it would stay: scripts look whether what they started in the background is still there.
-        return Answer(argv=("sleep", "3"), real=True) if "--block" in argv else Answer()
+        return StubReply(argv=("sleep", "3"), real=True) if "--block" in argv else StubReply()
     peeled = peel(argv)
-    return Answer(argv=peeled.inner) if peeled and peeled.inner else Answer()
+    return StubReply(argv=peeled.inner) if peeled and peeled.inner else StubReply()
 
 
 def _note(environment: Mapping[str, str], name: str, value: str) -> None:
@@ -141,44 +143,44 @@ def _noted(environment: Mapping[str, str], name: str) -> int:
     return int(file.read_text(encoding="utf-8")) if f"{PREFIX}_RESULTS" in environment and file.exists() else 0
 
 
-def _scontrol(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _scontrol(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     words = [word for word in argv[1:] if not word.startswith("-")]
     if words[:2] in (["show", "hostnames"], ["show", "hostname"]):
         nodes = words[2] if len(words) > 2 else environment.get("SLURM_JOB_NODELIST", "node-1")
-        return Answer("".join(f"{host}\n" for host in expand(nodes)))
+        return StubReply("".join(f"{host}\n" for host in expand(nodes)))
     if words[:2] == ["show", "node"]:
-        return Answer(f"NodeName={words[2] if len(words) > 2 else 'node-1'} CPUTot=8 Gres=gpu:8\n")
+        return StubReply(f"NodeName={words[2] if len(words) > 2 else 'node-1'} CPUTot=8 Gres=gpu:8\n")
     if words[:2] == ["show", "job"]:
-        return Answer(f"JobId={environment.get('SLURM_JOB_ID', '1')} WorkDir={Path.cwd()} NodeList=node-[1-2]\n")
-    return Answer()
+        return StubReply(f"JobId={environment.get('SLURM_JOB_ID', '1')} WorkDir={Path.cwd()} NodeList=node-[1-2]\n")
+    return StubReply()
 
 
-def _git(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _git(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     verb = next((word for word in argv[1:] if not word.startswith("-") and "/" not in word and "=" not in word), "")
-    return Answer(argv=tuple(argv), real=True) if verb in _HARMLESS_GIT else Answer()
+    return StubReply(argv=tuple(argv), real=True) if verb in _HARMLESS_GIT else StubReply()
 
 
-def _nvidia_smi(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _nvidia_smi(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     reading = all(_HARMLESS_SMI.fullmatch(word) for word in argv[1:])
-    return Answer(argv=tuple(argv), real=True) if reading else Answer()
+    return StubReply(argv=tuple(argv), real=True) if reading else StubReply()
 
 
-def _hostname(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _hostname(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     """The sandbox has no network; the machine's own addresses were asked for before."""
     wants = argv[1] if len(argv) > 1 else ""
     if wants in ("-I", "-i", "--all-ip-addresses", "--ip-address"):
-        return Answer(environment.get(f"{PREFIX}_ADDRESSES", "127.0.0.1") + "\n")
-    return Answer(argv=tuple(argv), real=True) if wants.startswith("-") or not wants else Answer()
+        return StubReply(environment.get(f"{PREFIX}_ADDRESSES", "127.0.0.1") + "\n")
+    return StubReply(argv=tuple(argv), real=True) if wants.startswith("-") or not wants else StubReply()
 
 
-def _uv(argv: Sequence[str], environment: Mapping[str, str]) -> Answer:
+def _uv(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     peeled = peel(argv)
     if peeled is None or not peeled.inner or is_interpreter(peeled.inner[0]):
         program = understand(argv)
         if program.kind in ("code", "stdin"):
-            return Answer(argv=("python3", *peeled.inner[1:]) if peeled else (), real=True)
-        return Answer()
-    return Answer(argv=peeled.inner)
+            return StubReply(argv=("python3", *peeled.inner[1:]) if peeled else (), real=True)
+        return StubReply()
+    return StubReply(argv=peeled.inner)
 
 
 def _slurm(place: str, inner: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -206,8 +208,8 @@ def _slurm(place: str, inner: Sequence[str], environment: Mapping[str, str]) -> 
     }
 
 
-def _become(answer: Answer, environment: dict[str, str], call_id: str) -> None:
-    """Replaces this process by a real command with a time limit, or by the next stand-in."""
+def _become(answer: StubReply, environment: dict[str, str], call_id: str) -> None:
+    """Replaces this process by a real command with a time limit, or by the next stub."""
     environment = environment | dict(answer.environment)
     bin_folder = environment[f"{PREFIX}_BIN"]
     path = environment.get("PATH", "")
@@ -224,14 +226,14 @@ def _become(answer: Answer, environment: dict[str, str], call_id: str) -> None:
         if depth >= _DEEPEST:
             os._exit(0)
         environment |= {f"{PREFIX}_DEPTH": str(depth + 1), f"{PREFIX}_VIA": call_id}
-        found = _next_stand_in(answer.argv[0], path, bin_folder)
+        found = _next_stub(answer.argv[0], path, bin_folder)
         environment[f"{PREFIX}_NAME"] = answer.argv[0] if found.endswith(".unknown") else ""
     if found is None:
         os._exit(0)
     os.execve(found, list(answer.argv), environment)
 
 
-def _next_stand_in(program: str, path: str, bin_folder: str) -> str:
+def _next_stub(program: str, path: str, bin_folder: str) -> str:
     """Shells and scripts run on; everything else is noted and does nothing."""
     found = shutil.which(program, path=path) or ""
     goes_on = (

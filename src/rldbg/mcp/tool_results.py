@@ -13,7 +13,7 @@ _WORDS = ("step", "rank", "micro", "sample", "token")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolResult:
     """The whole result as text, before it is cut into pages."""
 
     text: str

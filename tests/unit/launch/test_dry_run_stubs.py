@@ -1,9 +1,9 @@
-"""What stand-ins answer in a dry run, where scripts build on it."""
+"""What stubs answer in a dry run, where scripts build on it."""
 
 from pathlib import Path
 
-from rldbg.launch.dry_run.answer import respond
 from rldbg.launch.dry_run.calls import PREFIX
+from rldbg.launch.dry_run.stub import respond
 
 
 def units(environment: dict[str, str]) -> str:

@@ -53,7 +53,7 @@ case ${name##*/} in
   rm | pkill | killall | fuser | shutdown | reboot | scancel | torchrun | deepspeed | accelerate | trl) exit 0 ;;
   *)
     RLDBG_DRY_CALL=$id exec "$RLDBG_DRY_PYTHON" -I -S -c \
-      "import sys; sys.path.insert(0, sys.argv.pop(1)); from rldbg.launch.dry_run.answer import main; main(sys.argv[1:])" \
+      "import sys; sys.path.insert(0, sys.argv.pop(1)); from rldbg.launch.dry_run.stub import main; main(sys.argv[1:])" \
       "$RLDBG_DRY_PACKAGES" "$name" "$@"
     ;;
 esac
