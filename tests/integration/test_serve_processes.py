@@ -190,7 +190,7 @@ def test_what_cannot_be_started_is_an_error_with_a_way_out(shell, tmp_path):
     for arguments, words in (
         (("--replicas", "2", "--allocation-mode", "sglang.d4p1t1"), "says d4"),
         (("--host", "0.0.0.0"), "needs a token"),
-        (("--model", tmp_path), "no config.json"),
+        (("--model", tmp_path), "config.json is missing"),
         (("--backend", "proxy"), "--upstream http://HOST:PORT"),
         (("--backend", "recording"), "--backend recording RUN"),
         (("some-run",), "no such file"),

@@ -129,5 +129,5 @@ def test_a_hub_id_is_a_model_when_the_cache_has_it(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="nor in the cache") as caught:
         model_path("Qwen/Qwen3-4B")
     assert caught.value.hint.endswith("hf download Qwen/Qwen3-4B")
-    with pytest.raises(UsageError, match=r"no config\.json"):
+    with pytest.raises(UsageError, match=r"config\.json is missing"):
         model_path(str(tmp_path))

@@ -123,7 +123,7 @@ def test_a_checkpoint_stands_in_for_the_capsule(base_run, tmp_path, capsys):
     assert max(report.rollout_gap, report.trainer_gap) < 1e-4
     assert run(["mismatch", str(base_run), "--model", str(tmp_path)]) == 2
     assert run(["mismatch", str(base_run), "--probe", "--model", str(tmp_path)]) == 2
-    assert "no config.json" in capsys.readouterr().err
+    assert "config.json is missing" in capsys.readouterr().err
 
 
 def test_without_a_capsule_there_is_no_experiment(tmp_path):
