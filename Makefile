@@ -8,9 +8,9 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
 # One thread per test process: two processes with two threads each only wait for each other. OMP_NUM_THREADS=2 is a matrix cell.
-unit test test-long: export OMP_NUM_THREADS ?= 1
+quick unit test test-long: export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-long test-frameworks test-matrix test-lowest unit lint check soak bench docs images man words setup clean
+.PHONY: demo test test-long test-frameworks test-matrix test-lowest unit quick lint check soak bench docs images man words setup clean
 
 demo: .venv/.installed-for-demo
 	$(BIN)/rldbg demo
@@ -33,6 +33,9 @@ test-frameworks: setup
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -m "not soak"
 
+quick: setup
+	$(BIN)/pytest tests/unit -n 2 -m "not soak and not thorough"
+
 # The unit tests on other processors' instructions, other Pythons, the lowest packages, as another user, and so on.
 # CELLS='random busy' chooses some; tests/matrix.py --list names them.
 test-matrix: setup
@@ -43,7 +46,7 @@ test-lowest: setup
 
 # Side by side: mypy has one thread, and the tests leave it a core now and then.
 check: setup
-	@$(MAKE) --no-print-directory -j 2 lint unit
+	@$(MAKE) --no-print-directory -j 2 lint quick
 
 lint: setup
 	$(BIN)/ruff check .

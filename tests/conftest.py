@@ -48,6 +48,18 @@ FIRST = (
     "test_serve_processes",
     "test_live_processes",
 )
+# Whole trainings and searches among the unit tests: in `make test`, not in `make check`.
+THOROUGH = (
+    "test_noise",
+    "test_hypotheses",
+    "test_structure",
+    "test_train_in_process",
+    "test_mismatch_probe",
+    "test_near_misses",
+    "test_probe_changes",
+    "test_input_shapes",
+    "test_train_rerun",
+)
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
 TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
 
@@ -65,9 +77,11 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.stem in LONG:
             item.add_marker(pytest.mark.long)
+        if item.path.stem in THOROUGH:
+            item.add_marker(pytest.mark.thorough)
     seed = config.getoption("--shuffle")
     if seed is None:
-        rank = {name: number for number, name in enumerate((*LONG, *FIRST))}
+        rank = {name: number for number, name in enumerate((*LONG, *FIRST, *THOROUGH))}
         items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
         return
     draw = random.Random(seed)
