@@ -176,6 +176,8 @@ class Evidence:
 
     def rows(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """One quantity sample by sample, at the trained tokens of samples whose tokens are equal."""
+        if not any(name in one.quantities for one, _ in self.now):
+            return
         for one, other in self.with_equal_tokens:
             found_a, found_b = one.trained(name), other.trained(name)
             if found_a is not None and found_b is not None and len(found_a[0]) == len(found_b[0]):
