@@ -117,8 +117,9 @@ class Family(_Model):
 
     exception: Regex
     """Matches `Type: message`."""
-    raised_in: Regex
-    """Matches a frame of the traceback, written `file:line in function`."""
+    raised_in: Regex | None = None
+    """Matches a frame of the traceback, written `file:line in function`; without it the message alone decides, asked
+    after all families that have a place."""
     frames: Annotated[int, Field(gt=0)] = 200
     """How many of the innermost frames may be that one."""
     examples: Annotated[list[str], Field(min_length=1)]

@@ -28,6 +28,11 @@ CRASH_WORDS = (
     "Assertion `",
     "stack smashing detected",
     "double free or corruption",
+    "free(): ",
+    "malloc(): ",
+    "corrupted size vs. prev_size",
+    "Signal: Aborted (6)",
+    "Signal: Bus error (7)",
     "ChildFailedError",
     "exited with code 1",
     "exits with return code = -",
@@ -172,11 +177,13 @@ def _same_voice(line: Line, other: Line) -> bool:
 
 
 def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
-    """The first entry whose family an exception belongs to."""
-    for entry in entries:
-        family = entry.family
-        if family is None or not Expression(family.exception).search(failure.headline):
+    """The first entry whose family an exception belongs to; where it was raised says more than its message."""
+    families = [(entry, entry.family) for entry in entries if entry.family is not None]
+    for entry, family in sorted(families, key=lambda each: each[1].raised_in is None):
+        if not Expression(family.exception).search(failure.headline):
             continue
+        if family.raised_in is None:
+            return entry
         place = Expression(family.raised_in)
         if any(place.search(frame) for frame in failure.frames[-family.frames :]):
             return entry
