@@ -59,7 +59,7 @@ def test_tensorboard_gets_every_step(recording, tmp_path, capsys):
     [
         ([], 2, "track needs a run"),
         (["absent", "--to", "tensorboard"], 2, "no such folder"),
-        (["RUN"], 2, "nowhere to log to"),
+        (["RUN"], 2, "no tracker given"),
         (["RUN", "--prometheus", "0"], 2, "--follow"),
     ],
 )
@@ -97,7 +97,31 @@ def test_the_dashboard_asks_for_metrics_that_there_are(recording, capsys):
     assert run(["track", "--grafana"]) == 0
     asked = set(re.findall(r"rldbg_\w+", json.dumps(json.loads(capsys.readouterr().out)["panels"])))
     assert len(asked) >= 8 and asked <= given
-    assert {panel["type"] for panel in grafana_dashboard()["panels"]} <= {"timeseries", "stat", "table"}
+
+
+def test_the_dashboard_has_what_grafana_requires():
+    """Of the classic dashboard model: what Grafana would refuse, or would show wrongly without a message."""
+    dashboard = grafana_dashboard()
+    assert 8 <= len(dashboard["uid"]) <= 40 and dashboard["schemaVersion"] >= 36
+    assert re.fullmatch(r"\d+[smh]", dashboard["refresh"])
+    variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert {each["type"] for each in variables.values()} <= {"query", "datasource"}
+    panels, taken = dashboard["panels"], set()
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24 and not cells & taken
+        taken |= cells
+        assert panel["type"] in ("timeseries", "stat", "table")
+        assert set(re.findall(r"\$\{?(\w+)", json.dumps(panel))) <= set(variables)
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        # A table of a range has a row per scrape.
+        assert all(target.get("instant") for target in panel["targets"]) or panel["type"] != "table"
 
 
 def test_a_growing_recording_gives_each_complete_step_once(tmp_path):
