@@ -95,7 +95,7 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
             continue
         reason = entry.reason or "keep the debug run apart from the real one"
         edits.append(Edit(entry.key, reason, suffix=request.name_suffix, base=None if entry.key in given else base))
-    if not entries:
+    if not entries and command.profile.name != GENERIC:
         missing.append(Unreached("experiment name", "no option of the command names the run: use --set"))
     for entry in applicable(command.profile.checkpoints, command.program, given):
         if given.get(entry.key):
@@ -120,7 +120,9 @@ def _edit_length(command: Command, request: Request, edits: list[Edit], missing:
         plural = "" if length == 1 else "s"
         reason = f"{length} {unit}{plural} {'is' if length == 1 else 'are'} enough to debug"
         edits.append(Edit(entry.key, f"{reason}; {entry.reason}" if entry.reason else reason, value=str(value)))
-    if not entries:
+    # Nothing is known of the options of other programs, so that only what was asked for is missing.
+    is_default = command.profile.name == GENERIC and (length, unit) == (1, "epoch")
+    if not entries and not is_default:
         missing.append(
             Unreached(f"length in {unit}s", f"no such option is known for {command.profile.name}: try --steps or --set")
         )

@@ -37,7 +37,7 @@ def _command_lines(explained: Explained) -> Iterator[str]:
         yield f"  + {change.what}={change.value}"
         yield f"      {change.reason}; by {change.method}"
     for missing in explained.unreached:
-        yield f"  - not reached: {missing.what}: {missing.reason}"
+        yield f"  - not changed: {missing.what}: {missing.reason}"
 
 
 def announcement_lines(explanation: LaunchExplanation) -> Iterator[str]:
@@ -46,7 +46,7 @@ def announcement_lines(explanation: LaunchExplanation) -> Iterator[str]:
         words = " ".join(f"{change.what}={change.value}" for change in explained.changes)
         yield f"{explained.command.profile.name} training, {explained.command.program.name}: {words}"
         for missing in explained.unreached:
-            yield f"not reached: {missing.what}: {missing.reason}"
+            yield f"not changed: {missing.what}: {missing.reason}"
 
 
 def tunnel_lines(route: Route, alias: str) -> Iterator[str]:

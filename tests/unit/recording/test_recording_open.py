@@ -101,6 +101,15 @@ def test_nothing_there_is_said_plainly(tmp_path):
         rldbg.open(tmp_path)
 
 
+def test_a_run_without_a_recording_says_how_to_record(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "output.log").write_text("step 0\n")
+    with pytest.raises(IncompleteDataError, match="nothing is recorded in the run") as error:
+        rldbg.open(tmp_path)
+    assert "rldbg run --record" in error.value.hint
+
+
 def test_an_unknown_layout_lists_what_was_looked_for(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(IncompleteDataError) as error:

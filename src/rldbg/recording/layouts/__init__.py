@@ -68,8 +68,6 @@ def refuse_unrecognised(tree: Tree) -> Never:
     """Says what was looked for in files that no layout recognises, and where recordings are."""
     if not tree.files:
         raise IncompleteDataError(f"{tree.title} holds no files", "give the folder that the dumps were written to")
-    looked_for = "; ".join(f"{layout.name}: {layout.looks_for}" for layout in layouts())
-    examples = ", ".join(fact.name for fact in tree.files[:3])
     inner = _recordings_below(tree)
     if inner:
         places = ", ".join(inner[:_SHOWN]) + (" ..." if len(inner) > _SHOWN else "")
@@ -77,8 +75,12 @@ def refuse_unrecognised(tree: Tree) -> Never:
             f"{tree.title} is not a recording itself, but there are recordings below it: {places}",
             f"give one of them, for example {inner[0]}",
         )
+    names = [fact.name for fact in tree.files]
+    if "run.json" in names:
+        raise IncompleteDataError(f"nothing is recorded in the run {tree.title}", "rldbg run --record -- COMMAND")
+    known = ", ".join(layout.name for layout in layouts())
+    found = f"found {len(names)} files such as {', '.join(names[:3])}"
     raise IncompleteDataError(
-        f"{tree.title} is not a recording in a known layout: found {len(tree.files)} files such as {examples}. "
-        f"Looked for {looked_for}",
-        "give the dump folder itself, or name its layout with --layout",
+        f"{tree.title} is not a recording in a known layout ({known}): {found}",
+        "give the dump folder itself, or its layout with --layout; `rldbg help layouts` says what each looks like",
     )

@@ -97,7 +97,7 @@ class Orders:
             self._stop, self._last = orders["stop"], None
 
     def _stop_here(self, step: int) -> None:
-        """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg resume` lets it go on. Elsewhere the
+        """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg continue` lets it go on. Elsewhere the
         program ends, by an exception that hooks inside frameworks do not catch."""
         text = f"rldbg watch: stopped after step {step}: {self._reason}"
         running = agent.start()
