@@ -288,12 +288,14 @@ def tensor_text(summary: dict[str, Any], value: Any = None) -> str:
     """`tensor[2, 3] float32 cpu min=0 max=1 mean=0.5 NaN=2`; small tensors also show their values."""
     kind = "array" if summary.get("device") == "" else "tensor"
     parts = [f"{kind}{summary['shape']}", summary["dtype"], summary["device"]]
-    parts += [f"{name}={_number(summary[name])}" for name in ("min", "max", "mean") if name in summary]
+    count = math.prod(summary["shape"])
+    has_values = value is not None and "min" in summary and count <= 16
+    if not (has_values and count == 1):
+        parts += [f"{name}={_number(summary[name])}" for name in ("min", "max", "mean") if name in summary]
     parts += [f"{label}={summary[name]}" for name, label in (("nan", "NaN"), ("inf", "Inf")) if summary.get(name)]
     if summary.get("requires_grad"):
         parts.append("requires_grad")
-    count = math.prod(summary["shape"])
-    if value is not None and "min" in summary and count <= 16:
+    if has_values:
         parts.append(str(value.tolist()))
     return " ".join(part for part in parts if part)
 

@@ -28,7 +28,7 @@ def train(fault: str) -> None:
             wait_for_judge(Path("judge.json"))
         loss = torch.tensor(-(rank + 1) * reward_of(step))
         dist.all_reduce(loss)
-        print(f"rank {rank}, step {step}: loss {loss.item():.2f}", flush=True)
+        print(f"rank {rank}, step {step}: loss {loss.item():.2f}\n", end="", flush=True)
     dist.barrier()
 
 

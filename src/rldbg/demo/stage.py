@@ -16,6 +16,7 @@ from rldbg.core import Environment, ExitCode, RldbgError
 
 _READY_S = 120.0
 _END_S = 60.0
+_JOB_LINES = 6
 
 
 class Visited(NamedTuple):
@@ -37,17 +38,17 @@ class Stage:
     visited: list[Visited] = field(default_factory=list)
     stop: str = ""
 
-    def rldbg(self, *arguments: str, expect: tuple[int, ...] = (ExitCode.OK,)) -> None:
-        """Shows a command and runs it."""
+    def rldbg(self, *arguments: str, expect: tuple[int, ...] = (ExitCode.OK,), verdict: str = "") -> None:
+        """Shows a command and runs it. Of a job's output, what comes before its `verdict` is shortened."""
         shown, started = shlex.join(("rldbg", *arguments)), time.monotonic()
         self.say(f"\n$ {shown}")
-        done = self._call(arguments, capture=self.quiet)
+        done = self._call(arguments, capture=self.quiet or bool(verdict))
+        if verdict:
+            self.say(_shortened(done.stdout, verdict))
         self.visited.append(Visited(self.stop, shown, done.returncode, round(time.monotonic() - started, 1)))
         if done.returncode not in expect:
-            said = (done.stdout or "") + (done.stderr or "")
-            raise RldbgError(
-                f"`{shown}` ended with exit code {done.returncode}\n{said}".rstrip(), f"run it in {self.folder}"
-            )
+            said = f"`{shown}` ended with exit code {done.returncode}\n{done.stdout or ''}"
+            raise RldbgError(said.rstrip(), f"run it in {self.folder}")
 
     @contextmanager
     def background(self, *arguments: str) -> Iterator[None]:
@@ -64,7 +65,7 @@ class Stage:
             yield
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            raise RldbgError(f"`{shown}` does not end", f"read {output}") from None
+            raise RldbgError(f"`{shown}` is still running after {_END_S:.0f} s", f"read {output}") from None
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -75,16 +76,16 @@ class Stage:
     def wait_for(self, *arguments: str, until: Callable[[str], bool]) -> None:
         """Asks until the answer, as JSON text, is the one that the next command is meant to show."""
         deadline = time.monotonic() + _READY_S
-        while not until((answer := self._call((*arguments, "--json"), capture=True)).stdout):
+        while not until(answer := self._call((*arguments, "--json", "--quiet"), capture=True).stdout):
             if time.monotonic() > deadline:
-                said = answer.stdout + answer.stderr
-                raise RldbgError(f"`{shlex.join(('rldbg', *arguments))}` did not get there: {said}", "try again")
+                shown = shlex.join(("rldbg", *arguments))
+                raise RldbgError(f"`{shown}` did not show what was expected: {answer}", "try again")
             time.sleep(0.3)
 
     def _call(self, arguments: tuple[str, ...], *, capture: bool) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             _command(arguments), cwd=self.folder, env=_environment(), stdin=subprocess.DEVNULL,
-            capture_output=capture, text=True,
+            stdout=subprocess.PIPE if capture else None, stderr=subprocess.STDOUT if capture else None, text=True,
         )  # fmt: skip
 
 
@@ -107,6 +108,16 @@ def _environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     # What torchrun would set anyway, with a warning.
     return kept | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _shortened(output: str, verdict: str) -> str:
+    """The first lines of a job's output, how many more there are, and all lines from the verdict on."""
+    lines = _own_lines(output).splitlines()
+    at = next((number for number, line in enumerate(lines) if line.startswith(verdict)), 0)
+    left_out = at - _JOB_LINES
+    if left_out <= 0:
+        return "\n".join(lines)
+    return "\n".join((*lines[:_JOB_LINES], f"[... {left_out} more lines of the job's output]", *lines[at:]))
 
 
 def _own_lines(output: str) -> str:

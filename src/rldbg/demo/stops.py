@@ -70,7 +70,7 @@ def _hang(stage: Stage) -> None:
 
 def _crash(stage: Stage) -> None:
     _place_program(stage)
-    stage.rldbg("run", "--wait", "0", "--", *_LOOP, "crash", expect=_FOUND)
+    stage.rldbg("run", "--wait", "0", "--", *_LOOP, "crash", expect=_FOUND, verdict="the failure begins")
 
 
 def _look(stage: Stage) -> None:

@@ -13,6 +13,7 @@ Lines = Iterator[str | RenderableType]
 
 _CHANGES_SHOWN = 8
 _NOISE_SHOWN = 6
+_ADVICE = ("shape-mismatch", "loss-difference")
 _MARKS = {
     "equal": "[green]✓ equal[/]",
     "equal within noise": "[green]✓ equal within noise[/]",
@@ -55,8 +56,13 @@ def _one(result: Comparison) -> Lines:
     yield from _structure(result)
     yield from _mismatch(result)
     yield from _configuration(result)
-    if result.findings:
-        yield findings_to_terminal(result.findings)
+    # Advice by the form of a difference is for one whose cause is not known.
+    advice = [each for each in result.findings if each.id in _ADVICE and result.explanations]
+    findings = [each for each in result.findings if each not in advice]
+    if findings:
+        yield findings_to_terminal(findings)
+    if advice:
+        yield f"other findings, with the advice for an unknown cause in --json: {', '.join(each.id for each in advice)}"
 
 
 def _nearest(result: Comparison) -> Lines:
@@ -161,7 +167,14 @@ def place_text(first: FirstDifference) -> str:
             parts.append(f"{name} {value}")
     if place.name:
         parts.append(place.name)
-    return ", ".join(parts) + f": A {place.a}, B {place.b}"
+    return ", ".join(parts) + ": A {}, B {}".format(*_both(place.a, place.b))
+
+
+def _both(a: object, b: object) -> tuple[object, object]:
+    """Seven digits of two numbers, or all of them where only the rest differs."""
+    if isinstance(a, float) and isinstance(b, float) and f"{a:.7g}" != f"{b:.7g}":
+        return f"{a:.7g}", f"{b:.7g}"
+    return a, b
 
 
 def nearest_text(item: Explanation) -> str:
