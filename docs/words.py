@@ -1,10 +1,12 @@
 """Every string that a user can see, with its place: `make words`. For reviewing all of them in one sitting.
 
-Help texts, errors with their hints, findings, notes and lines of reports, by file and line; a placeholder stands for
-what is filled in. Knowledge and rules in YAML come last.
+Nothing is chosen by where a text is used: each string of the sources that is language is listed, once per file, with
+`{}` for what is filled in. Docstrings are left out, but for those that `--help` and the tools of agents show. Texts of
+the pages follow, then knowledge and rules in YAML.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,62 +14,77 @@ from pathlib import Path
 import yaml
 
 SOURCE = Path(__file__).parents[1] / "src" / "rldbg"
-# Calls whose texts are shown: errors, findings, what prints, options and arguments of verbs.
-_SHOWN = {"Finding", "Check", "Explanation", "Alarm", "Rule", "Verb", "Stop", "Answer", "Text", "Table", "table"}
-_SHOWN |= {"print_line", "print_note", "explained_as", "problem", "echo", "confirm", "say", "UsageError", "Field"}
-_HELP = {"help", "short_help", "metavar", "epilog", "summary", "title", "cause", "fix", "story", "description"}
-_YAML = {"title", "cause", "fix", "text", "meaning", "what", "message", "say", "look"}
+_YAML = {"title", "cause", "fix", "text", "meaning", "what", "message", "say", "look", "story"}
+# A string of JavaScript, or what stands between two tags.
+_PAGE_TEXT = re.compile(r""""([^"\n]*)"|'([^'\n]*)'|`([^`]*)`|>([^<>{}\n]+)<""")
+_TAG = re.compile(r"</\w+>|<\w+( [^>]*)?>(?=.*</)|<\w+ [^>]*=[^>]*>")
+_CODE = re.compile(r"\(\?[:P=!]|\\[bdsSw]|=>|^#!|^import |^use strict$|[{;]--?\w+:")
+_WORD = re.compile(r"[\"'(\[*`]*[A-Za-z][a-z'’-]*[\"'`)\]*]*[.,:;!?…]*")
 
 
 def words() -> Iterator[tuple[str, int, str]]:
     """File, line and text, in the order of the source."""
     for file in sorted(SOURCE.rglob("*.py")):
-        name = str(file.relative_to(SOURCE))
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        found = {(node.lineno, node.col_offset): text for node, text in _texts(tree, is_report="reports" in file.parts)}
-        yield from ((name, line, text) for (line, _), text in sorted(found.items()) if _is_language(text))
+        yield from _each_once(file, _python_texts(file))
+    for file in sorted((SOURCE / "ui" / "static").iterdir()):
+        if file.suffix in (".js", ".html"):
+            yield from _each_once(file, _page_texts(file.read_text(encoding="utf-8")))
     for file in sorted(SOURCE.rglob("*.yaml")):
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        yield from ((str(file.relative_to(SOURCE)), 0, text) for text in _yaml_texts(document, ""))
+        yield from _each_once(file, ((0, text) for text in _yaml_texts(document, "")))
 
 
-def _texts(tree: ast.Module, *, is_report: bool) -> Iterator[tuple[ast.expr, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in _SHOWN or name.endswith("Error"):
-                yield from _strings(*node.args, *(keyword.value for keyword in node.keywords))
-            else:
-                yield from _strings(*(keyword.value for keyword in node.keywords if keyword.arg in _HELP))
-        elif isinstance(node, ast.FunctionDef) and any(
-            isinstance(each, ast.Call) and getattr(each.func, "id", "") == "verb" for each in node.decorator_list
-        ):
-            body = node.body[0]
-            if isinstance(body, ast.Expr):
-                yield from _strings(body.value)
-        elif is_report and isinstance(node, ast.Yield) and node.value is not None:
-            yield from _strings(node.value)
+def _each_once(file: Path, texts: Iterator[tuple[int, str]]) -> Iterator[tuple[str, int, str]]:
+    seen = set()
+    for line, text in texts:
+        if (text := " ".join(_TAG.sub(" ", text).split())) not in seen and is_language(text):
+            seen.add(text)
+            yield str(file.relative_to(SOURCE)), line, text
 
 
-def _strings(*nodes: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Texts in a value: plain, joined, formatted, or inside of tuples, lists and conditions."""
+def is_language(text: str) -> bool:
+    """Two plain words at least, and they are the larger part: identifiers, patterns, markup and code are not."""
+    parts = text.split()
+    plain = [part for part in parts if _WORD.fullmatch(part)]
+    return len(plain) >= 2 and len(plain) * 3 >= len(parts) and not _CODE.search(text)
+
+
+def _python_texts(file: Path) -> Iterator[tuple[int, str]]:
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    left_out: set[int] = set()
+    shown: set[int] = set()
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node, node.value
+        if isinstance(node, ast.Expr):
+            left_out.add(id(node.value))
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            left_out.add(id(node.annotation))
         elif isinstance(node, ast.JoinedStr):
-            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
-            yield node, "".join(map(str, parts))
-        elif isinstance(node, ast.BinOp):
-            yield from _strings(node.left, node.right)
-        elif isinstance(node, ast.IfExp):
-            yield from _strings(node.body, node.orelse)
-        elif isinstance(node, ast.Tuple | ast.List):
-            yield from _strings(*node.elts)
+            left_out.update(map(id, node.values))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            left_out.add(id(node.returns))
+            if _is_described_by_docstring(file, node) and isinstance(node.body[0], ast.Expr):
+                shown.add(id(node.body[0].value))
+    texts = [(node, _text(node)) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+    yield from sorted((node.lineno, text) for node, text in texts if id(node) not in left_out - shown)
 
 
-def _is_language(text: str) -> bool:
-    """Two words at least: identifiers, file names and formats are no language."""
-    return len([word for word in text.split() if any(char.isalpha() for char in word)]) >= 2
+def _is_described_by_docstring(file: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A verb, a tool of `rldbg mcp`, or a bug of the zoo."""
+    is_tool = file.name.endswith("_tools.py") and not function.name.startswith("_")
+    return bool(function.decorator_list) if file.parent.name in ("cli", "zoo") else is_tool
+
+
+def _text(node: ast.Constant | ast.JoinedStr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return node.value if isinstance(node.value, str) else ""
+
+
+def _page_texts(source: str) -> Iterator[tuple[int, str]]:
+    without_comments = re.sub(r"(?m)^\s*(//|\*|/\*).*$", "", source)
+    for found in _PAGE_TEXT.finditer(without_comments):
+        text = next(group for group in found.groups() if group is not None)
+        yield without_comments.count("\n", 0, found.start()) + 1, re.sub(r"\$\{[^}]*\}", "{}", text)
 
 
 def _yaml_texts(value: object, key: str) -> Iterator[str]:
@@ -77,15 +94,13 @@ def _yaml_texts(value: object, key: str) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _yaml_texts(item, key)
-    elif isinstance(value, str) and key in _YAML and _is_language(value):
+    elif isinstance(value, str) and key in _YAML:
         yield value
 
 
 def main() -> int:
     for file, line, text in words():
-        sys.stdout.write(
-            f"{file}:{line}: {' '.join(text.split())}\n" if line else f"{file}: {' '.join(text.split())}\n"
-        )
+        sys.stdout.write(f"{file}:{line}: {text}\n" if line else f"{file}: {text}\n")
     return 0
 
 

@@ -98,7 +98,7 @@ class PostMortem:
         limit_s = float(answer.get("hold_s") or 0.0)
         if limit_s and where == "task" and is_async_actor():
             # All methods of the actor share this thread: another one waits, and they go on.
-            facts["notes"].append("the actor's other methods go on, and its caller has the error already")
+            facts["notes"].append("the actor's other methods continue; its caller already has the error")
             hold = threading.Thread(target=self._hold, args=(error, facts, limit_s), name="rldbg-hold", daemon=True)
             mark_as_ours(hold).start()
         elif limit_s:

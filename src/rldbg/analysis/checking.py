@@ -99,8 +99,9 @@ class _Outcome:
     def shown(self, item: Check) -> Iterable[Finding]:
         yield from self.found[:_SHOWN_PER_CHECK]
         if len(self.found) > _SHOWN_PER_CHECK:
-            more = f"{len(self.found) - _SHOWN_PER_CHECK} more places"
-            yield Finding(item.id, Severity.INFO, more, (), f"{item.title}: further violations", ())
+            count = len(self.found) - _SHOWN_PER_CHECK
+            more = f"{count} more place{'s' * (count > 1)}"
+            yield Finding(item.id, Severity.INFO, more, (), "this check fails there too; --step N shows one step", ())
 
 
 def _select(only: Sequence[str]) -> list[Check]:

@@ -14,7 +14,7 @@ from rldbg.cli.output import show
     "--run", type=click.Path(path_type=Path), help="Show what the processes of a recorded run hooked and called."
 )
 def command(name: str | None, run: Path | None, as_json: bool) -> int:
-    """List frameworks and what of them is supported, or show NAME with all its hooks.
+    """List frameworks and what is supported, or show NAME with all its hooks.
 
     Exit code 1 when the installed version of a framework lacks a function that rldbg hooks, or, with --run, when
     something was to be recorded and was never called.

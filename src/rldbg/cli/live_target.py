@@ -52,7 +52,7 @@ def tell_delay(client: "BrokerClient", facts: dict[str, Any]) -> None:
     stacks = client.request("stacks", waits=True, timeout_s=120.0)["stacks"]
     reason = wait_of(stacks, facts["pid"], facts["host"])
     who = facts["who"]
-    print_note(f"{who} runs no Python now and stops at its next line{': ' if reason else ''}{reason}")
+    print_note(f"{who} is not in Python code now; it stops at its next line of Python{': ' if reason else ''}{reason}")
     print_note(f"it also stops after this command has ended; `rldbg continue {who}` cancels that")
 
 

@@ -18,7 +18,7 @@ def command(roots: tuple[str, ...], with_http: bool, port: int, allow_control: b
     """Serve the verbs as tools for coding agents, by the Model Context Protocol.
 
     Each argument is a run folder, a recording, a folder of them, or a URL (default: the runs of this folder). Only
-    these are read, and files below this folder for `doctor`. Tools only look, unless --allow-control is given.
+    these are read, and files below this folder for `doctor`. Tools are read-only unless --allow-control is given.
 
     \b
     claude mcp add rldbg -- rldbg mcp runs/     register it in an agent that starts it

@@ -58,7 +58,7 @@ def command(
     if path is None:
         raise UsageError("track needs a run", "rldbg track RUN --to tensorboard, or rldbg track --grafana")
     if not trackers and port is None:
-        raise UsageError("nowhere to log to", "add --to tensorboard, or --prometheus 9464")
+        raise UsageError("no tracker given", "add --to tensorboard, or --prometheus 9464")
     if port is not None and not follow:
         raise UsageError("--prometheus is for a running job", "add --follow")
     if not follow and not path.exists():

@@ -15,7 +15,7 @@ from rldbg.core import ExitCode, UsageError
     "--port", type=click.IntRange(0, 65535), default=8400, show_default=True, help="Port; 0 takes a free one."
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Others than loopback need the token."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs the token."
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in this machine's browser.")
 @click.option(

@@ -48,7 +48,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("compare", "Recordings", "Find the first stage, step, rank, sample and token where two recordings differ."),
     Verb("mismatch", "Recordings", "Explain the gap between rollout and trainer log probs: shares per cause."),
     Verb("bisect", "Recordings", "Find the first module whose output differs between two sides."),
-    Verb("weights", "Recordings", "Show how names of a trainer's and an engine's tensors belong together."),
+    Verb("weights", "Recordings", "Match the tensor names of a trainer and an engine."),
     Verb("rerun", "Recordings", "Run a recorded training step again, in one process, on CPU."),
     Verb("ui", "Recordings", "Open runs, samples, comparisons and stopped ranks in a browser."),
     Verb("track", "Recordings", "Log what is found in each step to TensorBoard, W&B, MLflow, trackio, Prometheus."),
@@ -62,7 +62,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("train", "Embedded trainer", "Train on a recipe with the embedded GRPO trainer; record, replay, resume."),
     Verb("demo", "Embedded trainer", "Take the tour: find a bug, rerun a step, stop ranks, explain a hang."),
     Verb("zoo", "Embedded trainer", "List, run and score the trainer's built-in bugs.", hidden=True),
-    Verb("frameworks", "Configuration", "List frameworks, what of them is supported, and whether their hooks exist."),
+    Verb("frameworks", "Configuration", "List frameworks, what is supported, and whether their hooks exist."),
     Verb("help", "Configuration", "Read a page of the documentation, offline."),
     Verb("config", "Configuration", "Show the resolved configuration and where each value comes from."),
 )

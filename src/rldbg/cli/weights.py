@@ -12,10 +12,10 @@ from rldbg.core import ExitCode, UsageError
 @click.argument("run", required=False)
 @click.argument("engine", required=False)
 def command(action: str, run: str | None, engine: str | None, as_json: bool) -> int:
-    """Show the rules (map), or what they make of the tensors of RUN.
+    """Show the rules that match tensor names (map), or the matches in RUN.
 
     RUN is a recording of kind `weights`, whose sent and held names are matched; or a model folder, with the
-    folder of the engine's weights behind it. Exit code 1 when a tensor belongs to none.
+    folder of the engine's weights behind it. Exit code 1 when a tensor has no match.
     """
     from rldbg.reports.weights import mapping_to_terminal, rules_to_terminal
     from rldbg.weights import RULES, map_names, tensor_names

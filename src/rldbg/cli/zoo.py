@@ -26,16 +26,16 @@ _ACTIONS = ("list", "run", "score")
     "--matrix",
     type=click.IntRange(1, 10),
     metavar="SEEDS",
-    help="Score under real noise: so many seeds, batch splits, padding, precisions, kernels.",
+    help="Score under real noise: this many seeds, with varied batch splits, padding, precisions and kernels.",
 )
-@click.option("--clean-only", is_flag=True, help="Of the matrix, score pairs of clean runs only.")
+@click.option("--clean-only", is_flag=True, help="With --matrix: score pairs of clean runs only.")
 @click.option(
     "--bugs-sample",
     type=click.IntRange(0),
     metavar="K",
-    help="Of the matrix, score K bugs in cells drawn by chance.  [default: every bug in one]",
+    help="With --matrix: score K bugs in cells drawn by chance.  [default: every bug in one]",
 )
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Begin no run of the matrix after this time.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="With --matrix: start no run after this time.")
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")
 def command(
     action: str,

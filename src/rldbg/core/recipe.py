@@ -132,7 +132,9 @@ def _compose_file(file: Path, trail: tuple[Path, ...]) -> DictConfig:
     try:
         merged = OmegaConf.merge(*layers)
     except OmegaConfBaseException as error:
-        raise UsageError(f"{file} does not fit what it builds on: {error}", "fix the key it names") from error
+        raise UsageError(
+            f"{file} conflicts with the recipe that it builds on: {error}", "fix the key it names"
+        ) from error
     return merged  # type: ignore[return-value]
 
 
@@ -198,7 +200,7 @@ def _apply(config: DictConfig, override: str) -> None:
 
     match = re.fullmatch(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=+~\s][^=]*?)(?:=(?P<value>.*))?", override, re.DOTALL)
     if match is None or (match["value"] is None and match["sign"] != "~"):
-        raise UsageError(f"not an override: {override!r}", "write key=value, +key=value, ++key=value or ~key")
+        raise UsageError(f"invalid override: {override!r}", "write key=value, +key=value, ++key=value or ~key")
     sign, key = match["sign"], match["key"]
     exists = _has(config, key)
     if sign == "~":

@@ -157,9 +157,9 @@ def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
             level = 2 if sighting.entry.is_confirmed else 1
             return level, ["the line itself states this failure, and no known cause of it was found"]
         case Role.EITHER:
-            return 1, ["it can be fallout, but no known cause of it was found"]
+            return 1, ["it can be a consequence of another failure, but no known cause of it was found"]
         case Role.SYMPTOM:
-            return 0, ["it is always fallout of something else"]
+            return 0, ["it is always a consequence of another failure"]
         case Role.BENIGN:
             return 0, ["it looks like a failure but is harmless"]
 

@@ -19,7 +19,7 @@ def model_path(model: str) -> Path:
     if found is None:
         raise UsageError(
             f"no model {model!r}: neither a folder nor in the cache {hub_cache()}",
-            f"fetch it where there is a network: hf download {model}",
+            f"download it on a machine with network access: hf download {model}",
         )
     return found
 

@@ -242,7 +242,7 @@ def _worst(states: Sequence[State]) -> State:
 
 
 def _died(server: Server, process: ServerProcess) -> PrerequisiteError:
-    words = "\n".join(process.last_lines(5)) or "it said nothing"
+    words = "\n".join(process.last_lines(5)) or "no output"
     return PrerequisiteError(
         f"server {server.name} ended before it was ready: {words}", "fix that, then start it again"
     )

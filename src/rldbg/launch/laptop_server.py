@@ -38,7 +38,7 @@ def _serve(*arguments: str, folder: str) -> str:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=Environment().everything() | home
     )
     if done.returncode:
-        raise PrerequisiteError(((done.stderr or done.stdout).strip().splitlines() or ["it said nothing"])[-1])
+        raise PrerequisiteError(((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1])
     return done.stdout
 
 

@@ -62,7 +62,7 @@ class Watch:
         except UnreachableError:
             if is_alive(self.run.path):
                 # Stopped or busy: another one would not know who is stopped.
-                self._once(("silent",), "the broker is there and does not answer; waiting for it")
+                self._once(("silent",), "the broker is running but does not answer; waiting for it")
             else:
                 # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
                 self._restart()

@@ -108,7 +108,7 @@ def _of_inputs(model: ScoringModel, target: np.ndarray, temperature: float) -> I
         yield Factor(id, text, mean_gap(target - model.log_probs(model.logits(change), temperature)))
     for text, count in (("the sample", 1), ("all samples", None)):
         if any(len(row.before) >= (2 if count is None else 1) for row in model.rows):
-            for ids, restart in (("position ids start again", True), ("position ids go on", False)):
+            for ids, restart in (("position ids start again", True), ("position ids continue", False)):
                 left = mean_gap(target - model.log_probs(model.logits(packed(count, restart=restart)), temperature))
                 yield Factor("packing", f"attends to {text} packed before it; {ids}", left, {"restarted": restart})
 

@@ -15,7 +15,7 @@ _TEXTS = {
     "padding-attended": "the trainer's model attends to padding",
     "tokens-not-attended": "the trainer's model does not attend to some of the sample's tokens",
     "positions": "the trainer's position ids do not count the sample's tokens one by one",
-    "packing": "position ids go on from the sample that is packed before: its tokens are this one's context",
+    "packing": "position ids continue from the sample that is packed before: its tokens are this one's context",
 }
 
 

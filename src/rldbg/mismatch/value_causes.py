@@ -56,7 +56,7 @@ def shifted(state: Unexplained) -> Iterator[Claim]:
         fits = told & (np.abs(table.rollout - neighbour) <= NOISE)
         if fits.sum() >= _FEWEST_SHIFTED and fits.sum() >= 0.9 * told.sum():
             edge = state.apart & ~np.isfinite(neighbour)
-            yield whole("shift-by-one", f"the rollout's log probs stand {text}", fits | edge, shift=offset)
+            yield whole("shift-by-one", f"the rollout's log probs are {text}", fits | edge, shift=offset)
             return
 
 

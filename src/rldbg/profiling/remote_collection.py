@@ -50,7 +50,7 @@ def bring_from_nodes(plan: Plan, *, limit_s: float, say: Callable[[str], None]) 
         say(f"the other nodes were not checked: the cluster did not answer within {limit_s + _JOIN_S:g} s")
         return
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
         say(f"the other nodes were not checked: {reason}")
     for line in done.stdout.splitlines():
         if line.startswith("copied "):

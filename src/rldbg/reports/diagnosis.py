@@ -22,7 +22,7 @@ def to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> RenderableTyp
     if diagnosis.first_error is not None:
         parts.append(_failure(diagnosis.first_error))
     if diagnosis.fallout:
-        parts.append(_folded("fallout", diagnosis.fallout, verbose=verbose))
+        parts.append(_folded("consequences", diagnosis.fallout, verbose=verbose))
     if diagnosis.next:
         parts.append(Text("where to look next", "bold"))
         parts += [_indented(Text.assemble(("→ ", "green"), step, overflow="fold")) for step in diagnosis.next]

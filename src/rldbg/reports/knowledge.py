@@ -55,7 +55,7 @@ def _section(entry: Entry) -> list[str]:
         lines += ["Looks like:", "", "```text", *(example.strip() for example in examples), "```", ""]
     if entry.look:
         lines += ["Where the cause is to be found:", "", *(f"- {step}" for step in entry.look), ""]
-    for title, others in (("Leads to", entry.leads_to), ("Can be fallout of", entry.downstream_of)):
+    for title, others in (("Leads to", entry.leads_to), ("Can be a consequence of", entry.downstream_of)):
         if others:
             lines += [f"{title}: {', '.join(f'`{other}`' for other in others[:_SHOWN])}{_more(others)}.", ""]
     if entry.versions:
@@ -74,7 +74,7 @@ def entry_to_terminal(entry: Entry) -> RenderableType:
     for title, items in (
         ("looks like", [example for signature in entry.signatures for example in signature.examples]),
         ("leads to", entry.leads_to),
-        ("can be fallout of", entry.downstream_of),
+        ("can be a consequence of", entry.downstream_of),
         ("look", entry.look),
         ("sources", entry.sources),
     ):

@@ -99,12 +99,12 @@ def _check(recipe: Recipe, source: str) -> None:
     """Checks that involve more than one setting."""
     if recipe.cluster.in_process and recipe.policy.fsdp:
         raise UsageError(
-            f"{source}: FSDP shards over processes, and cluster.in_process leaves room for one",
+            f"{source}: FSDP needs several processes, but cluster.in_process starts only one",
             "set policy.fsdp=false or cluster.in_process=false",
         )
     if recipe.zoo.bug is not None and not recipe.cluster.in_process:
         raise UsageError(
-            f"{source}: zoo.bug is built into one process, and this recipe starts several",
+            f"{source}: zoo.bug works in one process only, but this recipe starts several",
             "set cluster.in_process=true, or use the recipe zoo",
         )
 

@@ -235,7 +235,7 @@ def _discard(tool: Tool) -> None:
 
 def never_began(step: int, reached: int) -> str:
     """Why a window was never opened."""
-    return f"step {step} never began: " + (f"it got as far as step {reached}" if reached else "it saw no step")
+    return f"step {step} never began: " + (f"it reached step {reached}" if reached else "it saw no step")
 
 
 def step_mark(plan: Plan, number: int) -> Path:

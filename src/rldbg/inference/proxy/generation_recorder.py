@@ -114,7 +114,7 @@ class GenerationRecorder:
             )
         if self._passed:
             evidence = tuple(f"{count} of {route}" for route, count in self._passed.most_common(20))
-            cause = f"{self._passed.total()} requests of routes that are not recorded passed by"
+            cause = f"{self._passed.total()} requests of routes that are not recorded were forwarded"
             findings.append(Finding("serve.passed_by", Severity.INFO, where, evidence=evidence, cause=cause))
         if self._recorder.stopped is not None:
             findings.append(Finding("serve.recorder_stopped", Severity.ERROR, where, cause=self._recorder.stopped))

@@ -68,7 +68,7 @@ def specs_of(rows: Sequence[Row], *, n: int, only: str | None = None) -> list[Ep
     chosen = [spec for spec in specs if only in (str(spec.sample), spec.row.group_id)]
     if not chosen:
         first, last = specs[0].sample, specs[-1].sample
-        raise UsageError(f"no sample {only!r}; they are {first} to {last}", "raise --limit or --n, or leave --sample")
+        raise UsageError(f"no sample {only!r}; they are {first} to {last}", "raise --limit or --n, or omit --sample")
     return chosen
 
 

@@ -17,7 +17,7 @@ from rldbg.inference.workflows.settings import GenerationSettings
 _REWARDS = ("reward", "rewards", "env_reward", "env_rewards")
 _MASKS = ("env_mask", "completion_mask", "tool_mask")
 _OWN = ("prompt_ids", "completion_ids", "logprobs", "logprob_token_ids")
-_EXPECTED = "return prompt_ids, completion_ids and logprobs, one list a prompt"
+_EXPECTED = "return prompt_ids, completion_ids and logprobs, one list per prompt"
 
 
 class TrlAdapter(Adapter):

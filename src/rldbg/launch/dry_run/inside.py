@@ -80,7 +80,7 @@ def _attempt(name: str, specification: Specification, failures: dict[str, str]) 
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    failures[name] = word or "it ended without a word"
+    failures[name] = word or "it ended without output"
     return None
 
 

@@ -97,7 +97,7 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> Diagnosis:
     gone = [node for node in shown if node.gone]
     words = "; ".join(clause(node) for node in (gone or shown)[:3])
     return Diagnosis(
-        words if gone else f"nobody waits for anybody else: {words}",
+        words if gone else f"no process waits for another: {words}",
         "gone" if gone else "unknown",
         tuple(sorted({node.rank for node in gone if node.rank is not None})),
         tuple(unanswered),

@@ -64,7 +64,7 @@ def _stuck(waits: Waits) -> Diagnosis | None:
     if not waits.stuck:
         return None
     rank, operation = next(iter(waits.stuck.items()))
-    absent = [f"rank {other} never came to it" for other in waits.absent]
+    absent = [f"rank {other} never reached it" for other in waits.absent]
     return Diagnosis(
         f"{_ranks(waits.stuck)} never finished work that others of the same group have finished "
         f"(rank {rank}: {operation} of group {_name(operation.group, waits.groups)}): its device or link is stuck",
@@ -127,8 +127,10 @@ def _together(views: Mapping[int, RankView]) -> Diagnosis:
         few = min(places.values(), key=len)
         if len(few) * 2 < len(views):
             where = "; ".join(_whereabouts(rank, views) for rank in few[:3])
-            return Diagnosis(f"no rank waits in a collective; the odd one out: {where}", "odd", tuple(sorted(few)))
-    return Diagnosis("no rank is seen waiting for another", "unknown", ())
+            return Diagnosis(
+                f"no rank waits in a collective; the rank that differs: {where}", "odd", tuple(sorted(few))
+            )
+    return Diagnosis("no rank waits for another", "unknown", ())
 
 
 def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:

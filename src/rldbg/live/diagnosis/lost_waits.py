@@ -27,7 +27,7 @@ def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
     if entry["wait"]["kind"] != "future":
         return ""
     if entry.get("loops"):
-        return "its thread runs an event loop, whose tasks cannot go on meanwhile"
+        return "its thread runs an event loop, whose tasks cannot continue meanwhile"
     fronts = [(stack.get("host"), child["pid"], "main") for child in stack.get("children") or []]
     idle = [front for front in fronts if front in known and known[front].background]
     if entry["wait"].get("type") not in _POOL_RESULTS or not idle:
@@ -42,7 +42,7 @@ def _lost(wait: Facts, stack: Facts) -> str:
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
     gone = _gone(ended, stack)
     if kind == "lock":
-        holders = "nobody is seen holding it: it was taken and never released"
+        holders = "no thread holds it now: it was acquired and never released"
         return f"{holders}; {gone}" if gone else holders
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
@@ -66,12 +66,12 @@ def _lost(wait: Facts, stack: Facts) -> str:
     if kind in ("child", "thread") and gone:
         return gone
     if kind == "barrier" and gone:
-        return f"some never came: {gone}"
+        return f"some never arrived: {gone}"
     if kind in ("pipe", "socket", "stream") and wait.get("ends") is not None:
         if not wait.get("accepted", True):
             return "the program that listens there has not accepted the connection"
         itself = stack.get("pid") in wait["ends"]
-        nobody = "no other process has the other end open" if itself else "nobody is at the other end"
+        nobody = "no other process has the other end open" if itself else "the other end is not open"
         return nobody + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
 

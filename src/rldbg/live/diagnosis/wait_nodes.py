@@ -10,7 +10,7 @@ from rldbg.live.diagnosis.wait_words import exit_text, place_text
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
     "computing": "is computing",
-    "event_loop": "runs an event loop in which no task can go on",
+    "event_loop": "runs an event loop in which no task can continue",
     "signal": "waits for a signal",
     "unknown": "is",
     "debugger": "is paused by a debugger (at a breakpoint or an exception)",

@@ -53,7 +53,7 @@ def _socket(wait: Any, _name: str) -> str:
     if call == "connect" or file.get("connection") == "connecting":
         return f"a connection to {peer}, which does not answer"
     if call in ("accept", "accept4") or (file and not peer and local):
-        return f"somebody to connect to {local}"
+        return f"a process to connect to {local}"
     if call in ("sendto", "sendmsg", "write"):
         return f"{peer or 'its peer'} to read what it sends"
     closed = f" (the connection is {file['connection']})" if "closed" in str(file.get("connection")) else ""
@@ -70,7 +70,9 @@ def _child(wait: Any, name: str) -> str:
 
 def _barrier(wait: Any, name: str) -> str:
     count, parties = wait.get("count"), wait.get("parties")
-    return f"{named('barrier', name)}" + (f": {count} of {parties} have come" if parties and count is not None else "")
+    return f"{named('barrier', name)}" + (
+        f": {count} of {parties} have arrived" if parties and count is not None else ""
+    )
 
 
 def _data_loader(wait: Any, _name: str) -> str:
@@ -113,7 +115,7 @@ _THINGS = {
     "task": lambda wait, name: f"task `{name}`" if name else "another task",
     "child": _child,
     "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
-    "fifo": lambda wait, name: f"somebody to open the other end of {wait.get('path') or 'a named pipe'}",
+    "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
     "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
     "store": _store,

@@ -77,7 +77,7 @@ def _override(text: str) -> tuple[str, Any]:
 
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise UsageError(f"not a change: {text!r}", "write --set key=value, for example algorithm.entropy_coeff=0")
+        raise UsageError(f"invalid change: {text!r}", "write --set key=value, for example algorithm.entropy_coeff=0")
     return key.lstrip("+"), yaml.safe_load(value)
 
 
