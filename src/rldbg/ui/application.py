@@ -1,13 +1,15 @@
 """The routes: the page and its assets, and JSON for each view. Answers are made by functions that need no server."""
 
 import logging
+import tempfile
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -48,6 +50,20 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
             headers={"content-disposition": name},
         )
 
+    def _trace(request: Request) -> Response:
+        run = run_of(request)
+        folder = tempfile.TemporaryDirectory(prefix="rldbg-trace-")
+        with ExitStack() as undo:
+            undo.callback(folder.cleanup)
+            path = timeline_page.trace_file(run, Path(folder.name))
+            undo.pop_all()
+        return FileResponse(
+            path,
+            media_type="application/gzip",
+            filename=f"{run.name}-trace.json.gz",
+            background=BackgroundTask(folder.cleanup),
+        )
+
     async def _debug(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise UsageError("debug actions are JSON", "content-type: application/json")
@@ -67,6 +83,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
         routes=[
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/api/runs/{run}/samples.csv", _csv),
+            Route("/api/runs/{run}/trace.json.gz", _trace),
             Route("/api/runs/{run}/debug", _debug, methods=["POST"]),
             *(Route(f"/api{path}", _json(answer)) for path, answer in _answers(catalogue, jobs).items()),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -81,7 +98,7 @@ def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Handler]:
     """What is asked by GET, by its path below /api."""
     run_of = partial(_run, catalogue)
     return {
-        "/runs": lambda request: run_pages.runs_page(catalogue, jobs),
+        "/runs": lambda request: run_pages.runs_page(catalogue, jobs, begin_checks=bool(_number(request, "check", 0))),
         "/runs/{run}": lambda request: run_pages.overview_page(run_of(request)),
         "/runs/{run}/check": lambda request: run_pages.check_page(run_of(request), jobs),
         "/runs/{run}/metrics": lambda request: run_pages.metrics_page(run_of(request), jobs),

@@ -23,8 +23,10 @@ from rldbg.ui.application import STATIC
 from rldbg.ui.catalogue import Catalogue
 from rldbg.ui.compare_pages import compared
 from rldbg.ui.opened_run import OpenedRun
+from rldbg.ui.rank_pages import doctor_of
 from rldbg.ui.sample_view import group_member, sample_views
 from rldbg.ui.step_view import step_view
+from rldbg.ui.timeline_page import timeline_of
 from rldbg.ui.weights_view import weights_view
 
 _LIMIT_BYTES = 28_000_000
@@ -35,6 +37,8 @@ _POLICY = (
     "style-src 'self' file:; img-src 'self' file: data: blob:; base-uri 'none'; form-action 'none'\">"
 )
 _DIGITS = 7
+# Actions on processes: no part of a report.
+_DEBUGGING = ("debugger.js", "ranks.js")
 
 
 def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
@@ -43,11 +47,12 @@ def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is not an empty folder", "choose another one for --export")
     with explained_as(UsageError, OSError, f"cannot write {folder}", "choose another folder for --export"):
         (folder / "data").mkdir(parents=True)
-        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("ranks.js"))
+        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns(*_DEBUGGING))
         page = (STATIC / "index.html").read_text(encoding="utf-8")
         page = page.replace("<title>", f"{_POLICY}\n<title>", 1)
         scripts = '<script src="data/index.js"></script>\n<script src="static/exported.js"></script>\n'
-        page = page.replace('<script src="static/ranks.js"></script>\n', "")
+        for name in _DEBUGGING:
+            page = page.replace(f'<script src="static/{name}"></script>\n', "")
         page = re.sub(r'(?=<script src="static/app\.js">)', scripts, page)
         (folder / "index.html").write_text(page, encoding="utf-8")
         answers = _Answers(folder / "data")
@@ -111,6 +116,8 @@ def _about(run: OpenedRun, is_readable: bool) -> Iterator[tuple[str, Any]]:
 
     base = f"runs/{run.name}"
     yield base, _or_error(lambda: run_pages.overview_page(run))
+    yield f"{base}/timeline", _or_error(lambda: {"state": "done", "result": timeline_of(run, None)})
+    yield f"{base}/doctor", _or_error(lambda: {"state": "done", "result": doctor_of(run)})
     if not is_readable:
         return
 
@@ -125,7 +132,7 @@ def _about(run: OpenedRun, is_readable: bool) -> Iterator[tuple[str, Any]]:
     yield f"{base}/weights", _or_error(lambda: {"state": "done", "result": weights_view(run.reopened())})
     yield f"{base}/template", _or_error(lambda: {"state": "done", "result": run_pages.template_of(run)})
     table, _, _ = run_pages.read_samples(run, None)
-    columns = {name: table.columns[name].tolist() for name in table.names()}
+    columns = {name: table.columns[name].tolist() for name in (*table.names(), "prompt_hash") if name in table.columns}
     yield f"{base}/table", {"columns": columns, "count": table.count, "unreadable": table.unreadable[:20]}
 
 

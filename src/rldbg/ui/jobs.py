@@ -23,6 +23,18 @@ class Jobs:
         self, question: Hashable, stamp: Hashable, work: Callable[[], Any], patience_s: float = _PATIENCE_S
     ) -> dict[str, Any]:
         """{"state": "done", "result": ...}, or {"state": "running", "seconds": ...}; an error of the work is raised."""
+        _, began, future = self.begin(question, stamp, work)
+        try:
+            return {"state": "done", "result": future.result(patience_s)}
+        except TimeoutError:
+            if future.done():  # the work itself raised it
+                raise
+            return {"state": "running", "seconds": time.monotonic() - began}
+
+    def begin(
+        self, question: Hashable, stamp: Hashable, work: Callable[[], Any]
+    ) -> tuple[Hashable, float, Future[Any]]:
+        """Begins the work unless it was begun with this stamp: the stamp, when it began, and its answer to come."""
         with self._lock:
             known = self._futures.get(question)
             if known is None or known[0] != stamp:
@@ -30,13 +42,12 @@ class Jobs:
                 self._futures[question] = known
                 while len(self._futures) > _KEPT:
                     self._futures.popitem(last=False)
-        _, began, future = known
-        try:
-            return {"state": "done", "result": future.result(patience_s)}
-        except TimeoutError:
-            if future.done():  # the work itself raised it
-                raise
-            return {"state": "running", "seconds": time.monotonic() - began}
+            return known
+
+    def is_running(self, question: Hashable) -> bool:
+        with self._lock:
+            asked = self._futures.get(question)
+        return asked is not None and not asked[2].done()
 
     def known(self, question: Hashable) -> Any:
         """The answer if there is one already; None while it is worked on, or where the work failed."""

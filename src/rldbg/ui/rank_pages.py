@@ -79,19 +79,18 @@ def stacks_page(run: OpenedRun, jobs: Jobs, number: int) -> dict[str, Any]:
 
 def doctor_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
     """What `rldbg doctor RUN` finds in the run's logs."""
-    folder = _folder(run)
+    _folder(run)
+    return jobs.ask(("doctor", run.name), int(time.time()) // 30, lambda: doctor_of(run))
 
-    def work() -> dict[str, Any]:
-        from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
 
-        facts = job_facts((str(folder),))
-        index = SearchIndex(Library.load(()), "auto")
-        found = diagnose(
-            (str(folder),), index=index, probes=[], environment=facts.environment, exit_code=facts.exit_code
-        )
-        return found.to_dict() | {"headline": found.headline}
+def doctor_of(run: OpenedRun) -> dict[str, Any]:
+    from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
 
-    return jobs.ask(("doctor", run.name), int(time.time()) // 30, work)
+    folder = str(_folder(run))
+    facts = job_facts((folder,))
+    index = SearchIndex(Library.load(()), "auto")
+    found = diagnose((folder,), index=index, probes=[], environment=facts.environment, exit_code=facts.exit_code)
+    return found.to_dict() | {"headline": found.headline}
 
 
 def debug_action(run: OpenedRun, body: Any, shown: Iterable[str], access: Access) -> dict[str, Any]:

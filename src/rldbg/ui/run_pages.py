@@ -4,6 +4,7 @@ import csv
 import io
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,30 @@ from rldbg.ui.sample_table import SampleTable
 _MAX_ROWS = 500
 _FIRST_LOOK_S = 0.6
 _RECORDS_AT_ONCE = 8
+_CHECKED_RUNS = 16
+_CHECKED_BYTES = 64_000_000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def runs_page(catalogue: Catalogue, jobs: Jobs | None = None) -> dict[str, Any]:
-    """One row per run, with the verdict of its check if that is known; a recording that cannot be opened says why."""
-    rows = [_row(run) for run in catalogue.runs()]
-    for row in rows:
-        report = jobs.known(("check", row["name"])) if jobs is not None else None
-        row["verdict"] = report["verdict"] if report else None
+def runs_page(catalogue: Catalogue, jobs: Jobs | None = None, *, begin_checks: bool = False) -> dict[str, Any]:
+    """One row per run, with the verdict of its check if that is known; a recording that cannot be opened says why.
+
+    With `begin_checks` small recordings are checked, unless a job runs that this would slow down.
+    """
+    runs = catalogue.runs()
+    rows = [_row(run) for run in runs]
+    begin_checks = begin_checks and all(row["state"] != "running" for row in rows)
+    small = [row["name"] for row in rows if row.get("healthy") is not None and row["bytes"] < _CHECKED_BYTES]
+    for run, row in zip(runs, rows, strict=True):
+        if jobs is not None and begin_checks and row["name"] in small[:_CHECKED_RUNS]:
+            jobs.begin(("check", run.name), _stamp(run), partial(_checked, run))
+        row["verdict"] = _verdict(jobs, run.name) if jobs is not None else None
     return {"roots": list(catalogue.roots), "runs": rows}
+
+
+def _verdict(jobs: Jobs, name: str) -> str | None:
+    report = jobs.known(("check", name))
+    return report["verdict"] if report else "running" if jobs.is_running(("check", name)) else None
 
 
 def _row(run: OpenedRun) -> dict[str, Any]:
@@ -107,15 +122,16 @@ def overview_page(run: OpenedRun) -> dict[str, Any]:
 
 def check_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
     """What `rldbg check` says, when it is done; its findings then mark samples in the table."""
+    return jobs.ask(("check", run.name), _stamp(run), partial(_checked, run))
+
+
+def _checked(run: OpenedRun) -> dict[str, Any]:
     from rldbg.analysis import check
 
-    def work() -> Any:
-        report = check(run.reopened())
-        with run.lock:
-            run.table().mark_findings(report.findings)
-        return report.to_dict()
-
-    return jobs.ask(("check", run.name), _stamp(run), work)
+    report = check(run.reopened())
+    with run.lock:
+        run.table().mark_findings(report.findings)
+    return report.to_dict()
 
 
 def metrics_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:

@@ -23,9 +23,12 @@ _TEXT_LIMIT = 200
 _BINS = 24
 _MAX_EXTRA = 16
 _NUMBERS = "biuf"
-_OWN = frozenset({"step", "group", "run", "length", "trained", "turns", "group_id", "run_id", "finding", "truncated"})
+_OWN = frozenset(
+    {"step", "group", "run", "length", "trained", "turns", "group_id", "run_id", "finding", "truncated", "prompt_hash"}
+)
 _FIRST = ("step", "group", "run", "reward", "length", "trained", "turns", "truncated", "finding")
-_HIDDEN = frozenset({"last_token"})
+# Not shown; filters know the second: the same prompt over steps is `prompt_hash == "..."`.
+_HIDDEN = ("last_token", "prompt_hash")
 
 
 class SampleTable:
@@ -78,7 +81,8 @@ class SampleTable:
 
     def select(self, filter: str = "", sort: str = "", *, descending: bool = False) -> np.ndarray:
         """Numbers of the rows that match, in the order asked for; equal values keep the order of the recording."""
-        rows = np.flatnonzero(matching(filter, {name: self.columns[name] for name in self.names()}, self.count))
+        known = {name: self.columns[name] for name in (*self.names(), "prompt_hash") if name in self.columns}
+        rows = np.flatnonzero(matching(filter, known, self.count))
         column = self.columns.get(sort)
         if column is None:
             return rows
@@ -144,6 +148,8 @@ def _columns_of(record: Record) -> Iterator[tuple[str, np.ndarray]]:
     if versions is not None:
         known = np.asarray(versions.values) >= 0
         yield "version", _mean_where(versions, known)
+    if len(record.prompt_hashes) == count:
+        yield "prompt_hash", np.array([*record.prompt_hashes, None], object)[:-1]
     yield from _other_columns(record, count)
 
 

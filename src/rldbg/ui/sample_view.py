@@ -73,11 +73,16 @@ def derived(columns: Mapping[str, np.ndarray], clip: tuple[float, float] | None)
             ratio = found["ratio"] = np.exp(now - (old if old is not None else rollout))
         advantages = columns.get("advantages")
         if ratio is not None and clip is not None:
-            high, low = ratio > 1 + clip[1], ratio < 1 - clip[0]
-            if advantages is not None:  # the loss is clipped only on the side to which the advantage pushes
-                high, low = high & (advantages > 0), low & (advantages < 0)
-            found["clipped"] = np.where(np.isnan(ratio), np.nan, (high | low).astype(np.float64))
+            found["clipped"] = np.where(np.isnan(ratio), np.nan, is_clipped(ratio, advantages, clip).astype(np.float64))
     return found
+
+
+def is_clipped(ratio: np.ndarray, advantages: np.ndarray | None, clip: tuple[float, float]) -> np.ndarray:
+    """Where the loss is clipped: only on the side to which the advantage pushes, where advantages are known."""
+    high, low = ratio > 1 + clip[1], ratio < 1 - clip[0]
+    if advantages is not None:
+        high, low = high & (advantages > 0), low & (advantages < 0)
+    return np.asarray(high | low)
 
 
 def routing_agreement(sample: Sample, length: int) -> dict[str, np.ndarray]:

@@ -9,6 +9,8 @@ import numpy as np
 from rldbg.analysis import CHECKS, SampleTokens, Side, check, metrics_by_step, read_tokens
 from rldbg.core import IncompleteDataError
 from rldbg.recording import Recording
+from rldbg.ui.opened_run import clip_limits
+from rldbg.ui.sample_view import is_clipped
 
 _SHOWN = 25
 
@@ -23,11 +25,13 @@ def step_view(recording: Recording, step: int) -> dict[str, Any]:
     # Integrity is of the whole recording: the overview has it.
     report = check(recording, steps=[step], only=[item.id for item in CHECKS])
     weigh, by = _weights(samples.values())
-    rows = (row for sample in samples.values() if (row := _carried(sample, weigh)))
-    carried = sorted(rows, key=lambda row: -row["loss"])
-    total = sum(row["loss"] for row in carried)
-    for row in carried:
-        row["share"] = row["loss"] / total if total else None
+    clip = clip_limits(recording.run_facts().get("config"))
+    rows = (row | _gradient(sample, clip) for sample in samples.values() if (row := _carried(sample, weigh)))
+    carried = sorted(rows, key=lambda row: (-row["not_finite"], -row["loss"]))
+    for part, share in (("loss", "share"), ("gradient", "gradient_share")):
+        total = sum(row[part] or 0.0 for row in carried)
+        for row in carried:
+            row[share] = row[part] / total if total and row[part] is not None else None
     return {
         "step": step,
         "metrics": metrics_by_step(recording, [step])[0] if step in recording.steps() else {},
@@ -77,10 +81,11 @@ def _carried(sample: SampleTokens, weigh: Weigh) -> dict[str, Any] | None:
         values, positions = np.abs(found[0].astype(np.float64)), found[1]
         if weights is not None and len(weights[0]) in (1, len(values)):
             values = values * np.abs(weights[0].astype(np.float64))
-    values = np.where(np.isfinite(values), values, 0.0)
     if not values.size:
         return None
-    worst = int(np.argmax(values))
+    worst = int(np.argmax(np.where(np.isfinite(values), values, np.inf)))
+    not_finite, largest = int((~np.isfinite(values)).sum()), float(values[worst])
+    values = np.where(np.isfinite(values), values, 0.0)
     both = sample.trained("rollout_log_probs", "old_log_probs") or sample.trained("rollout_log_probs", "log_probs")
     gaps = (
         np.abs(both[1].astype(np.float64) - both[0].astype(np.float64)) if both is not None and len(both[0]) else None
@@ -91,6 +96,24 @@ def _carried(sample: SampleTokens, weigh: Weigh) -> dict[str, Any] | None:
         "reward": sample.reward,
         "tokens": len(values),
         "worst_token": int(positions[worst]),
-        "worst_value": float(values[worst]),
+        "worst_value": largest,
+        "not_finite": not_finite,
         "difference": float(np.nanmax(gaps)) if gaps is not None and np.isfinite(gaps).any() else None,
     }
+
+
+def _gradient(sample: SampleTokens, clip: tuple[float, float] | None) -> dict[str, float | None]:
+    """The policy gradient's weight on a sample: |advantage x ratio| of each token, 0 where it is clipped."""
+    found = sample.trained("advantages", "prob_ratio")
+    if found is None:
+        alone = sample.trained("advantages")
+        return {"gradient": None if alone is None else _finite_sum(alone[0].astype(np.float64))}
+    advantages, ratio = (part.astype(np.float64) for part in found[:2])
+    weights = advantages * ratio
+    if clip is not None:
+        weights = np.where(is_clipped(ratio, advantages, clip), 0.0, weights)
+    return {"gradient": _finite_sum(weights)}
+
+
+def _finite_sum(values: np.ndarray) -> float:
+    return float(np.abs(values[np.isfinite(values)]).sum())

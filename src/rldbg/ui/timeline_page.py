@@ -1,10 +1,11 @@
 """The JSON behind the timeline of a run: phases, requests and pauses of every process on one clock."""
 
 from heapq import nlargest
+from pathlib import Path
 from typing import Any
 
 from rldbg.core import IncompleteDataError, RldbgError
-from rldbg.profiling import make_report, read_tracks
+from rldbg.profiling import make_report, read_tracks, write_timeline
 from rldbg.ui.jobs import Jobs
 from rldbg.ui.opened_run import OpenedRun
 
@@ -13,17 +14,27 @@ _MAX_SPANS = 6000
 
 def timeline_page(run: OpenedRun, jobs: Jobs, step: int | None) -> dict[str, Any]:
     """One step, or the whole run; begun anew when the run has written more steps."""
+    _folder(run)
+    return jobs.ask(("timeline", run.name, step), run.state_stamp(), lambda: timeline_of(run, step))
+
+
+def trace_file(run: OpenedRun, folder: Path) -> Path:
+    """The timeline as one file for Perfetto or Chrome, written below this folder."""
+    return write_timeline(_folder(run), folder / "trace.json.gz").path
+
+
+def _folder(run: OpenedRun) -> Path:
     if run.folder is None:
         raise IncompleteDataError(
             f"{run.path} is a recording, not a run: it has no timeline", "open the folder of a run"
         )
-    return jobs.ask(("timeline", run.name, step), run.state_stamp(), lambda: timeline_of(run, step))
+    return run.folder
 
 
 def timeline_of(run: OpenedRun, step: int | None) -> dict[str, Any]:
     """Lanes of spans in seconds from the first; of very many, the longest. With what `rldbg profile report` says."""
-    assert run.folder is not None
-    tracks = read_tracks(run.folder)
+    folder = _folder(run)
+    tracks = read_tracks(folder)
     steps = sorted({span.step for track in tracks for span in track.spans if span.step is not None and span.step >= 0})
     chosen = [
         (number, span)
@@ -41,7 +52,7 @@ def timeline_of(run: OpenedRun, step: int | None) -> dict[str, Any]:
         place = [(span.start_ns - begin) / 1e9, span.length_ns / 1e9, span.phase, span.step]
         lanes[number]["spans"].append(place)
     try:
-        report: dict[str, Any] | None = make_report(run.folder).to_dict()
+        report: dict[str, Any] | None = make_report(folder).to_dict()
     except RldbgError:  # a run without whole steps has a timeline and no report
         report = None
     return {"lanes": lanes, "steps": steps, "step": step, "left_out": len(chosen) - len(kept), "report": report}

@@ -89,7 +89,55 @@ def test_a_step_names_the_samples_that_carry_the_loss(recording):
     first = answer["samples"][0]
     assert (first["sample"], first["worst_token"]) == ("g0/1", 6)
     assert sum(row["share"] for row in answer["samples"]) == pytest.approx(1.0)
+    assert first["gradient"] is None  # neither advantages nor ratios are recorded
     assert "reward - mean of its group" in answer["by"]
+
+
+def test_a_step_weighs_the_gradient_and_puts_what_is_not_finite_first(tmp_path):
+    import numpy as np
+
+    samples = [("g", row) for row in range(3)]
+    with rldbg.Recorder(tmp_path / "run") as recorder:
+        recorder.record(
+            "trajectory", step=0, samples=samples, tokens=[[5, 6, 7]] * 3, loss_mask=[[0, 1, 1]] * 3,
+            logprobs=[[0.0, -1.0, -1.0]] * 3, reward=[1.0, 0.0, 0.0],
+        )  # fmt: skip
+        loss = np.array([[4.0, 4.0], [1.0, 1.0], [1.0, np.nan]], np.float32)
+        advantages = np.array([[1.0, 1.0], [-3.0, -3.0], [0.0, 0.0]], np.float32)
+        ratio = np.array([[1.0, 2.0], [1.0, 1.0], [1.0, 1.0]], np.float32)
+        recorder.record(
+            "is_loss_debug", step=0, micro=0, samples=samples, elementwise_loss=loss, advantages=advantages,
+            prob_ratio=ratio, log_probs=np.full((3, 2), -1.0, np.float32),
+        )  # fmt: skip
+    run = run_folder(tmp_path / "clipped", tmp_path / "run", config={"clip_low": 0.2, "clip_high": 0.2})
+    rows = done(client_of(run), "/api/runs/clipped/step/0")["samples"]
+    assert [row["sample"] for row in rows] == ["g/2", "g/0", "g/1"]
+    assert (rows[0]["not_finite"], rows[0]["worst_token"]) == (1, 2)
+    assert [row["gradient"] for row in rows] == [0.0, 1.0, 6.0]  # the second token of g/0 is clipped
+    assert rows[1]["share"] == pytest.approx(8 / 11) and rows[2]["gradient_share"] == pytest.approx(6 / 7)
+
+
+def test_the_same_prompt_is_found_over_steps(tmp_path):
+    with rldbg.Recorder(tmp_path / "run") as recorder:
+        for step in range(3):
+            samples = [(f"step {step} first", 0), (f"step {step} second", 0)]
+            recorder.record(
+                "trajectory", step=step, samples=samples, tokens=[[5, 6, 7], [8, 6, 7 + step]],
+                loss_mask=[[0, 0, 1]] * 2, logprobs=[[0.0, 0.0, -1.0]] * 2, reward=[1.0, 0.0],
+            )  # fmt: skip
+    client = client_of(tmp_path / "run")
+    hashed = client.get("/api/runs/run/sample", params={"sample": "step 1 second/0", "step": 1}).json()["prompt_hash"]
+    page = client.get("/api/runs/run/samples", params={"filter": f'prompt_hash == "{hashed}"'}).json()
+    assert [row[1] for row in page["rows"]] == [f"step {step} second" for step in range(3)]
+    assert "prompt_hash" not in page["columns"]
+
+
+def test_the_list_checks_small_recordings_when_asked_to(recording):
+    client = client_of(recording)
+    assert client.get("/api/runs").json()["runs"][0]["verdict"] is None
+    client.get("/api/runs", params={"check": 1})
+    done(client, "/api/runs/small/check")
+    assert client.get("/api/runs").json()["runs"][0]["verdict"] == check(rldbg.open(recording)).to_dict()["verdict"]
 
 
 def test_a_report_holds_what_the_server_answers(recording, tmp_path):
@@ -108,6 +156,8 @@ def test_a_report_holds_what_the_server_answers(recording, tmp_path):
     assert [member["sample"] for member in answers["runs/small/group?g0&1"]["members"]] == [f"g0/{n}" for n in range(4)]
     expected = {"runs", "runs/small", *(f"runs/small/{view}" for view in ("check", "metrics", "table", "step/1"))}
     assert expected <= places.keys()
+    scripts = "".join(file.read_text() for file in (tmp_path / "out" / "static").glob("*.js"))
+    assert "/debug`" not in scripts and "breakpoint" not in scripts
     assert main(["ui", str(recording), "--export", str(tmp_path / "out")]) == 2  # never overwritten
 
 
@@ -132,6 +182,9 @@ def test_the_timeline_has_a_lane_per_process(recording, tmp_path):
     assert sorted(shown["lanes"][1]["spans"])[2] == [2.0, 0.9, "step", 2] and shown["steps"] == [0, 1, 2]
     assert [len(lane["spans"]) for lane in done(client, "/api/runs/run/timeline", step=1)["lanes"]] == [1, 1]
     assert "not a run" in client_of(recording).get("/api/runs/small/timeline").json()["error"]["message"]
+    trace = client.get("/api/runs/run/trace.json.gz")
+    assert "run-trace.json.gz" in trace.headers["content-disposition"]
+    assert {event["name"] for event in json.loads(gzip.decompress(trace.content))["traceEvents"]} >= {"step"}
 
 
 def test_weights_by_replica_and_layer_with_the_first_wrong_tensor(recording, tmp_path):

@@ -1,12 +1,12 @@
 "use strict";
 // Routes, keys, theme. Every view has a link: #/run/NAME/samples?filter=...
-R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"], ["mismatch", "mismatch", "Mismatch"], ["weights", "weights", "Weights"], ["template", "template", "Template"], ...(R.exported ? [] : [["ranks", "ranks", "Ranks"], ["timeline", "timeline", "Timeline"], ["doctor", "doctor", "Doctor"]])];
-R.runViews = { "": "overview", samples: "samples", sample: "sample", group: "group", metrics: "metrics", mismatch: "mismatch", weights: "weights", template: "template", step: "step", ...(R.exported ? {} : { ranks: "ranks", timeline: "timeline", doctor: "doctor" }) };
+R.tabs = [["", "overview", "Overview"], ["samples", "samples", "Samples"], ["metrics", "metrics", "Metrics"], ["mismatch", "mismatch", "Mismatch"], ["weights", "weights", "Weights"], ["template", "template", "Template"], ...(R.exported ? [] : [["ranks", "ranks", "Ranks"]]), ["timeline", "timeline", "Timeline"], ["memory", "memory", "Memory"], ["doctor", "doctor", "Doctor"]];
+R.runViews = { ...Object.fromEntries(R.tabs), sample: "sample", "over-steps": "history", group: "group", step: "step" };
 
 R.link = (path, query) => { const text = R.query(query); return `#/${path}${text ? `?${text}` : ""}`; };
 R.go = (path, query) => { location.hash = R.link(path, query); };
 R.replace = (path, query) => { history.replaceState(null, "", R.link(path, query)); R.route(); };
-R.permalink = (path, query) => history.replaceState(null, "", R.link(path, query));
+R.permalink = (path, query) => { history.replaceState(null, "", R.link(path, query)); R.view.moved(); };
 
 R.parse = (hash) => {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
@@ -24,11 +24,16 @@ R.route = async () => {
     onleave: (action) => view.leaving.push(action),
     every: (ms, action) => { const timer = setInterval(() => { if (!document.hidden) action().catch(() => {}); }, ms); view.onleave(() => clearInterval(timer)); },
     leave: () => { view.alive = false; view.leaving.forEach((action) => action()); } };
+  if (R.view?.kind === "samples") R.lastTable = R.view.hash();
   R.view = view;
   let kind = "runs";
   if (parts[0] === "run" && parts[1]) { [, view.name] = parts; kind = R.runViews[parts[2] || ""] || ""; view.rest = parts.slice(3); }
   else if (parts[0] === "compare") kind = "compare";
   else if (parts.length) kind = "";
+  view.kind = kind;
+  let here = location.hash;
+  view.hash = () => here;
+  view.moved = () => { here = location.hash; };
   R.crumbs(view, kind, parts);
   R.fill(main, R.h("p.muted.loading", null, "loading …"));
   try {
@@ -69,16 +74,33 @@ R.toggleTheme = () => {
 R.help = () => {
   const open = document.getElementById("help");
   if (open) { open.close(); open.remove(); return; }
-  const keys = [["?", "this help"], ["r", "list of runs"], ["a", "ranks of this run"], ["o / s / m", "overview, samples, metrics of this run"], ["/", "filter the samples"], ["j k ↑ ↓ Enter", "move in the table, open a sample"],
-    ["← →", "token before, after"], ["n / p", "next, previous odd token"], ["c", "copy the command that shows the same in a terminal"], ["t", "dark or light"], ["Esc", "close, or go back"]];
-  const dialog = R.h("dialog", { id: "help", "aria-label": "Keys", onclose: () => dialog.remove() }, R.h("h2", null, "Keys"),
+  const keys = [["?", "this help"], ["r", "list of runs"], ["1 … 9, 0", "views of this run, in the order of the tabs"], ["o / s / m / a", "overview, samples, metrics, ranks of this run"], ["/", "filter the samples"], ["j k ↑ ↓", "next, previous row"], ["Enter", "open the row"],
+    ["← →", "token before, after"], ["n / p", "next, previous odd token"], ["c", "copy the command that shows the same in a terminal"], ["t", "dark or light"], ["Esc", "close this, or go up: sample, samples, run, runs"]];
+  const dialog = R.h("dialog", { id: "help", "aria-label": "Help: keys", onclose: () => dialog.remove() }, R.h("h2", null, "Keys"),
     R.h("table", null, R.h("tbody", null, keys.map(([key, what]) => R.h("tr", null, R.h("td", null, R.h("kbd", null, key)), R.h("td", null, what))))),
     R.h("p.muted", null, "The address of this page is a link to exactly this view."), R.h("button", { onclick: () => dialog.close() }, "Close"));
   document.body.append(dialog);
   dialog.showModal();
 };
 
+R.up = () => {
+  const { kind, name } = R.view, run = `run/${encodeURIComponent(name)}`;
+  if (!name) return R.go("");
+  if (kind === "step") return R.go(`${run}/metrics`);
+  if (["sample", "group", "history"].includes(kind)) { location.hash = R.lastTable && R.lastTable.startsWith(R.link(`${run}/samples`)) ? R.lastTable : R.link(`${run}/samples`); return null; }
+  return R.go(kind === "overview" ? "" : run);
+};
+
+// The next or previous row with a link, in views whose table has no cursor of its own.
+R.nextLink = (direction) => {
+  const links = [...document.querySelectorAll("main tbody tr a:first-of-type, main .member a.name")].filter((link) => link.offsetParent);
+  const place = links.indexOf(document.activeElement);
+  links[Math.max(0, Math.min(links.length - 1, place < 0 ? 0 : place + direction))]?.focus();
+};
+
 R.keys = {
+  Escape: () => R.up(), j: () => R.nextLink(1), k: () => R.nextLink(-1),
+  ...Object.fromEntries(R.tabs.map(([path], place) => [String((place + 1) % 10), () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}${path ? `/${path}` : ""}`)])),
   "?": () => R.help(), t: () => R.toggleTheme(), c: () => R.copyCommand(), r: () => R.go(""),
   o: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}`), s: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/samples`), a: () => R.view.name && !R.exported && R.go(`run/${encodeURIComponent(R.view.name)}/ranks`), m: () => R.view.name && R.go(`run/${encodeURIComponent(R.view.name)}/metrics`),
 };
@@ -93,7 +115,7 @@ document.addEventListener("keydown", (event) => {
 R.fill(document.getElementById("tools"),
   R.h("button.small", { id: "copy-command", title: "Copy the command that shows this in a terminal ( c )", onclick: R.copyCommand }, "copy command"),
   R.h("button.small", { title: "Dark or light ( t )", "aria-label": "Dark or light", onclick: R.toggleTheme }, "◐"),
-  R.h("button.small", { title: "Keys ( ? )", "aria-label": "Keys", onclick: R.help }, "?"));
+  R.h("button.small", { title: "Help: keys ( ? )", "aria-label": "Help", onclick: R.help }, "?"));
 addEventListener("mousemove", ({ screenX, screenY }) => { R.mouse = [screenX, screenY]; });
 addEventListener("hashchange", R.route);
 R.route();

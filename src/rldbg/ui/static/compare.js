@@ -19,6 +19,7 @@ R.chooseRuns = (view, list, chosen) => {
   const picks = [0, 1, 2].map(pick);
   if (chosen[0]) picks[0].value = chosen[0];
   R.fill(view.main, R.h("h1", null, "Compare"), R.h("div.toolbar", null, picks, R.h("button", { onclick: () => R.go("compare", { run: picks.map((each) => each.value).filter(Boolean) }) }, "Compare")),
+    R.exported && Object.keys(rldbgIndex.places).filter((key) => key.startsWith("compare?")).map((key) => R.h("p", null, "In this report: ", R.h("a", { href: R.link("compare", { run: key.slice(8).split("&") }) }, key.slice(8).split("&").join(" and ")))),
     list.runs.length < 2 && R.h("p.empty", null, "Only one run is opened. Start with two: rldbg ui A B"));
 };
 
@@ -29,17 +30,17 @@ R.comparison = (pair, stages) => {
     const row = rows[stage];
     if (!row) return R.h("div.stage.absent", null, R.h("b", null, stage), R.h("span", null, "not recorded"));
     const isFirst = first && first.stage === stage;
-    return R.h(`div.stage.${row.verdict.replace(/ /g, "-")}${isFirst ? ".first" : ""}`, { tabindex: "0", title: isFirst ? "the first difference" : row.follows ? "may differ because an earlier stage does" : "",
+    return R.h(`button.stage.${row.verdict.replace(/ /g, "-")}${isFirst ? ".first" : ""}`, { title: isFirst ? "the first difference" : row.follows ? "may differ because an earlier stage does" : "",
       onclick: () => document.getElementById(`stage-${stage}`)?.scrollIntoView({ block: "center" }) },
-    R.h("b", null, stage), R.verdict(row.verdict), R.h("span", null, row.compared === undefined ? "" : row.beyond ? `${R.number(row.beyond)} of ${R.number(row.compared)}` : R.number(row.compared)), isFirst && R.h("em", null, "first"));
+    R.h("b", null, stage), R.verdict(row.verdict), R.h("span", null, row.compared === undefined ? "" : row.beyond ? `${R.number(row.beyond)} of ${R.number(row.compared)}` : R.number(row.compared)), isFirst && R.h("em", null, "first difference"));
   };
   return R.h("section.comparison", null,
     R.h("section.card", null, R.h("h2", null, R.verdict(pair.verdict), ` ${R.number(pair.compared)} values over ${R.plural(pair.steps.length, "step")}`),
       R.facts({ A: pair.a, B: pair.b })),
     first && R.h("section.card.firstcard", null, R.h("h2", null, `First difference: stage ${first.stage}, ${first.kind}.${first.field}`),
       R.facts(Object.fromEntries(["step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "name", "a", "b"].filter((key) => first[key] !== null && first[key] !== undefined).map((key) => [key.replace("_", "-"), first[key]]))),
-      first.sample && R.h("p", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`), " "]))),
-    R.h("div.stages", { role: "list" }, stages.map(box)),
+      first.sample && R.h("p", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`), "  "]))),
+    R.h("h2", null, "Stages in causal order"), R.h("div.stages", null, stages.map(box)),
     R.whyCards(pair),
     R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"), R.table(["stage", "field", "verdict", "compared", "beyond tolerance", "allowed by noise", "max |a − b|", "mean |a − b|", "max relative"],
       pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields.map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
@@ -56,7 +57,8 @@ R.comparison = (pair, stages) => {
 
 R.fieldsOf = (pair) => pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields);
 
-R.anyTable = (rows) => R.table(Object.keys(rows[0]), rows.map((row) => Object.values(row).map((value) => (typeof value === "number" ? value : typeof value === "object" ? JSON.stringify(value) : String(value)))));
+R.anyTable = (rows, id) => R.table(Object.keys(rows[0]).map(R.words), rows.map((row) => Object.values(row).map((value) => (typeof value === "number" ? value : value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value)))), { id });
+R.words = (name) => name.replaceAll("_", " ");
 
 R.whyCards = (pair) => {
   if (!pair.first_difference) return null;
@@ -89,17 +91,13 @@ R.heatMaps = (pair) => {
   const fields = R.fieldsOf(pair).filter((field) => field.verdict === "different" && new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`)).size > 1).slice(0, 6);
   if (!fields.length) return null;
   return R.h("section", null, R.h("h2", null, "Where: ranks and micro-batches"), R.h("div.charts", null, fields.map((field) => {
-    const most = Math.max(...field.cells.map((cell) => (Number.isFinite(cell.max_abs) ? cell.max_abs : 0))) || 1;
     const steps = [...new Set(field.cells.map((cell) => cell.step))].slice(0, 40);
     const columns = [...new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`))].slice(0, 64);
-    const svg = R.h("svg.chart", { viewBox: `0 0 ${44 + columns.length * 14} ${18 + steps.length * 14}`, role: "img", "aria-label": `${field.kind}.${field.field} by rank and micro-batch` });
-    steps.forEach((step, row) => svg.append(R.h("text.axis", { x: 40, y: row * 14 + 11, "text-anchor": "end" }, `step ${step}`)));
-    for (const cell of field.cells) {
-      const row = steps.indexOf(cell.step), column = columns.indexOf(`${cell.rank}/${cell.micro}`);
-      if (row < 0 || column < 0) continue;
-      svg.append(R.h("rect.heat", { x: 44 + column * 14, y: row * 14, width: 13, height: 13, fill: cell.beyond ? R.tint(0.25 + 0.75 * Math.min(1, cell.max_abs / most)) : "transparent" }, R.h("title", null, `step ${cell.step} rank ${cell.rank} micro-batch ${cell.micro}: max ${R.number(cell.max_abs)}, ${R.number(cell.beyond)} beyond tolerance`)));
-    }
-    return R.figure(`${field.kind}.${field.field}: rank/micro-batch ${columns[0]} to ${columns[columns.length - 1]}`, svg);
+    const cells = new Map(field.cells.map((cell) => [`${cell.step} ${cell.rank}/${cell.micro}`, cell]));
+    const at = (row, column) => cells.get(`${steps[row]} ${columns[column]}`);
+    return R.heatMap({ title: `${field.kind}.${field.field} by step and rank/micro-batch`, rows: steps.map((step) => `step ${step}`), columns, left: 54, size: columns.length > 14 ? 16 : 26, note: "largest |a − b|",
+      value: (row, column) => { const cell = at(row, column); return cell && (cell.beyond ? (Number.isFinite(cell.max_abs) ? cell.max_abs : null) : 0); },
+      describe: (row, column) => { const cell = at(row, column); return `step ${cell.step} rank ${cell.rank} micro-batch ${cell.micro}: max ${R.number(cell.max_abs)}, ${R.number(cell.beyond)} beyond tolerance`; } });
   })));
 };
 

@@ -47,7 +47,8 @@ R.number = (value, digits = 4) => {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? value.toLocaleString("en-US") : value.toExponential(3);
+  if (value === 0) return "0";
+  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? value.toLocaleString("en-US").replace("-", "−") : value.toExponential(3);
   const size = Math.abs(value);
   const text = size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
   return text.replaceAll("-", "−");
@@ -77,19 +78,36 @@ R.plural = (count, word) => `${R.number(count)} ${word}${count === 1 ? "" : "s"}
 // A verdict in words, with a mark that does not depend on colour.
 R.verdict = (word) => {
   const kind = { pass: "good", equal: "good", "equal within noise": "good", healthy: "good", complete: "good", ended: "good", running: "good",
-    fail: "bad", different: "bad", failed: "bad", crashed: "bad", error: "bad", drift: "warn", incomplete: "warn",
+    fail: "bad", different: "bad", failed: "bad", crashed: "bad", error: "bad", "cannot be read": "bad", drift: "warn", incomplete: "warn",
     warning: "warn", stopped: "warn", problems: "warn" }[word] || "plain";
   const mark = { good: "✓", bad: "✗", warn: "!", plain: "·" }[kind];
   return R.h(`span.verdict.${kind}`, null, `${mark} ${word}`);
 };
 
-R.table = (titles, rows, options = {}) => R.h("div.scroll", null, R.h("table", options.id ? { id: options.id } : null,
-  R.h("thead", null, R.h("tr", null, titles.map((title) => R.h("th", null, title)))),
-  R.h("tbody", null, rows.map((row) => {
-    const cells = row.cells || row;
-    return R.h("tr", row.attributes || null, cells.map((cell) => R.h(typeof cell === "number" ? "td.n" : "td", null,
-      typeof cell === "number" ? R.number(cell) : cell)));
-  }))));
+// Cells are numbers, texts or elements; every table can be saved as CSV, with all digits of its numbers.
+R.table = (titles, rows, options = {}) => {
+  const cellsOf = (row) => row.cells || row;
+  const isNumeric = (column) => rows.some((row) => typeof cellsOf(row)[column] === "number");
+  const save = () => R.saveCsv(options.id || "table", [titles, ...rows.map((row) => cellsOf(row).slice(0, titles.length).map((cell) => (cell instanceof Node ? cell.textContent : cell)))]);
+  return R.h("div.scroll", null, R.h("table", options.id ? { id: options.id } : null,
+    R.h("thead", null, R.h("tr", null, titles.map((title, column) => R.h(isNumeric(column) ? "th.n" : "th", { title: R.meaning[title] || null }, title)),
+      R.h("td.csv", null, R.h("button.small", { title: "Save this table as CSV", "aria-label": "Save this table as CSV", onclick: save }, "CSV")))),
+    R.h("tbody", null, rows.map((row) => R.h("tr", row.attributes || null, cellsOf(row).map((cell) => R.h(typeof cell === "number" ? "td.n" : "td", null,
+      typeof cell === "number" ? R.number(cell) : cell)))))));
+};
+
+// A spreadsheet would run a text that begins like a formula.
+R.csvCell = (value) => (typeof value === "number" ? String(value) : value === null || value === undefined || value === false ? "" : `"${(/^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value)).replaceAll('"', '""')}"`);
+R.saveCsv = (name, rows) => R.save(`${R.fileName(`${R.view.name || "runs"}-${name}`)}.csv`, "text/csv", `${rows.map((row) => row.map(R.csvCell).join(",")).join("\n")}\n`);
+
+// What short names mean, shown as the title of a column or a fact.
+R.meaning = {
+  k1: "mean of log p_rollout − log p_trainer: an estimate of the KL divergence", k3: "mean of r − 1 − log r, with r = p_trainer / p_rollout: an estimate of the KL divergence that is never negative",
+  ess: "effective sample size: 1 when all importance weights are equal", "mean abs": "mean of |trainer − rollout| of the log probs", "max abs": "largest |trainer − rollout| of the log probs", "beyond e": "share of tokens whose probabilities differ by more than a factor of e",
+  "not finite": "values that are NaN or infinite", "perplexity ratio": "perplexity by the trainer divided by that of the rollout", trained: "tokens with loss mask 1", turns: "how often the model began to write", truncated: "1: does not end with the token that ends most responses",
+  version: "version of the weights that sampled it", "accounts for": "share of the difference that the hypothesis removes", "left over": "largest difference that is left when the hypothesis is applied", "rounding allows": "the largest difference that rounding alone may leave",
+  "allowed by noise": "differences above the tolerance that repeated runs have too", "beyond tolerance": "values that differ by more than the tolerance of their dtype", prompt: "hash of the prompt's tokens: equal prompts have equal hashes",
+};
 
 R.findings = (findings) => findings.map((finding) => R.h("details.finding", { open: finding.severity !== "info" },
   R.h("summary", null, R.verdict(finding.severity), " ", R.h("code", null, finding.id), " ", R.h("span", null, R.cut(finding.where, 400))),

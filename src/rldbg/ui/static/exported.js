@@ -6,6 +6,7 @@ R.exported = {
   key: (path, parameters) => {
     if (path.endsWith("/sample")) return `${path}?${parameters.sample}&${parameters.step}`;
     if (path.endsWith("/group")) return `${path}?${parameters.group}&${parameters.step}`;
+    if (path.endsWith("/timeline")) return path;
     if (path === "compare") return `${path}?${[].concat(parameters.run).join("&")}`;
     return path;
   },
@@ -41,8 +42,8 @@ R.exported = {
 
   select: async (base, { filter = "", sort = "", order = "" }) => {
     const table = await R.exported.table(base);
-    const names = Object.keys(table.columns);
-    const test = R.compileFilter(filter, names);
+    const known = Object.keys(table.columns), names = known.filter((name) => name !== "prompt_hash");
+    const test = R.compileFilter(filter, known);
     const rows = [];
     for (let row = 0; row < table.count; row += 1) if (test((name) => table.columns[name][row])) rows.push(row);
     const column = table.columns[sort];
@@ -63,8 +64,7 @@ R.exported = {
 
   csv: async (name, selection) => {
     const { table, names, rows } = await R.exported.select(`runs/${encodeURIComponent(name)}`, selection);
-    const cell = (value) => (typeof value === "string" ? `"${(/^[=+\-@\t\r]/.test(value) ? `'${value}` : value).replaceAll('"', '""')}"` : value ?? "");
-    R.save(`${R.fileName(name)}-samples.csv`, "text/csv", [names, ...rows.map((row) => names.map((each) => table.columns[each][row]))].map((row) => row.map(cell).join(",")).join("\n"));
+    R.saveCsv("samples", [names, ...rows.map((row) => names.map((each) => table.columns[each][row]))]);
   },
 };
 

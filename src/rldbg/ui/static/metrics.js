@@ -13,9 +13,14 @@ R.views.metrics = async (view) => {
   };
   const draw = (title, rows) => rows.length > 0 && R.h("section", null, R.h("h2", null, title), R.h("div.charts", null, curves(rows).map(({ metric, points }) =>
     R.lineChart({ title: metric, series: [{ name: metric, points }], onpick: open, marks: R.spikes(points) }))));
-  R.fill(view.main, R.h("h1", null, "Metrics over steps"), R.h("p.muted", null, "Click a step of a curve for the samples and tokens behind it. Dashed lines mark spikes."),
+  R.fill(view.main, R.h("h1", null, "Metrics over steps"), R.gotoStep(open), R.h("p.muted", null, "Click a step of a curve for the samples and tokens behind it. Dashed lines mark spikes."),
     draw("Reported by the trainer", answer.reported), draw("Computed from the recording", answer.computed),
     !answer.reported.length && !answer.computed.length && R.h("p.empty", null, "Nothing that metrics could be computed from is recorded."));
+};
+
+R.gotoStep = (open) => {
+  const input = R.h("input", { type: "text", inputmode: "numeric", size: "6", "aria-label": "Step to open", onkeydown: (event) => { if (event.key === "Enter" && /^\d+$/.test(input.value.trim())) open(Number(input.value)); } });
+  return R.h("p", null, R.h("label", null, "open step ", input), " ", R.h("button", { onclick: () => /^\d+$/.test(input.value.trim()) && open(Number(input.value)) }, "Open"));
 };
 
 // Steps whose change stands out of all changes of the curve.
@@ -37,12 +42,12 @@ R.views.step = async (view) => {
     R.facts(answer.metrics),
     R.h("section.card", null, R.h("h2", null, "Check ", R.verdict(answer.check.verdict)), R.findings(answer.check.findings),
       !answer.check.findings.length && R.h("p.muted", null, `${R.plural(answer.check.passed.length, "check")} passed at this step.`)),
-    R.h("section.card", null, R.h("h2", null, "Samples that carry most of the loss"), R.h("p.muted", null, `by ${answer.by}; ${R.plural(answer.count, "sample")} in this step`),
-      R.table(["sample", "share", "carries", "reward", "trained tokens", "largest token", "at", "trainer − rollout"], answer.samples.map((row) => [
+    R.h("section.card", null, R.h("h2", null, "Samples that carry most of the loss and gradient"), R.h("p.muted", null, `Loss: ${answer.by}. Gradient: |advantage × ratio| of each token, 0 where it is clipped. ${R.plural(answer.count, "sample")} in this step.`),
+      R.table(["sample", "share of loss", "share of gradient", "loss", "reward", "trained tokens", "largest token", "at token", "not finite", "trainer − rollout"], answer.samples.map((row) => [
         R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step, sample: row.sample, token: row.worst_token }) }, R.cut(row.sample, 60)),
-        R.h("span.share", null, R.h("i", { style: { width: `${(100 * (row.share || 0)).toFixed(1)}%` } }), `${(100 * (row.share || 0)).toFixed(1)} %`),
-        row.loss, row.reward === null ? "–" : row.reward, row.tokens, row.worst_value, row.worst_token, row.difference === null ? "–" : row.difference]))));
+        R.share(row.share), row.gradient_share === null ? "–" : R.share(row.gradient_share), row.loss, row.reward === null ? "–" : row.reward, row.tokens, row.worst_value === null ? "not finite" : row.worst_value, row.worst_token, row.not_finite, row.difference === null ? "–" : row.difference]), { id: "carriers" })));
 };
+R.share = (share) => R.h("span.share", null, R.h("i", { style: { width: `${(100 * (share || 0)).toFixed(1)}%` } }), `${(100 * (share || 0)).toFixed(1)} %`);
 
 // Which share of the gap between the rollout's and the trainer's log probs each cause accounts for.
 R.views.mismatch = async (view) => {
@@ -52,11 +57,17 @@ R.views.mismatch = async (view) => {
   const found = await R.job(view, `runs/${encodeURIComponent(name)}/mismatch`, null, (seconds) => R.fill(view.main, R.h("p.muted", null, `reading log probs … ${seconds.toFixed(0)} s`)));
   if (!view.alive) return;
   const flat = (value) => Object.fromEntries(Object.entries(value || {}).filter(([, each]) => typeof each === "number"));
+  // "step 9 sample g0/1 token 6" leads to the token.
+  const proven = (where) => {
+    const at = /^step (\d+) sample (.+) token (\d+)/.exec(where);
+    return at ? R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step: at[1], sample: at[2], token: at[3] }) }, R.cut(where, 160)) : R.cut(where, 160);
+  };
   const causes = [...found.causes, ...(found.unexplained ? [found.unexplained] : [])];
-  R.fill(view.main, R.h("h1", null, "Rollout and trainer ", R.verdict(found.verdict === "agree" ? "equal within noise" : "different")), R.facts(flat(found.metrics)),
+  R.fill(view.main, R.h("h1", null, "Mismatch of rollout and trainer ", R.verdict(found.verdict === "agree" ? "equal within noise" : "different")), R.facts(flat(found.metrics)),
     causes.length === 0 && R.h("p.empty", null, "They give the same log probs to the same tokens, up to rounding."),
-    causes.map((cause) => R.h("section.card", null, R.h("h2", null, R.h("span.share", null, R.h("i", { style: { width: `${(100 * cause.share).toFixed(1)}%` } }), `${(100 * cause.share).toFixed(1)} %`), " ", cause.text),
+    causes.length > 0 && R.h("p.muted", null, "How much of the gap between both log probs each cause accounts for."),
+    causes.map((cause) => R.h("section.card", null, R.h("h2", null, R.share(cause.share), " ", cause.text),
       R.facts({ cause: R.h("code", null, cause.id), tokens: cause.tokens, ...cause.parameters }),
-      cause.proof.length > 0 && R.table(["token that shows it", "rollout", "trainer", "difference"], cause.proof.map((proof) => [R.cut(proof.where, 160), proof.rollout, proof.trainer, proof.trainer - proof.rollout])))),
-    Object.entries(found.parts || {}).map(([title, parts]) => R.h("section.card", null, R.h("h2", null, `By ${title}`), R.table([title, ...Object.keys(flat(Object.values(parts)[0]))], Object.entries(parts).map(([part, metrics]) => [part, ...Object.values(flat(metrics))])))));
+      cause.proof.length > 0 && R.table(["token that shows it", "rollout", "trainer", "difference"], cause.proof.map((proof) => [proven(proof.where), proof.rollout, proof.trainer, proof.trainer - proof.rollout])))),
+    Object.entries(found.parts || {}).map(([title, parts]) => R.h("section.card", null, R.h("h2", null, `By ${title}`), R.table([title, ...Object.keys(flat(Object.values(parts)[0])).map(R.words)], Object.entries(parts).map(([part, metrics]) => [part, ...Object.values(flat(metrics))])))));
 };

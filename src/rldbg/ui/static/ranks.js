@@ -1,9 +1,9 @@
 "use strict";
-// The processes of a run: who is stopped where, stacks, breakpoints, commands on one or many ranks, crash files, doctor.
+// The processes of a run: who is stopped where, stacks, breakpoints, commands on one or many ranks, crash files.
 R.views.ranks = async (view) => {
   const { name } = view, base = `runs/${encodeURIComponent(name)}`;
   view.command = () => `rldbg ps --run ${R.quote(view.path || name)}`;
-  const who = R.h("input", { type: "text", id: "who", value: "all", size: "14", "aria-label": "Ranks", title: "all   0   1,3   0:8:2   policy/0   *policy*   dp=0" });
+  const who = R.h("input", { type: "text", id: "who", value: "all", size: "14", "aria-label": "Ranks", title: "Which ranks: all, 0, 1,3, 0:8:2, policy/0, *policy*, dp=0" });
   const entry = R.h("input", { type: "search", id: "debug-command", spellcheck: "false", autocomplete: "off", "aria-label": "Command", placeholder: "p loss      n   s   r   locals   w      (Enter runs it on the stopped ranks)",
     onkeydown: (event) => { if (event.key === "Enter" && entry.value.trim()) run("command", entry.value.trim()); } });
   const place = R.h("input", { type: "text", id: "break-place", "aria-label": "Breakpoint", placeholder: "/path/train.py:88 if loss != loss", size: "30", onkeydown: (event) => { if (event.key === "Enter" && place.value.trim()) run("break", place.value.trim()); } });
@@ -75,50 +75,3 @@ R.views.ranks = async (view) => {
 
 R.frame = (frame) => R.h("div.frame", null, R.h("code", null, `${frame.function || "?"}  ${frame.file || ""}:${frame.line || ""}`), frame.source && R.h("pre.text", null, R.cut(frame.source, 400)),
   frame.locals && R.h("details", null, R.h("summary.muted", null, "locals"), R.h("pre.text", null, R.cut(Object.entries(frame.locals).map(([name, value]) => `${name} = ${typeof value === "object" && value ? value.value ?? value.repr ?? JSON.stringify(value) : value}`).join("\n"), 8000))));
-
-R.views.doctor = async (view) => {
-  const { name } = view;
-  view.command = () => `rldbg doctor ${R.quote(view.path || name)}`;
-  R.fill(view.main, R.h("p.muted", null, "reading the logs …"));
-  const found = await R.job(view, `runs/${encodeURIComponent(name)}/doctor`);
-  if (!view.alive) return;
-  const cause = (item) => R.h("details.finding", { open: true }, R.h("summary", null, R.h("b", null, item.title), " ", R.h("code", null, item.id), R.h("span.muted", null, ` ${item.confidence}, seen ${item.count} times`)),
-    R.h("p", null, item.cause), R.h("ul", null, item.evidence.map((quote) => R.h("li", null, R.h("span.muted", null, `${quote.file}:${quote.line} `), R.h("code", null, R.cut(quote.text, 600))))), item.fix.length > 0 && R.h("ol", null, item.fix.map((line) => R.h("li", null, line))));
-  R.fill(view.main, R.h("h1", null, "Doctor ", R.verdict(found.verdict === "healthy" ? "healthy" : found.verdict === "found" ? "error" : "warning")), R.h("p", null, found.headline),
-    R.facts({ files: found.read.files, read: R.bytes(found.read.bytes) }),
-    found.root_causes.length > 0 && R.h("section.card", null, R.h("h2", null, "Root causes"), found.root_causes.map(cause)),
-    found.fallout.length > 0 && R.h("section.card", null, R.h("h2", null, "Consequences"), found.fallout.map(cause)),
-    found.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(found.findings)),
-    found.next.length > 0 && R.h("section.card", null, R.h("h2", null, "What to do next"), R.h("ol", null, found.next.map((line) => R.h("li", null, line)))));
-};
-
-// Phases, requests and pauses per process on one clock.
-R.views.timeline = async (view) => {
-  const { name } = view, step = view.query.get("step");
-  view.command = () => `rldbg profile timeline ${R.quote(view.path || name)}`;
-  R.fill(view.main, R.h("p.muted", null, "reading phases …"));
-  const found = await R.job(view, `runs/${encodeURIComponent(name)}/timeline`, { step });
-  if (!view.alive) return;
-  const phases = [...new Set(found.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
-  const color = (phase) => R.colors[phases.indexOf(phase) % R.colors.length];
-  const end = Math.max(1e-9, ...found.lanes.flatMap((lane) => lane.spans.map((span) => span[0] + span[1])));
-  const left = 150, width = 1200, tall = 20;
-  const svg = R.h("svg.chart", { viewBox: `0 0 ${width} ${found.lanes.length * tall + 20}`, role: "img", "aria-label": "timeline" });
-  const x = (seconds) => left + (seconds / end) * (width - left - 10);
-  found.lanes.forEach((lane, row) => {
-    svg.append(R.h("text.axis", { x: left - 6, y: row * tall + 13, "text-anchor": "end" }, R.cut(lane.rank === null || lane.worker.includes("/") ? lane.worker : `${lane.worker} rank ${lane.rank}`, 26)), R.h("line.gridline", { x1: left, x2: width - 10, y1: (row + 1) * tall, y2: (row + 1) * tall }));
-    for (const [start, length, phase, at] of lane.spans) svg.append(R.h("rect", { x: x(start), y: row * tall + 3, width: Math.max(0.5, x(start + length) - x(start)), height: tall - 6, fill: color(phase), "fill-opacity": 0.85, stroke: "none" }, R.h("title", null, `${phase}\nstep ${at}\n${R.number(length * 1000, 4)} ms from ${R.number(start, 5)} s`)));
-  });
-  svg.append(R.h("text.axis", { x: left, y: found.lanes.length * tall + 14 }, "0 s"), R.h("text.axis", { x: width - 10, y: found.lanes.length * tall + 14, "text-anchor": "end" }, `${R.number(end, 4)} s`));
-  const select = R.h("select", { id: "timeline-step", "aria-label": "Step", onchange: () => R.go(`run/${encodeURIComponent(name)}/timeline`, { step: select.value }) }, R.h("option", { value: "" }, "whole run"), found.steps.map((each) => R.h("option", { value: each }, `step ${each}`)));
-  select.value = step || "";
-  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Timeline"), select, R.h("span.muted", null, "opens in Perfetto too: copy the command")),
-    found.left_out > 0 && R.h("p.muted", null, `${R.plural(found.left_out, "short span")} left out; choose one step to see all of it`),
-    R.figure("phases of each process", svg, phases.slice(0, 24).map((phase) => ({ name: phase, color: color(phase) }))),
-    found.report && found.report.phases && found.report.phases.length > 0 && R.h("section.card", null, R.h("h2", null, "Where the time goes"), R.anyTable(found.report.phases)),
-    found.report && R.memory(found.report));
-};
-
-// Growth, what an engine kept after it slept, and memory at the beginning and end of each phase.
-R.memory = (report) => [["Memory that grows", report.leaks], ["Memory kept by a sleeping engine", report.residues], ["Memory by phase", report.ledger]]
-  .filter(([, rows]) => rows && rows.length > 0).map(([title, rows]) => R.h("section.card.memory", null, R.h("h2", null, title), R.anyTable(rows)));

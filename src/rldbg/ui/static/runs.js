@@ -6,30 +6,37 @@ R.views.runs = async (view) => {
   view.command = (answer) => `rldbg ui ${(answer ? answer.roots : []).map(R.quote).join(" ")}`.trim();
   const chosen = new Set();
   const compare = R.h("button", { disabled: true, onclick: () => R.go("compare", { run: [...chosen] }) }, "Compare marked runs");
-  const list = R.h("div");
-  const draw = async () => {
-    const answer = await R.api("runs");
-    if (!view.alive) return;
-    view.answer = answer;
+  compare.title = "mark two or three runs in the first column";
+  const list = R.h("div", null, R.h("p.muted", null, "loading …"));
+  let drawn = "";  // a table that did not change keeps its focus
+  const draw = async (check) => {
+    const answer = await R.api("runs", { check });
+    const text = JSON.stringify(answer);
+    if (!view.alive || text === drawn) return;
+    view.answer = answer; drawn = text;
     if (answer.runs.length === 1 && view.first) { view.first = false; R.replace(`run/${answer.runs[0].name}`); return; }
     R.fill(list, answer.runs.length === 0 ? R.h("p.empty", null, "No runs are here yet; this page looks again every few seconds.") :
-      R.table(["", "run", "state", "steps", "ranks", "samples", "size", "layout", "kinds", "files", "check"], answer.runs.map((run) => {
+      R.table(["compare", "run", "state", "steps", "ranks", "samples", "size", "layout", "files", "check", "kinds"], answer.runs.map((run) => {
         const mark = R.h("input", { type: "checkbox", "aria-label": `mark ${run.name}`, onchange: (event) => {
           if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name);
           compare.disabled = chosen.size < 2;
         } });
         mark.checked = chosen.has(run.name);
         const name = R.h("a.name", { href: `#/run/${encodeURIComponent(run.name)}`, title: run.path }, run.name);
-        if (run.error) return [mark, name, run.state, R.h("span.problem", null, R.verdict("error"), " ", R.cut(run.error.message, 300)), "", "", "", "", "", "", ""];
-        if (run.healthy === null) return [mark, name, run.state, R.h("span.muted", null, "not recorded"), "", "", "", "", "", "", ""];
-        return [mark, name, run.state, run.steps ? R.span(run.steps) : "–", run.ranks, run.samples, R.bytes(run.bytes), run.layout,
-          R.h("span.kinds", null, run.kinds.join(", ")), run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`), run.verdict ? R.verdict(run.verdict) : R.h("span.muted", { title: "its overview runs the checks" }, "–")];
+        const check = run.verdict === "running" ? R.h("span.muted", null, "checking …") : run.verdict ? R.verdict(run.verdict) : R.h("a", { href: `#/run/${encodeURIComponent(run.name)}`, title: "its overview runs the checks" }, "open to check");
+        if (run.error) return [mark, name, R.verdict("cannot be read"), "", "", "", "", "", "", "", R.h("span.problem", null, R.cut(run.error.message, 300))];
+        if (run.healthy === null) return [mark, name, R.state(run.state), "", "", "", "", "", "", "", R.h("span.muted", null, "not recorded")];
+        return [mark, name, R.state(run.state), run.steps ? R.span(run.steps) : "–", run.ranks, run.samples, R.bytes(run.bytes), run.layout,
+          run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`), check, R.h("span.kinds", null, run.kinds.join(", "))];
       }), { id: "runs" }));
   };
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Runs"), compare), list);
   await draw();
-  view.every(4000, draw);
+  if (view.alive && !R.exported) { await draw(1); view.every(4000, () => draw(1)); }
 };
+
+// A recording without a run says nothing of a process.
+R.state = (state) => (["running", "failed", "ended"].includes(state) ? R.verdict(state) : R.h("span.muted", null, state));
 
 R.span = ([first, last, count]) => (first === last ? `${first}` : count === last - first + 1 ? `${first}–${last}` : `${first}–${last} (${count})`);
 
@@ -43,7 +50,7 @@ R.views.overview = async (view) => {
   const kinds = Object.entries(answer.kinds);
   const records = kinds.reduce((sum, [, kind]) => sum + kind.records, 0);
   R.fill(view.main,
-    R.h("h1", null, answer.name, " ", R.h("span.state", null, answer.state)),
+    R.h("h1", null, answer.name, " ", R.h("span.state", null, R.state(answer.state))),
     R.h("p.path", null, answer.title),
     R.facts({ layout: answer.layout, samples: answer.samples, records, ...R.runFacts(answer) }),
     kinds.length === 0 ? R.h("section.card", { id: "unrecorded" }, R.h("h2", null, "Nothing is recorded here"), R.findings(answer.health),
@@ -51,7 +58,7 @@ R.views.overview = async (view) => {
       R.h("section.card", null, R.h("h2", null, "Kinds, in causal order"),
         R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
           [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" })),
-    kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Recording ", answer.health.length ? R.verdict("problems") : R.verdict("complete")), R.findings(answer.health)),
+    kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Files of the recording ", answer.health.length ? R.verdict("problems") : R.verdict("complete")), R.findings(answer.health)),
     kinds.length > 0 && check);
   if (!kinds.length) return;
   try {
@@ -67,7 +74,7 @@ R.views.overview = async (view) => {
 };
 
 R.facts = (facts) => R.h("dl.facts", null, Object.entries(facts).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) =>
-  R.h("div", null, R.h("dt", null, name), R.h("dd", null, value instanceof Node ? value : typeof value === "number" ? R.number(value) : R.cut(typeof value === "object" ? JSON.stringify(value) : value, 300)))));
+  R.h("div", null, R.h("dt", { title: R.meaning[R.words(name)] || null }, R.words(name)), R.h("dd", null, value instanceof Node ? value : typeof value === "number" ? R.number(value) : R.cut(typeof value === "object" ? JSON.stringify(value) : value, 300)))));
 
 R.runFacts = (answer) => {
   const { run } = answer;

@@ -7,13 +7,13 @@ R.views.samples = async (view) => {
   const base = `runs/${encodeURIComponent(name)}`;
   const state = { filter: query.get("filter") || "", sort: query.get("sort") || "", order: query.get("order") || "" };
   const selection = () => ({ filter: state.filter, sort: state.sort, order: state.order });
-  view.command = () => `rldbg show ${R.quote(view.path || name)} --step N --sample GROUP/RUN`;
+  view.command = (first) => `rldbg show ${R.quote(view.path || name)}${first ? ` --step ${first.step} --sample ${R.quote(`${first.group}/${first.run}`)}` : ""}`;
   const input = R.h("input", { id: "filter", type: "search", spellcheck: "false", autocomplete: "off", value: state.filter, "aria-label": "Filter expression",
     placeholder: 'filter: reward > 0.5 and length < 200 and "g3" in group   ( / )',
     onkeydown: (event) => { if (event.key === "Enter") apply({ filter: input.value }); if (event.key === "Escape") { input.value = state.filter; input.blur(); } },
     onchange: () => apply({ filter: input.value }) });
   const status = R.h("span.muted", { id: "matched" });
-  const csv = R.exported ? R.h("button", { onclick: () => R.exported.csv(name, selection()) }, "CSV") : R.h("a.button", { id: "csv" }, "CSV");
+  const csv = R.exported ? R.h("button", { onclick: () => R.exported.csv(name, selection()) }, "CSV") : R.h("a.button", { id: "csv", title: "Save the rows that match as CSV" }, "CSV");
   const problem = R.h("p.problem", { role: "alert" });
   const table = new R.VirtualTable({
     columns: [], page: 100,
@@ -31,7 +31,7 @@ R.views.samples = async (view) => {
   const sortBy = (column) => apply(state.sort !== column ? { sort: column, order: "down" } : state.order === "down" ? { order: "up" } : { sort: "", order: "" });
   const narrow = (condition) => apply({ filter: state.filter && !state.filter.includes(condition) ? `(${state.filter}) and ${condition}` : condition });
   const heads = (answer) => R.fill(table.head, answer.columns.map((column) => R.h("div.vth", { role: "columnheader", "aria-sort": state.sort === column ? (state.order === "down" ? "descending" : "ascending") : "none" },
-    R.h("button.sort", { onclick: () => sortBy(column), title: `sort by ${column}` }, column, state.sort === column ? (state.order === "down" ? " ↓" : " ↑") : ""),
+    R.h("button.sort", { onclick: () => sortBy(column), title: `sort by ${column}${R.meaning[column] ? `: ${R.meaning[column]}` : ""}` }, column, state.sort === column ? (state.order === "down" ? " ↓" : " ↑") : ""),
     R.miniHistogram(column, (answer.histograms || {})[column], narrow))));
   let asked = 0;
   const draw = async () => {
@@ -51,6 +51,7 @@ R.views.samples = async (view) => {
     table.setColumns(answer.columns, answer.columns.map((column) => R.widths[column] || 88));
     heads(answer);
     table.reset(answer.matched, answer.rows);
+    view.answer = answer.rows.length ? R.object(answer.columns, answer.rows[0]) : null;
     if (!answer.count && !answer.remaining) R.fill(table.space, R.h("p.empty", null, "No samples are recorded: this recording has no kind with samples."));
     if (answer.remaining) setTimeout(() => view.alive && mine === asked && draw(), 300);
   };
@@ -71,20 +72,21 @@ R.miniHistogram = (column, histogram, narrow) => {
     if (histogram.texts.length < 2 && !histogram.more) return R.h("div.minibars");
     if (histogram.more && most < 3) return R.h("div.minibars.muted", null, "many values");
     const select = R.h("select.texts", { "aria-label": `values of ${column}`, onchange: (event) => { if (event.target.value) narrow(`${column} == ${JSON.stringify(histogram.texts[event.target.value - 1][0])}`); } },
-      R.h("option", { value: "" }, histogram.more ? "most frequent …" : `${histogram.texts.length} values`),
+      R.h("option", { value: "" }, histogram.more ? "frequent…" : `${histogram.texts.length} values`),
       histogram.texts.map(([text, count], place) => R.h("option", { value: place + 1 }, `${R.cut(R.visible(text) || "(none)", 40)}  ${count}`)));
     return select;
   }
   const most = Math.max(1, ...histogram.counts), wide = 100 / Math.max(1, histogram.counts.length);
-  return R.h("svg.minibars", { viewBox: "0 0 100 22", preserveAspectRatio: "none", role: "img", "aria-label": `distribution of ${column}` }, histogram.counts.map((count, place) => {
+  return R.h("svg.minibars", { viewBox: "0 0 100 22", preserveAspectRatio: "none", role: "group", "aria-label": `histogram of ${column}: click a bar to filter` }, histogram.counts.map((count, place) => {
     const low = histogram.edges[place], high = histogram.edges[place + 1];
     const single = high - low === 1 && Number.isInteger(low);
     const last = place === histogram.counts.length - 1;
     const condition = single ? `${column} == ${low}` : `${column} >= ${R.exact(low)} and ${column} ${last ? "<=" : "<"} ${R.exact(high)}`;
-    return R.h("g.bar", { onclick: () => narrow(condition) },
+    const range = single ? R.number(low) : `${R.number(low)} to ${R.number(high)}`;
+    return R.h("g.bar", { role: "button", "aria-label": `${column} ${range}: ${R.number(count)}`, onclick: () => narrow(condition) },
       R.h("rect.hit", { x: place * wide, y: 0, width: wide, height: 22 }),
       R.h("rect", { x: place * wide, y: 22 - (count ? Math.max(1.5, (22 * count) / most) : 0), width: wide * 0.85, height: count ? Math.max(1.5, (22 * count) / most) : 0 }),
-      R.h("title", null, `${single ? R.number(low) : `${R.number(low)} to ${R.number(high)}`}: ${R.number(count)}`));
+      R.h("title", null, `${column} ${range}: ${R.plural(count, "sample")}`));
   }));
 };
 R.exact = (value) => String(Number(value.toPrecision(12)));
@@ -107,4 +109,26 @@ R.views.group = async (view) => {
         R.facts({ reward: typeof reward === "number" ? reward : null, advantage: member.advantage, tokens: member.tokens, trained: member.trained }),
         R.h("pre.text", null, member.response));
     })));
+};
+
+// The answers to one prompt at every step that has it: by the hash of its tokens, else by the name of its group.
+R.views.history = async (view) => {
+  const { name, query } = view, run = encodeURIComponent(name);
+  const id = query.get("sample"), step = query.get("step"), prompt = query.get("prompt");
+  const cut = id.lastIndexOf("/"), group = id.slice(0, cut), member = Number(id.slice(cut + 1));
+  view.command = () => `rldbg show ${R.quote(view.path || name)} --step ${step} --sample ${R.quote(id)}`;
+  const filter = prompt ? `prompt_hash == ${JSON.stringify(prompt)}` : `group == ${JSON.stringify(group)}`;
+  const answer = await R.api(`runs/${run}/samples`, { filter, sort: "step", limit: 500 });
+  if (!view.alive) return;
+  const rows = answer.rows.map((values) => R.object(answer.columns, values));
+  const steps = [...new Set(rows.map((row) => row.step))];
+  const open = (row) => R.link(`run/${run}/sample`, { step: row.step, sample: `${row.group}/${row.run}` });
+  const curves = answer.columns.filter((column) => !["step", "group", "run"].includes(column) && rows.some((row) => typeof row[column] === "number"));
+  const mean = (column, at) => { const known = rows.filter((row) => row.step === at).map((row) => row[column]).filter(Number.isFinite); return known.reduce((sum, value) => sum + value, 0) / known.length; };
+  const ours = (column) => steps.map((at) => [at, rows.find((row) => row.step === at && row.run === member)?.[column]]).filter(([, value]) => Number.isFinite(value));
+  R.fill(view.main, R.h("h1", null, "The prompt of ", R.h("bdi", null, R.cut(id, 80)), " over steps"),
+    R.h("p.muted", null, `${R.plural(answer.matched, "answer")} in ${R.plural(steps.length, "step")}${answer.remaining ? "; the recording is still being read" : ""}. Click a point to open the sample of that step.`),
+    R.h("div.charts", null, steps.length > 1 && curves.map((column) => R.lineChart({ title: column, onpick: (at) => { const row = rows.find((each) => each.step === at && each.run === member) || rows.find((each) => each.step === at); location.hash = open(row); },
+      series: [{ name: `answer ${member}`, points: ours(column) }, { name: "mean of all answers", points: steps.map((at) => [at, mean(column, at)]), dashed: true }] }))),
+    R.h("section.card", null, R.h("h2", null, "Answers"), R.table(["sample", "step", ...curves], rows.map((row) => [R.h("a", { href: open(row) }, R.cut(`${row.group}/${row.run}`, 60)), row.step, ...curves.map((column) => (row[column] === null ? "–" : row[column]))]), { id: "over-steps" })));
 };

@@ -26,7 +26,7 @@ R.TokenView = class {
     this.details = R.h("aside.details", { "aria-live": "polite" });
     this.flow = R.h("div.flow", { tabindex: "0", "aria-label": "Tokens" });
     this.legend = R.h("div.scale");
-    this.map = R.h("canvas.minimap", { height: 44, title: "The whole sample; click to jump", onclick: (event) => this.jump(event) });
+    this.map = R.h("canvas.minimap", { height: 44, role: "img", "aria-label": "The whole sample; click to jump", title: "The whole sample; click to jump", onclick: (event) => this.jump(event) });
     this.draw();
   }
 
@@ -54,16 +54,16 @@ R.TokenView = class {
         R.h("h1", null, R.h("bdi", null, R.cut(sample.sample, 120)), " ", R.h("span.state", null, `step ${sample.step}`)),
         R.facts({ tokens: sample.tokens.length, trained, prompt: sample.prompt_hash, ...short }),
         R.h("div.links", null,
-          R.h("a", { href: R.link(`run/${encodeURIComponent(view.name)}/group`, { group, step: sample.step }) }, "group"),
+          R.h("a", { href: R.link(`run/${encodeURIComponent(view.name)}/group`, { group, step: sample.step }) }, "group: all answers to this prompt"),
           R.h("a", { href: R.link(`run/${encodeURIComponent(view.name)}/step/${sample.step}`) }, `step ${sample.step}`),
-          R.h("a", { href: R.link(`run/${encodeURIComponent(view.name)}/samples`, { filter: `group == ${JSON.stringify(group)}` }) }, "this prompt over steps")),
+          R.h("a", { href: R.link(`run/${encodeURIComponent(view.name)}/over-steps`, { sample: sample.sample, step: sample.step, prompt: sample.prompt_hash }) }, "same prompt over steps")),
         long.map(([name, value]) => R.h("details", null, R.h("summary", null, name), R.h("pre.text", null, String(value)))),
         sample.no_text && R.h("p.muted", null, `ids only: ${sample.no_text}`),
         Object.entries(sample.unaligned).map(([name, count]) => R.h("p.problem", null, `${name}: ${count} values cannot be aligned with ${sample.tokens.length} tokens`))),
       sample.tokens.length === 0 ? R.h("p.empty", null, "No token ids are recorded for this sample.") : [
         R.h("div.toolbar.sticky", null, R.h("label", null, "colour by ", select), texts,
-          R.h("button", { onclick: () => this.next(-1), title: "previous odd token ( p )" }, "‹ odd"), R.h("button", { onclick: () => this.next(1), title: "next odd token ( n )" }, "odd ›"), this.odd,
-          this.legend, R.h("button", { onclick: () => this.csv() }, "CSV")),
+          R.h("button", { onclick: () => this.next(-1), title: "previous odd token ( p )", "aria-label": "previous odd token" }, "‹ odd"), R.h("button", { onclick: () => this.next(1), title: "next odd token ( n )", "aria-label": "next odd token" }, "next odd ›"), this.odd,
+          this.legend, R.h("button", { onclick: () => this.csv(), title: "Save the numbers of all tokens as CSV" }, "CSV"), R.h("button", { onclick: () => R.saveCanvas(`${sample.sample} ${this.quantity}`, this.map), title: "Save the strip below as PNG" }, "PNG")),
         this.map,
         R.h("div.tokens", null, this.flow, this.details)]);
     if (!sample.tokens.length) return;
@@ -85,6 +85,7 @@ R.TokenView = class {
 
   blocks() {
     this.flow.replaceChildren();
+    this.flow.classList.toggle("ids", this.mode === "ids");
     this.places = [];
     this.waiting = new Set();
     const observer = new IntersectionObserver((entries) => {
@@ -289,10 +290,9 @@ R.TokenView = class {
 
   csv() {
     const { sample } = this;
-    const quote = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
-    const lines = [["position", "id", ...(sample.text ? ["text"] : []), "trained", ...this.names].map(quote).join(",")];
-    sample.tokens.forEach((token, place) => lines.push([place, token, ...(sample.text ? [quote(sample.text[place])] : []), sample.trained ? Number(sample.trained[place]) : "", ...this.names.map((name) => sample.columns[name][place] ?? "")].join(",")));
-    R.save(`${R.fileName(sample.sample)}-step-${sample.step}.csv`, "text/csv", `${lines.join("\n")}\n`);
+    const titles = ["position", "id", ...(sample.text ? ["text"] : []), "trained", ...this.names];
+    R.saveCsv(`${sample.sample}-step-${sample.step}`, [titles, ...sample.tokens.map((token, place) =>
+      [place, token, ...(sample.text ? [sample.text[place]] : []), sample.trained ? Number(sample.trained[place]) : null, ...this.names.map((name) => sample.columns[name][place])])]);
   }
 };
 

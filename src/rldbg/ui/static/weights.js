@@ -11,9 +11,9 @@ R.views.weights = async (view) => {
     R.h("p.muted", null, `${R.plural(found.sent.length, "version")} sent; ${R.plural(new Set(found.cells.map((cell) => cell.replica)).size, "replica")} of the engine.`),
     found.cells.length === 0 && R.h("p.empty", null, "What the engine holds is not recorded."),
     found.faults.length > 0 && R.h("section.card.firstcard", null, R.h("h2", null, "First wrong tensor"), R.h("p", { id: "first-wrong" }, R.h("code", null, R.cut(found.faults[0].where, 300)), ` ${found.faults[0].text}`)),
-    found.cells.length > 0 && R.h("section.card", null, R.h("h2", null, "Replicas by version"), R.table(["version", "replica", "tensors held", "wrong", ""], found.cells.map((cell) => [cell.version, cell.replica, cell.tensors, cell.wrong, R.verdict(cell.wrong ? "different" : "equal")]), { id: "replicas" })),
-    wrong.length > 0 && R.h("div.charts", null, R.heatMap({ title: "wrong tensors by layer", rows: found.layers, columns: wrong.map(title), value: (layer, place) => wrong[place].layers[found.layers[layer]] || 0 })),
-    found.faults.length > 0 && R.h("section.card", null, R.h("h2", null, "What is wrong"), R.table(["where", "how", "", "tensors alike"], found.faults.map((fault) => [R.h("code", null, R.cut(fault.where, 200)), fault.how, fault.text, fault.tensors])),
+    found.cells.length > 0 && R.h("section.card", null, R.h("h2", null, "Replicas by version"), R.table(["version", "replica", "tensors held", "wrong", "verdict"], found.cells.map((cell) => [cell.version, cell.replica, cell.tensors, cell.wrong, R.verdict(cell.wrong ? "different" : "equal")]), { id: "replicas" })),
+    wrong.length > 0 && R.h("div.charts", null, R.heatMap({ title: "wrong tensors by layer, version and replica", rows: found.layers, columns: wrong.map(title), labels: wrong.map((cell) => `v${cell.version} r${cell.replica}`), size: 34, note: "wrong tensors", value: (layer, place) => wrong[place].layers[found.layers[layer]] || 0 })),
+    found.faults.length > 0 && R.h("section.card", null, R.h("h2", null, "What is wrong"), R.table(["where", "how", "what", "tensors alike"], found.faults.map((fault) => [R.h("code", null, R.cut(fault.where, 200)), fault.how, fault.text, fault.tensors])),
       found.left_out > 0 && R.h("p.muted", null, `and ${R.number(found.left_out)} more`)));
 };
 
@@ -26,21 +26,7 @@ R.views.template = async (view) => {
   view.answer = found;
   const words = { holds: "pass", broken: "fail", "not tried": "not tried" };
   R.fill(view.main, R.h("h1", null, "Chat template ", R.verdict(found.ok ? "pass" : "fail")), R.h("p.path", null, found.model),
-    R.h("section.card", null, R.table(["", "property", ""], found.properties.map((item) => [R.verdict(words[item.verdict] || item.verdict), item.name, R.h("span.kinds", null, item.why, item.verdict === "broken" && item.fix ? R.h("span.muted", null, ` ${item.fix}`) : "")]), { id: "properties" })),
+    R.h("p.muted", null, "Tokens on green are trained on; grey ones are not."), R.h("section.card", null, R.h("h2", null, "Properties"), R.table(["verdict", "property", "why"], found.properties.map((item) => [R.verdict(words[item.verdict] || item.verdict), item.name, R.h("span.kinds", null, item.why, item.verdict === "broken" && item.fix ? R.h("span.muted", null, ` ${item.fix}`) : "")]), { id: "properties" })),
     found.conversations.map((each) => R.h("section.card", null, R.h("h2", null, `${each.name}: ${each.trained.filter(Boolean).length} of ${each.trained.length} tokens are trained on`),
       R.h("div.flow.block", null, each.texts.map((text, place) => R.h(each.trained[place] ? "span.t.trained" : "span.t.off", { title: `token ${place}, id ${each.tokens[place]}: ${each.trained[place] ? "trained on" : "not trained on"}` }, text.replaceAll("\n", "↵\n")))))));
-};
-
-// Cells by row and column, darker where the number is larger: value(row, column).
-R.heatMap = ({ title, rows, columns, value, size = 14, left = 170, scale = null }) => {
-  const numbers = rows.map((_, row) => columns.map((_, column) => value(row, column)));
-  const [low, high] = scale || [0, Math.max(1e-12, ...numbers.flat().filter(Number.isFinite))];
-  const svg = R.h("svg.chart", { viewBox: `0 0 ${Math.max(left + columns.length * size + 8, 420)} ${rows.length * size + 4}`, role: "img", "aria-label": title });
-  numbers.forEach((cells, row) => {
-    if (rows[row]) svg.append(R.h("text.axis", { x: left - 4, y: row * size + size - 4, "text-anchor": "end" }, R.cut(rows[row], 28)));
-    cells.forEach((number, column) => svg.append(R.h("rect.heat", { x: left + column * size, y: row * size, width: size - 1, height: size - 1,
-      fill: number === null ? "var(--bad)" : number === low ? "transparent" : R.tint(0.15 + 0.85 * Math.min(1, (number - low) / (high - low || 1))) },
-    R.h("title", null, `${[rows[row], columns[column]].filter(Boolean).join(" ")}: ${number === null ? "not finite" : R.number(number, 6)}`))));
-  });
-  return R.figure(title, svg);
 };
