@@ -1,6 +1,7 @@
 """The manual pages `man/rldbg.1` and `man/rldbg-VERB.1`, from what `--help` prints, installed with the package."""
 
 import importlib
+import inspect
 from collections.abc import Iterator
 
 import click
@@ -63,7 +64,8 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(context) if piece)])
     yield f'.SS "{_escaped(usage)}"'
-    for paragraph in (command.help or command.short_help or "").split("\n\n"):
+    # Python 3.13 takes the indentation out of a docstring by itself, 3.11 does not.
+    for paragraph in inspect.cleandoc(command.help or command.short_help or "").split("\n\n"):
         # click marks paragraphs whose lines stay as they are.
         as_it_is = paragraph.startswith("\b")
         yield ".PP"

@@ -44,6 +44,7 @@ def test_the_manual_has_every_verb_and_option():
         assert f".BR {name} (1)" in overview
         text = (ROOT / f"man/{name}.1").read_text(encoding="utf-8").replace("\\-", "-")
         assert verb.summary in text and f'"rldbg {verb.name}' in text
+        assert "\b" not in text and "\n    " not in text, "a docstring's indentation is not part of its text"
         options = importlib.import_module(verb.module).command.params
         assert all(
             word in text
