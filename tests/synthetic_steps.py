@@ -66,6 +66,7 @@ def write_step(recorder, step, data):
         reward=data["rewards"],
         logprobs=list(np.concatenate([zeros, data["rollout"]], 1)),
         policy_versions=list(data["versions"]),
+        **({"extra_fields": data["extra"]} if "extra" in data else {}),
     )
     recorder.record("old_log_probs", step=step, samples=samples, old_log_probs=data["old"])
     mask = np.ones(data["new"].shape, np.int64)

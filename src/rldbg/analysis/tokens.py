@@ -40,8 +40,8 @@ class SampleTokens:
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        trained = np.flatnonzero(self.loss_mask)
-        self.prompt_length = int(trained[0]) if trained.size else len(self.tokens)
+        trained = self.loss_mask != 0
+        self.prompt_length = int(trained.argmax()) if trained.any() else len(self.tokens)
 
     def trained(self, *names: str) -> tuple[np.ndarray, ...] | None:
         """The named quantities where a token is trained on and all of them cover it, then those positions."""
@@ -98,6 +98,9 @@ def _add_sequences(table: dict[SampleId, SampleTokens], record: Record) -> None:
                 per_token = np.where(known.loss_mask != 0, values, 0) if np.ndim(values) == 0 else np.asarray(values)
                 if per_token.shape == known.tokens.shape:
                     known.quantities.setdefault(quantity, Values(0, per_token, record.key))
+                    if quantity == "policy_versions" and not known.loss_mask.any() and (per_token >= 0).any():
+                        # Nothing is trained on: the tokens that a policy made say where the prompt ends.
+                        known.prompt_length = int((per_token >= 0).argmax())
 
 
 def _add_datums(table: dict[SampleId, SampleTokens], record: Record) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rldbg.core import SampleId
-from rldbg.recording import KINDS, EncodedArray, Ragged, Record, Shape
+from rldbg.recording import KINDS, EncodedArray, Ragged, Record, Shape, prompt_lengths
 
 SEQUENCE_KINDS = frozenset({"trajectory", "prepared_trajectories"})
 _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
@@ -65,7 +65,7 @@ def extents(record: Record) -> dict[SampleId, Extent]:
     tokens, loss_mask = ragged.fields.get("tokens"), ragged.fields.get("loss_mask")
     if not isinstance(tokens, Ragged) or not isinstance(loss_mask, Ragged):
         return {}
-    prompts = _prompt_lengths(loss_mask)
+    prompts = prompt_lengths(loss_mask.values, loss_mask.offsets)
     columns, width = prompts, 0
     if _is_padded(record.fields["tokens"]):
         dense = np.asarray(record.fields["tokens"])
@@ -208,7 +208,7 @@ def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
     tokens, loss_mask = fields["tokens"], fields["loss_mask"]
     if not np.array_equal(tokens.offsets, loss_mask.offsets):
         return
-    prompts = _prompt_lengths(loss_mask)
+    prompts = prompt_lengths(loss_mask.values, loss_mask.offsets)
     responses = tokens.lengths - prompts
     for field in KINDS[kind].fields:
         value = fields.get(field.name)
@@ -225,14 +225,6 @@ def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
         position = np.arange(len(wide)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
         wide[position >= np.repeat(prompts, tokens.lengths)] = flat
         fields[field.name] = Ragged(wide, tokens.offsets)
-
-
-def _prompt_lengths(loss_mask: Ragged) -> np.ndarray:
-    """How many tokens of each row come before the first trained one."""
-    starts, ends = loss_mask.offsets[:-1], loss_mask.offsets[1:]
-    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
-    first: np.ndarray = np.minimum(trained[np.searchsorted(trained, starts)], ends) - starts
-    return first
 
 
 def _response_starts(trained: np.ndarray, prompt: np.ndarray, used: np.ndarray) -> np.ndarray:

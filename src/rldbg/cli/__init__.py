@@ -9,7 +9,7 @@ from typing import Never
 def main(arguments: Sequence[str] | None = None) -> Never:
     """Run one verb, of the process's own command line by default, and leave with its exit code."""
     # Modules and results live until the end: collecting cycles among them is an eighth of a short verb's time.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(500_000, 20, 20)
     from rldbg.cli.application import run
 
     code = run(sys.argv[1:] if arguments is None else arguments)

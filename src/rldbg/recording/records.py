@@ -80,14 +80,27 @@ class Ragged:
         return padded
 
 
+def prompt_lengths(loss_mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """How many tokens of each row come before the first one that is trained on (all of them when none is)."""
+    starts, ends = offsets[:-1], offsets[1:]
+    trained = np.asarray(loss_mask) != 0
+    # Few places where training begins instead of all that are trained: a row's own start, or behind one that is not.
+    begins = trained.copy()
+    begins[1:] &= ~trained[:-1]
+    held = starts[starts < len(trained)]
+    begins[held] = trained[held]
+    places = np.append(np.flatnonzero(begins), len(trained))
+    lengths: np.ndarray = np.minimum(places[np.searchsorted(places, starts)], ends) - starts
+    return lengths
+
+
 def hashes_of_prompts(tokens: Ragged, loss_mask: Ragged) -> tuple[str, ...]:
     """A hash of each row's tokens before the first one that is trained on (the whole row when none is)."""
     ids: Any = tokens.values
     if not isinstance(ids, np.ndarray):  # a dtype that numpy does not have holds no token ids
         return ()
     starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
-    trained = np.append(np.flatnonzero(np.asarray(loss_mask.values)), len(loss_mask.values))
-    prompt_ends = np.minimum(trained[np.searchsorted(trained, starts)], ends)
+    prompt_ends = starts + prompt_lengths(loss_mask.values, tokens.offsets)
     hashes: list[str] = []
     known: dict[bytes, str] = {}  # the samples of a group share their prompt
     for first in range(0, len(starts), _ROWS_AT_ONCE):

@@ -134,6 +134,43 @@ def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
+def test_advantages_of_functions_that_are_normalised_before_they_are_summed(tmp_path, wrong):
+    data = step_data(1)
+    groups, count = np.repeat(np.arange(GROUPS), PER_GROUP), len(data["rewards"])
+    given = {"digits": np.linspace(0, 4, count) ** 2, "short": -np.arange(count) % 5.0}
+    weights = {"digits": 1.0, "short": 3.0}
+    summed = sum(weight * grpo_advantages(given[name], groups) for name, weight in weights.items())
+    made = (summed - summed.mean()) / summed.std(ddof=1)
+    made[5] += 0.1 * wrong
+    data["rewards"] = sum(weight * given[name] for name, weight in weights.items()).astype(np.float32)
+    data["advantages"] = made[:, None].repeat(data["old"].shape[1], 1)
+    data["extra"] = [
+        {
+            "group_id": group,
+            "run_id": run,
+            "reward_weights": weights,
+            "rewards": {name: given[name][row] for name in given},
+        }
+        for row, (group, run) in enumerate(data["samples"])
+    ]
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert bool(report.findings) == wrong, report
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_samples_that_the_trainer_says_it_leaves_out_are_not_faults(tmp_path, said):
+    data = step_data(1)
+    data["mask"][2], data["rewards"][6] = 0, np.nan
+    extra = [{"group_id": group, "run_id": run} for group, run in data["samples"]]
+    if said:
+        extra[2]["left_out"], extra[6]["left_out"] = "truncated", "no reward"
+    data["extra"] = extra
+    found = {each.id for each in check(write(tmp_path, step_data(0), data)).findings}
+    assert ({"masks-non-empty", "rewards-finite"} <= found) != said
+    assert "group-shares-a-prompt" not in found, "the policy's tokens say where the prompt ends"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
 def test_advantages_may_be_scaled_by_samples_that_were_never_trained_on(tmp_path, wrong):
     """A run that ends within a step, or a trainer that drops groups after the batch was scaled."""
     names = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]

@@ -12,7 +12,7 @@ from rldbg.recording.formats.jsonl_file import dump_jsonl, load_jsonl
 from rldbg.recording.formats.nexrl_dict import from_dict, to_dict
 from rldbg.recording.formats.pt_reader import load_pt
 from rldbg.recording.formats.pt_writer import dump_pt
-from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey
+from rldbg.recording.records import EncodedArray, Ragged, Record, RecordKey, prompt_lengths
 from third_party import material, needs
 
 FIXTURES = material("fixtures/nexrl")
@@ -186,6 +186,20 @@ def test_files_of_nexrl_itself(tmp_path, folder):
         written.pop("_rldbg")
         if path.suffix == ".jsonl":
             assert written == data, path
+
+
+@pytest.mark.parametrize(
+    ("masks", "lengths"),
+    [
+        ([[0, 0, 1, 1], [1, 0, 1], [0, 0], [], [0, 1]], [2, 0, 2, 0, 1]),
+        ([[1, 1], [1, 1]], [0, 0]),
+        ([[0, 1], [0, 0]], [1, 2]),
+        ([[], []], [0, 0]),
+    ],
+)
+def test_a_prompt_ends_where_its_own_row_is_first_trained(masks, lengths):
+    mask = Ragged.from_rows(masks, np.int64)
+    assert prompt_lengths(mask.values, mask.offsets).tolist() == lengths
 
 
 def test_a_foreign_trajectory_gets_its_ids_and_prompt_hash():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +44,23 @@ class StepView:
         """Responses of samples whose tokens were not recorded."""
         return {
             sample: str(extra["completion"])
+            for sample, extra in self.extras.items()
+            if sample not in self.samples and "completion" in extra
+        }
+
+    @cached_property
+    def extras(self) -> dict[SampleId, Mapping[str, Any]]:
+        """What the trajectories' extra fields say of each sample."""
+        return {
+            sample: extra
             for record in self._sequences()
             if "extra_fields" in record.fields
             for sample, extra in zip(record.samples, record.rows("extra_fields"), strict=False)
-            if sample not in self.samples and "completion" in extra
         }
+
+    def is_left_out(self, sample: SampleId) -> bool:
+        """Whether the trainer says that it does not train on this sample: cut off, or without a reward."""
+        return bool(self.extras.get(sample, {}).get("left_out"))
 
     @cached_property
     def made_up_ids(self) -> bool:

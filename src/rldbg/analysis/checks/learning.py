@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.analysis.checks.whole_losses import losses_follow_tokens
 from rldbg.analysis.measure import same_bytes
@@ -22,7 +23,7 @@ _STILL = 1e-6
 
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
-    names = [name for name in view.advantages if name in view.rewards]
+    names = [name for name in view.advantages if np.isfinite(view.rewards.get(name, np.nan))]
     if len(names) < 2:
         raise NotApplicable("no advantages beside rewards of the same samples")
     have = np.asarray([view.advantages[name] for name in names], dtype=np.float64)
@@ -49,13 +50,30 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
 
 def _expected(names: Sequence[SampleId], view: StepView) -> Iterator[tuple[str, np.ndarray]]:
     """What each rule gives the samples: by these alone, and with those that have a reward and were never trained on."""
-    others = [name for name in view.rewards if name not in view.advantages]
+    others = [name for name, reward in view.rewards.items() if name not in view.advantages and np.isfinite(reward)]
     for among in (names, [*names, *others]) if others else (names,):
         numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in among))}
         groups = np.asarray([numbers[sample.group_id] for sample in among])
         rewards = np.asarray([view.rewards[name] for name in among], dtype=np.float64)
         for how, values in _ways(rewards, groups):
             yield how, values[: len(names)]
+        functions = _normalised_by_function([view.extras.get(name, {}) for name in among], groups)
+        if functions is not None:
+            for how, values in normalisations(functions, groups):
+                yield f"{how}, of each function's rewards by group", values[: len(names)]
+
+
+def _normalised_by_function(extras: Sequence[Mapping[str, Any]], groups: np.ndarray) -> np.ndarray | None:
+    """The weighted sum of the rewards of each function, normalised by group; what a function did not score counts 0."""
+    weights = extras[0].get("reward_weights") or {}
+    if len(weights) < 2 or not all(weights.keys() == extra.get("rewards", {}).keys() for extra in extras):
+        return None
+    total = np.zeros(len(extras))
+    for name, weight in weights.items():
+        given = np.asarray([extra["rewards"][name] for extra in extras], dtype=np.float64)
+        known = np.isfinite(given)
+        total[known] += weight * grpo_advantages(given[known], groups[known], epsilon=1e-4)
+    return total
 
 
 def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -17,7 +17,7 @@ def _masks_non_empty(view: StepView) -> Iterable[Violation]:
     if not view.samples:
         raise NotApplicable("no trajectories")
     for sample in view.samples.values():
-        if not np.any(sample.loss_mask):
+        if not np.any(sample.loss_mask) and not view.is_left_out(sample.sample):
             yield Violation(
                 f"step {view.step} sample {sample.sample}", (f"none of its {len(sample.tokens)} tokens is trained on",)
             )
@@ -41,7 +41,7 @@ def _rewards_finite(view: StepView) -> Iterable[Violation]:
     if not view.rewards:
         raise NotApplicable("no rewards")
     for sample, reward in view.rewards.items():
-        if not np.isfinite(reward):
+        if not np.isfinite(reward) and not view.is_left_out(sample):
             yield Violation(f"step {view.step} sample {sample}", (f"reward is {reward}",))
 
 

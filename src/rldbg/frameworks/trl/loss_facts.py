@@ -17,6 +17,10 @@ def loss_facts(trainer: Any, inputs: Mapping[str, Any], mask: Any) -> dict[str, 
     rows = len(mask)
     if kind in _OF_SEQUENCES:
         facts |= {"aggregation": "sequence_mean", "denominator": float(rows * accumulated)}
+    elif kind == "bnpo":
+        facts |= {"aggregation": "token_mean", "denominator": float(mask.sum().clamp(min=1)) * accumulated}
+    elif kind == "luspo":
+        facts |= {"aggregation": "sum", "denominator": float(rows * accumulated)}
     elif kind == "dr_grpo":
         facts |= {"aggregation": "sum", "denominator": float(rows * trainer.max_completion_length * accumulated)}
     elif kind in _OF_TOKENS:

@@ -18,7 +18,7 @@ from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.loss_facts import loss_facts
 from rldbg.frameworks.trl.places import TrainerPlace, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
-from rldbg.frameworks.trl.sequences import drawn, joined, on_sequences, row_numbers, samples_by_content
+from rldbg.frameworks.trl.sequences import distinct, drawn, joined, on_sequences, row_numbers, samples_by_content
 from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import Ragged
 
@@ -131,11 +131,14 @@ class TrlRecording(AsyncBatches):
                 for sample, row in zip(samples, by_function, strict=True)
             ],
         }
+        for extra, mask_r in zip(fields["extra_fields"], response_mask, strict=True):
+            if getattr(trainer, "mask_truncated_completions", False) and not mask_r.any():
+                extra["left_out"] = "truncated"
         rollout = batch.get("sampling_per_token_logps")
         if rollout is not None:
             fields["logprobs"] = on_sequences(rollout.cpu().numpy(), lengths, before=0, dtype=np.float32)
         where: dict[str, Any] = {"step": place.step, "samples": samples, "policy_version": place.step}
-        recorder.record("trajectory", **where, **fields)
+        recorder.record("trajectory", **where, prompt_hashes=hashes, **fields)
         old = batch.get("old_per_token_logps", old)
         if old is not None:
             recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old.detach())
@@ -162,15 +165,14 @@ class TrlRecording(AsyncBatches):
         own = self._rewards[first : first + count].detach().float().cpu().numpy()
         weighted = own * trainer.reward_weights.float().cpu().numpy()
         total = np.where(np.isnan(own).all(axis=1), np.nan, np.nansum(weighted, axis=1)).astype(np.float32)
-        names = trainer.reward_func_names
-        return total, [
-            {
-                "rewards": {
-                    name: None if np.isnan(value) else float(value) for name, value in zip(names, row, strict=True)
-                }
-            }
-            for row in own
-        ]
+        weights = dict(zip(distinct(trainer.reward_func_names), trainer.reward_weights.tolist(), strict=True))
+        about: list[dict[str, Any]] = []
+        for row in own:
+            given = {name: None if np.isnan(value) else float(value) for name, value in zip(weights, row, strict=True)}
+            about.append({"rewards": given, "reward_weights": weights})
+            if all(value is None for value in given.values()):
+                about[-1]["left_out"] = "no reward"
+        return total, about
 
     def _with_kl(self, trainer: Any, rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """RLOO's rewards as its advantages see them: clipped, and less the KL divergence to the reference."""

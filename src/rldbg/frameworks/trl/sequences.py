@@ -22,6 +22,14 @@ def samples_by_content(inputs: Mapping[str, Any], step: int) -> list[SampleId]:
     return [SampleId(f"{hashed}#{step}", hashes[:number].count(hashed)) for number, hashed in enumerate(hashes)]
 
 
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of reward functions, of which several may be a `<lambda>`."""
+    return [
+        name if name not in names[:number] else f"{name} {names[:number].count(name) + 1}"
+        for number, name in enumerate(names)
+    ]
+
+
 def joined(inputs: Mapping[str, Any]) -> Any:
     import torch
 
