@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,7 @@ class StepView:
         }
 
     @cached_property
-    def extras(self) -> dict[SampleId, Mapping[str, Any]]:
+    def extras(self) -> dict[SampleId, Any]:
         """What the trajectories' extra fields say of each sample."""
         return {
             sample: extra
