@@ -1,4 +1,4 @@
-"""Small recordings with one fault each, and a log: what commands of docs/problems are run on, beside the tour's."""
+"""Small recordings with one fault each, a log and a loss: what commands of docs/problems are run on, beside the tour's."""
 
 import json
 from pathlib import Path
@@ -17,12 +17,24 @@ RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection cl
 """
 
 
+LOSS = """\
+import torch
+
+
+def compute(log_probs, old_log_probs, advantages, mask):
+    ratio = torch.exp(log_probs - old_log_probs)
+    loss = torch.maximum(-ratio * advantages, -ratio.clamp(0.8, 1.2) * advantages)
+    return (loss * mask).sum() / len(mask)
+"""
+
+
 def write_documented_runs(folder: Path) -> None:
     _collapsed(folder / "collapsed")
     _not_finite(folder / "broken")
     _rewritten_history(folder / "rewritten")
     _stale_weights(folder / "stale")
     _profiled(folder / "profiled")
+    (folder / "my_loss.py").write_text(LOSS)
     (folder / "logs").mkdir()
     (folder / "logs" / "driver.log").write_text(LOG)
 

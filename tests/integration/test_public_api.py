@@ -1,4 +1,4 @@
-"""The public names: listed, loaded on use, typed for users; the README's examples type-check and run."""
+"""The public names: listed, loaded on use, typed for users; the examples of README and docs type-check and run."""
 
 import re
 import subprocess
@@ -14,7 +14,8 @@ NAMES = [name for name in rldbg.__all__ if name != "__version__"]
 
 
 def python_examples():
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    pages = [ROOT / "README.md", ROOT / "docs" / "break.md"]
+    return re.findall(r"```python\n(.*?)```", "".join(page.read_text(encoding="utf-8") for page in pages), re.DOTALL)
 
 
 def strict_mypy(folder, source):
@@ -38,7 +39,7 @@ def test_the_package_says_that_it_is_typed():
 
 @pytest.mark.timeout(300)
 def test_a_user_sees_types_everywhere(tmp_path):
-    """One call of mypy: the README's examples as functions, and the type of every public name."""
+    """One call of mypy: the examples as functions, and the type of every public name."""
     examples = python_examples()
     assert len(examples) >= 2
     imports = "".join(

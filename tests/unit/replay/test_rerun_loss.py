@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+import rldbg
 from loss_batches import save_batch
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.replay.loss import LossRequest, rerun_loss
@@ -34,6 +35,9 @@ def turned(log_probs, old_log_probs, advantages, mask):
 
 def padded_mean(log_probs, old_log_probs, advantages, mask):
     return (clipped(log_probs, old_log_probs, advantages, 0.2, 0.2) * mask).mean()
+
+def over_rows(log_probs, old_log_probs, advantages, mask):
+    return (clipped(log_probs, old_log_probs, advantages, 0.2, 0.2) * mask).sum() / len(mask)
 
 def unmasked(log_probs, advantages, mask):
     return (log_probs * 0.5).sum()
@@ -96,6 +100,7 @@ def test_a_loss_equals_its_reference_and_no_other(project, name):
     [
         ("turned", "sign-reversed", "the opposite of that of ppo"),
         ("padded_mean", "loss-scaled", "padding is counted in the mean"),
+        ("over_rows", "loss-scaled", "tokens / rows: the sum is divided by the rows"),
         ("unmasked", "gradient-outside-mask", "first sample g0/0, response token 1"),
         ("detached", "loss-without-gradient", "no gradient"),
         ("infinite", "loss-not-finite", "the loss is"),
@@ -105,7 +110,18 @@ def test_what_is_wrong_is_found_by_its_numbers(project, name, finding, said):
     report = run(project, name)
     found = {item.id: item for item in report.findings}
     assert said in found[finding].evidence[0], report.findings
-    assert report.ok == (name == "padded_mean") and not report.equal_to
+    assert report.ok == (finding == "loss-scaled") and not report.equal_to
+
+
+def test_a_recording_with_one_advantage_per_sample(project, tmp_path):
+    tokens, mask = np.arange(8).reshape(2, 4), np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
+    with rldbg.Recorder(tmp_path) as recorder:
+        recorder.record(
+            "trajectory", step=0, samples=[("g", 0), ("g", 1)], tokens=tokens, loss_mask=mask,
+            logprobs=-0.5 * mask.astype(np.float32), reward=np.array([1.0, 0.0]), advantages=np.array([3.0, -1.0]),
+        )  # fmt: skip
+    report = run(project, "ppo", path=tmp_path)
+    assert report.equal_to[-1] == "ppo" and report.points[0].loss == pytest.approx(-1.0)
 
 
 def test_another_reference_than_the_one_asked_for(project):

@@ -86,7 +86,7 @@ def _factor(item: LossComparison, report: LossReport, inputs: LossInputs) -> str
         "the number of rows": float(rows),
         "the number of ranks": float(report.ranks),
         "tokens / (rows * response columns): padding is counted in the mean": report.tokens / (rows * width),
-        "rows / tokens: the sum is divided by the rows": report.tokens / rows,
+        "tokens / rows: the sum is divided by the rows": report.tokens / rows,
     }
     for reason, value in candidates.items():
         if value != 1 and abs(item.factor / value - 1) < _SAME:

@@ -100,15 +100,14 @@ def _advantages(
 
 
 def _recorded_advantages(path: Path | str, step: int, trajectories: Sequence[Trajectory]) -> list[np.ndarray] | None:
-    """One row per token of the whole sequence, where the recording has them for every sample."""
+    """One row per token of the whole sequence, where the recording has them for every sample: per token or as one."""
     rows: dict[Any, np.ndarray] = {}
     for record in open_recording(path).records(step=step):
         if "advantages" in record.fields and "tokens" in record.fields and record.samples:
             rows |= dict(zip(record.samples, _rows(record, "advantages"), strict=True))
-    found = [rows.get(item.sample) for item in trajectories]
-    whole = [
-        row for row, item in zip(found, trajectories, strict=True) if row is not None and len(row) == len(item.tokens)
-    ]
+    found = [(rows[item.sample], item) for item in trajectories if item.sample in rows]
+    spread = [(row * item.loss_mask if row.ndim == 0 else row, item) for row, item in found]
+    whole = [row for row, item in spread if len(row) == len(item.tokens)]
     return whole if len(whole) == len(trajectories) else None
 
 
