@@ -1,4 +1,4 @@
-"""Small recordings with one fault each, a log and a loss: what commands of docs/problems are run on, beside the tour's."""
+"""Small recordings with one fault each, a log and a loss: what commands of docs/problems run on, beside the tour's."""
 
 import json
 from pathlib import Path
