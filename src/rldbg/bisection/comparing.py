@@ -108,6 +108,6 @@ def _changed_parameters(a: Capture, b: Capture, first: ModuleDifference) -> dict
             continue
         other = b.parameters.get(first.other + name.removeprefix(first.name))
         if other is not None and value.shape == other.shape:
-            gap = float((value.double() - other.double()).abs().max()) if value.numel() else 0.0
+            gap = float((value.double() - other.to(value.device).double()).abs().max()) if value.numel() else 0.0
             found |= {name: gap} if gap else {}
     return found

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+import rldbg
 from rldbg.bisection import bisect_captures, capture_pass
 from rldbg.bisection.dumps import read_dump
 from rldbg.bisection.operations import first_operation, operations_inside
 from rldbg.cli.application import run
 from rldbg.core import IncompleteDataError
+from rldbg.trainer import Capsule, capsule_model, recipe_from_data
 from rldbg.trainer.settings import TinyModel
 from rldbg.trainer.tiny_model import TinyLlama
 
@@ -169,3 +171,66 @@ def test_the_verb_runs_the_models_of_two_capsules(base_run, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["forward"]["name"] == "model.embed_tokens"
     assert run([*same, "--sample", "nobody/0"]) == 4
+
+
+def folders(place, base_run):
+    """The capsule's model as a Hugging Face folder, and one whose second matrix of the MLP is wrong."""
+    capsule = Capsule(rldbg.open(base_run), 1)
+    model = capsule_model(capsule, recipe_from_data(capsule.recipe, source="test")).to_transformers()
+    model.save_pretrained(place / "right")
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3] += 0.01
+    model.save_pretrained(place / "wrong")
+    return place / "right", place / "wrong"
+
+
+def test_a_model_folder_is_a_side_with_the_tokens_of_any_recording(tmp_path, base_run, capsys):
+    right, wrong = folders(tmp_path, base_run)
+    assert run(["bisect", str(base_run), str(right), "--step", "1", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    both = ["bisect", str(right), str(wrong), "--step", "1", "--device", "cpu"]
+    assert run(both) == 2 and "--tokens-of" in capsys.readouterr().err
+    assert run([*both, "--tokens-of", str(base_run), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["forward"]["name"] == "model.layers.0.mlp.up_proj"
+    assert list(report["parameters"]) == ["model.layers.0.mlp.up_proj.weight"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_a_gpu_names_the_same_module_and_operation(tmp_path, base_run, capsys):
+    right, wrong = folders(tmp_path, base_run)
+    same = ["bisect", str(base_run), str(base_run), "--step", "1", "--device", "cuda"]
+    assert run(same) == 0 and run(["bisect", str(base_run), str(right), *same[3:]]) == 0
+    capsys.readouterr()
+    assert run(["bisect", str(base_run), str(wrong), *same[3:], "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["forward"]["name"] == "model.layers.0.mlp.up_proj"
+    assert list(report["parameters"]) == ["model.layers.0.mlp.up_proj.weight"]
+    assert run([*same, "--set-b", "model.dtype=bfloat16", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["forward"]["name"] == "model.embed_tokens"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_half_a_billion_parameters_fit_a_bounded_memory(tmp_path, base_run, capsys):
+    """A model of the size of Qwen2.5-0.5B: one module's code differs. A, its copy in double, B and gradients."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=32000, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2, tie_word_embeddings=True, dtype="bfloat16",
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "a")
+    with torch.no_grad():
+        model.model.layers[17].self_attn.v_proj.bias[5] += 1
+    model.save_pretrained(tmp_path / "b")
+    size = sum(value.numel() for value in model.parameters())
+    torch.cuda.reset_peak_memory_stats()
+    arguments = ["bisect", str(tmp_path / "a"), str(tmp_path / "b"), "--step", "1", "--tokens-of", str(base_run)]
+    assert run([*arguments, "--device", "cuda", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["forward"]["name"] == "model.layers.17.self_attn.v_proj"
+    # A, its copy and gradients in double precision; then A, B and gradients. Outputs are kept on the host.
+    assert torch.cuda.max_memory_allocated() < (2 + 8 + 8 + 4) * size
