@@ -15,7 +15,7 @@ from rldbg.weights import WeightFault, faults_of, snapshots_of
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from; and
 # fingerprints, which say of two weights that they differ but not by how much; and chosen experts, which rounding may
 # change where two are equally likely.
-_NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "routing", "rollout_routing"})
+_NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "weight_values", "routing", "rollout_routing"})
 # Kinds that tell which tokens a sample has: read repeatedly while a step is compared.
 _KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
 # Small files are cached too: hypotheses read all of a step many times.

@@ -11,7 +11,7 @@ from rldbg.frameworks.record_plan import HOOKS_FOLDER
 from rldbg.frameworks.registry import find_framework, recorded_hooks
 
 # Made only by a run that sends weights to an engine.
-_ON_OCCASION = frozenset({"weights"})
+_ON_OCCASION = frozenset({"weights", "weight_values"})
 
 
 def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:

@@ -1,7 +1,8 @@
 """Records of weights: what a trainer sends, while it sends it, and what an engine holds when it first uses it.
 
 Engines are seldom told a version: the time says which one was sent last. Weights that come in many calls are complete
-when the engine runs its next batch, which is when they matter.
+when the engine runs its next batch, which is when they matter. Values are kept only where the kind `weight_values` is
+named beside `weights`.
 """
 
 import os
@@ -12,7 +13,8 @@ from typing import Any
 
 from rldbg.frameworks.engine_weights import held_pieces
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.weights import Box, Fingerprint, fingerprints_of_pieces, snapshot_fields
+from rldbg.recording import Recorder
+from rldbg.weights import Box, FingerprintStream, LiveBases, fingerprints_of_pieces, snapshot_fields, value_fields
 
 Call = Generator[None, Any, Any]
 
@@ -21,12 +23,18 @@ class SentWeights:
     """The tensors of one version, on their way to an engine."""
 
     def __init__(self, recorded: Recorded, version: int, dtype: Any = None) -> None:
-        self._recorded = recorded
+        self._recorder = recorded.recorder()
         self._version = version
         self._dtype = dtype
         """What the engine keeps floating-point weights in; as they are sent if not given."""
-        self._found: dict[str, Fingerprint] = {}
+        self._found = FingerprintStream()
+        self._bases = LiveBases()
+        self._seen: dict[str, int] = {}
         self._problem = ""
+
+    def adapted(self, model: Any, name_of: Callable[[str], str] = lambda name: name) -> None:
+        """Looks at what the weights of a peft model are before its adapters are merged into them."""
+        self._bases.look_at(model, self._dtype, name_of)
 
     def passing(self, pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         """The same (name, tensor) pairs, each looked at before it is passed on."""
@@ -41,15 +49,18 @@ class SentWeights:
         """Nothing, if a tensor could not be looked at: a version with a part missing would look like a fault."""
         if self._problem:
             raise ValueError(f"the weights of version {self._version} are not recorded: {self._problem}")
-        if self._found:
-            fields = snapshot_fields("sent", list(self._found.values()))
-            self._recorded.recorder().record("weights", step=self._version, micro=0, at=time.time(), **fields)
+        if self._seen:
+            fields = snapshot_fields("sent", self._found.read(), base=self._bases.read())
+            self._recorder.record("weights", step=self._version, micro=0, at=time.time(), **fields)
 
     def _look_at(self, name: str, tensor: Any) -> None:
         # One at a time: a sender may use a tensor's memory again as soon as it asks for the next.
         if self._dtype is not None and tensor.is_floating_point():
             tensor = tensor.to(self._dtype)
-        (self._found[name],) = fingerprints_of_pieces([(name, tensor, Box.whole(tensor.shape))])
+        self._found.add(name, tensor)
+        if name not in self._seen:
+            _record_values(self._recorder, self._version, 0, len(self._seen), (name, tensor, Box.whole(tensor.shape)))
+        self._seen.setdefault(name, len(self._seen))
 
 
 class HeldWeights(FrameworkRecording):
@@ -72,10 +83,18 @@ class HeldWeights(FrameworkRecording):
         self._has_new = False
         recorder = self.recorded.recorder()
         if recorder.wants("weights", self._updates):
-            fields = snapshot_fields("held", fingerprints_of_pieces(held_pieces(model())))
+            pieces = list(held_pieces(model()))
+            fields = snapshot_fields("held", fingerprints_of_pieces(pieces))
             # Workers of one engine have one parent; each has pieces of its own.
             engine = f"{socket.gethostname()}:{os.getppid()}"
             micro = 1 + os.getpid()
             recorder.record("weights", step=self._updates, micro=micro, engine=engine, at=time.time(), **fields)
+            for number, piece in enumerate(pieces):
+                _record_values(recorder, self._updates, micro, number, piece)
             recorder.end_step(self._updates)
         self._updates += 1
+
+
+def _record_values(recorder: Recorder, step: int, snapshot: int, number: int, piece: tuple[str, Any, Box]) -> None:
+    if "weight_values" in (recorder.settings.kinds or ()) and recorder.wants("weight_values", step):
+        recorder.record("weight_values", step=step, **value_fields(snapshot, number, *piece))

@@ -214,11 +214,13 @@ _ALL_KINDS = (
                 norms="of the values",
                 value_sums="of the values",
             ),
+            *_fields(Shape.TENSOR, optional=True, block_values="[tensors, 8, 8, 2] norm and sum by block"),
             *_fields(
                 Shape.DATA,
                 optional=True,
                 base_fingerprints="by name: without the LoRA delta",
                 base_values="by name: norm and sum without the LoRA delta, and the delta's norm",
+                base_grids="by name: fingerprints by block without the LoRA delta",
                 value_names="of the tensors whose values are recorded",
                 values="flat, one row per name; only where asked for",
             ),
@@ -228,6 +230,19 @@ _ALL_KINDS = (
             *_fields(Shape.NUMBER, optional=True, at="seconds since 1970: says which version such an engine holds"),
         ),
         "fingerprints of the weights that the trainer sends and that the engine holds; the step is their version",
+        has_samples=False,
+    ),
+    Kind(
+        "weight_values",
+        Scope.MICRO,
+        frozenset[Mode](),
+        (
+            *_fields(Shape.NUMBER, snapshot="micro of the record of `weights` that it belongs to"),
+            *_fields(Shape.TEXT, weight_name="of the tensor"),
+            *_fields(Shape.DATA, whole_shape="of the whole tensor", offset="where the piece begins in it"),
+            *_fields(Shape.TENSOR, values="of the piece"),
+        ),
+        "a tensor that the trainer sends or the engine holds, whole; named by --record only, together with `weights`",
         has_samples=False,
     ),
     *(

@@ -141,7 +141,7 @@ def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
     for (kind, step, rank), micros in grid.items():
         highest = max(micros)
         # Of weights, the number says whose they are: an engine's workers use their own.
-        if len(micros) <= highest and kind != "weights":
+        if len(micros) <= highest and kind not in ("weights", "weight_values"):
             gaps = sorted(set(range(highest)) - micros)
             said = f"micro {_some(gaps)} missing; there is a micro-batch {highest}"
             yield problem("missing-micro", f"{kind} step {step} rank {rank}", said)

@@ -1,15 +1,17 @@
-"""LoRA adapters in files: what they add to which weight of their base model."""
+"""LoRA adapters, in files and in live models: what they add to which weight of their base model."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import IncompleteDataError
+from rldbg.weights.fingerprint import FingerprintStream
+from rldbg.weights.snapshots import BaseWeight
 
 if TYPE_CHECKING:
     import torch
@@ -84,3 +86,52 @@ def _parts(tensors: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[
 def _of_module(patterns: Mapping[str, Any] | None, module: str, otherwise: Any) -> Any:
     """A setting of single modules, by the end of their names."""
     return next((value for end, value in (patterns or {}).items() if module.endswith(end)), otherwise)
+
+
+class LiveBases:
+    """What weights of a peft model are without their delta, looked at before adapters are merged into them.
+
+    A weight of which only a shard is here is left out: to gather it, all ranks would have to take part.
+    """
+
+    def __init__(self) -> None:
+        self._bases = FingerprintStream()
+        self._delta_norms: dict[str, torch.Tensor] = {}
+
+    def look_at(self, model: Any, dtype: torch.dtype | None, name_of: Callable[[str], str]) -> None:
+        """`dtype` is the engine's; `name_of` makes the name that is sent of one without peft's prefixes."""
+        import torch
+
+        for path, module in model.named_modules():
+            base, adapters = getattr(module, "base_layer", None), getattr(module, "active_adapters", ())
+            weight = getattr(base, "weight", None)
+            if weight is None or not hasattr(module, "get_delta_weight") or not _is_here(weight):
+                continue
+            own = [name for name in adapters if name in getattr(module, "lora_A", ())]
+            with torch.no_grad():
+                plain = weight.detach()
+                merged = plain.clone()
+                for name in own:
+                    merged += module.get_delta_weight(name).to(merged)
+                kept = dtype or plain.dtype
+                plain, merged = plain.to(kept), merged.to(kept)
+                full = name_of(f"{path.removeprefix(_PREFIX)}.weight")
+                self._bases.add(full, plain)
+                self._delta_norms[full] = (merged.double() - plain.double()).norm()
+
+    def read(self) -> dict[str, BaseWeight]:
+        import torch
+
+        if not self._delta_norms:
+            return {}
+        first = next(iter(self._delta_norms.values()))
+        norms = torch.stack([norm.to(first.device) for norm in self._delta_norms.values()]).tolist()
+        bases = {item.name: item for item in self._bases.read()}
+        return {
+            name: BaseWeight.measured(bases[name], norm) for name, norm in zip(self._delta_norms, norms, strict=True)
+        }
+
+
+def _is_here(weight: Any) -> bool:
+    """Whether it is a whole matrix of this process: no shard of FSDP, and not gathered by ZeRO only when used."""
+    return not hasattr(weight, "device_mesh") and weight.ndim == 2 and 0 not in weight.shape

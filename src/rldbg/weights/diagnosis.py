@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rldbg.weights.fingerprint import Box, Fingerprint
-from rldbg.weights.naming import is_expert, is_fused_part
-from rldbg.weights.snapshots import BaseWeight, WeightSnapshot
-
-How = Literal[
-    "stale",
-    "zero",
-    "lora-missing",
-    "lora-scaled",
-    "wrong-expert",
-    "fused-order",
-    "wrong-tensor",
-    "transposed",
-    "reordered",
-    "quantised",
-    "scaled",
-    "partial",
-    "different",
-    "missing",
-    "not-sent",
-]
-# Rounding to 3 bits of mantissa (float8) changes a norm by less than this.
-_CLOSE = 2e-2
-# Roundings of single elements add up in the sum like a random walk.
-_CLOSE_SUM = 5e-2
-_SCALE = 1e-3
+from rldbg.weights.change_kinds import (
+    How,
+    changed,
+    delta_factor,
+    dtypes_differ,
+    exchanged,
+    joint,
+    matched_blocks,
+    without,
+    wrapped,
+)
+from rldbg.weights.fingerprint import Fingerprint
+from rldbg.weights.naming import EMBEDDING, HEAD, fused_name
+from rldbg.weights.snapshots import WeightSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,7 @@ def grouped_faults(faults: Iterable[WeightFault]) -> Iterator[WeightFault]:
     """Tensors that are wrong alike are one fault: a version that was not loaded at all, an engine in another dtype."""
     found: dict[tuple[str, str], list[WeightFault]] = {}
     for fault in faults:
-        alike = {"stale": fault.text, "missing": "", "zero": "", "quantised": ""}
+        alike = {"stale": fault.text, "missing": "", "not-sent": "", "zero": "", "quantised": "", "lora-missing": ""}
         key = (fault.how, alike.get(fault.how, fault.name))
         found.setdefault(key, []).append(fault)
     for members in found.values():
@@ -85,84 +72,125 @@ class _Replica:
         self._held = held
         self._sent = sent[held.version]
         self._earlier = [sent[version] for version in sorted(sent, reverse=True) if version < held.version]
-        self._whole = _joined(self._sent)
-        self._older = [_joined(version) for version in self._earlier]
+        self._whole = self._with_head(_joined(self._sent))
+        self._older = [self._with_head(_joined(version)) for version in self._earlier]
+        # By name: what was sent and is held, of the pieces that are wrong, each joined.
+        self._wrong: dict[str, tuple[Fingerprint, Fingerprint]] = {}
 
     def faults(self) -> Iterator[WeightFault]:
         pieces = self._held.by_name()
+        found: list[WeightFault] = []
         for name, sent in self._whole.items():
             if name in pieces:
-                yield from self._of_pieces(name, sent, pieces[name])
-            elif not self._is_tied(sent):
-                yield self._fault(name, "missing", "was sent, and the engine does not hold it")
-        for name in pieces:
-            if name not in self._whole:
-                yield self._fault(name, "not-sent", "is held by the engine and was never sent")
+                found += self._of_pieces(name, sent, pieces[name])
+            elif not self._is_tied(sent, pieces):
+                found.append(self._fault(name, "missing", "was sent, and the engine does not hold it"))
+        found += [
+            self._fault(name, "not-sent", "is held by the engine and was never sent")
+            for name in pieces
+            if name not in self._whole and not _is_quantisation_scale(name, self._whole)
+        ]
+        yield from self._fused_order(found)
 
-    def _is_tied(self, sent: Fingerprint) -> bool:
-        """A tensor that equals another one that is held: tied embeddings."""
-        return any(item.total == sent.total and item.name != sent.name for item in self._held.tensors)
+    def _with_head(self, sent: dict[str, Fingerprint]) -> dict[str, Fingerprint]:
+        """An engine may keep a head of its own where the trainer has the embedding only."""
+        embedding = sent.get(EMBEDDING)
+        if embedding is None or HEAD in sent or HEAD not in self._held.by_name():
+            return sent
+        return sent | {HEAD: replace(embedding, name=HEAD)}
+
+    def _is_tied(self, sent: Fingerprint, held: Mapping[str, object]) -> bool:
+        """A tensor that was sent under another name, too, which is held: tied embeddings."""
+        return any(
+            item.total == sent.total and name != sent.name and name in held for name, item in self._whole.items()
+        )
 
     def _of_pieces(self, name: str, sent: Fingerprint, held: list[Fingerprint]) -> Iterator[WeightFault]:
         """Each piece whose blocks were sent is judged alone; the others by the sum of all."""
-        told = False
-        for number, piece in enumerate(held):
-            expected = sent.total if piece.box.is_whole else sent.part(piece.box)
-            if expected is not None and (expected, sent.dtype) != (piece.total, piece.dtype):
-                shard = f" shard {number} (at {list(piece.box.offset)} of {list(piece.box.global_shape)})"
-                told = True
-                yield self._fault(name + ("" if piece.box.is_whole else shard), *self._how(name, sent, piece))
         # Replicated pieces have one box.
-        own = {piece.box: piece for piece in held}.values()
-        if told or _wrapped(sum(piece.total for piece in own)) == sent.total:
+        own = list({(piece.box, piece.total): (number, piece) for number, piece in enumerate(held)}.values())
+        covered = sum(math.prod(box.shape) for box in {piece.box for _, piece in own})
+        expected = {piece.box: sent.total if piece.box.is_whole else sent.part(piece.box) for _, piece in own}
+        told = all(value is not None for value in expected.values())
+        wrong = [(n, piece) for n, piece in own if (expected[piece.box], sent.dtype) != (piece.total, piece.dtype)]
+        if (
+            not told
+            and joint(piece for _, piece in own).total == sent.total
+            and all(piece.dtype == sent.dtype for _, piece in own)
+        ):
             return
-        if sum(math.prod(piece.box.shape) for piece in own) < math.prod(sent.box.shape):
+        if not wrong and covered < math.prod(sent.box.shape):
             yield self._fault(name, "partial", "is held in part only: some of its pieces are missing")
-        else:
-            yield self._fault(name, "different", "is not what was sent, in one of its pieces")
+        if not wrong:
+            return
+        right = [piece for _, piece in own if (expected[piece.box], sent.dtype) == (piece.total, piece.dtype)]
+        is_all = covered >= math.prod(sent.box.shape)
+        both = (without(sent, right), joint(piece for _, piece in wrong)) if is_all else None
+        if both is not None:
+            self._wrong[name] = both
+        for number, piece in wrong if told else wrong[:1]:
+            shard = f" shard {number} (at {list(piece.box.offset)} of {list(piece.box.global_shape)})"
+            how, text = self._how(name, sent, piece, both)
+            where = "" if piece.box.is_whole else shard if told else " (one of its pieces)"
+            yield self._fault(name + where, how, text + self._by_values(name, piece))
 
-    def _how(self, name: str, sent: Fingerprint, piece: Fingerprint) -> tuple[How, str]:
+    def _how(
+        self, name: str, sent: Fingerprint, piece: Fingerprint, both: tuple[Fingerprint, Fingerprint] | None
+    ) -> tuple[How, str]:
+        """By the piece where its blocks were sent; else by what was sent and is held of all wrong pieces together."""
         if piece.norm == 0:
             return "zero", "is all zeros"
         for version, tensors in zip(self._earlier, self._older, strict=True):
             if name in tensors and tensors[name].part(piece.box) == piece.total:
                 return "stale", f"is stale: it equals version {version.version}"
-        if not piece.box.is_whole:
-            return _changed(sent, piece)
         base = self._sent.base.get(name)
-        if base is not None and base.total == piece.total:
+        if base is not None and base.part(sent, piece.box) == piece.total:
             return "lora-missing", "is the base weight: the LoRA delta is missing"
-        other = next((item for item in self._whole.values() if item.name != name and item.total == piece.total), None)
+        same = (item.name for item in self._whole.values() if item.name != name and item.part(piece.box) == piece.total)
+        other = next(same, None)
         if other:
-            return _exchanged(name, other.name)
-        factor = _delta_factor(base, sent, piece) if base is not None else None
+            return exchanged(name, other)
+        if both is None:
+            return dtypes_differ(sent, piece) or ("different", "is not what was sent")
+        expected, joined = both
+        if base is not None and joined.box.is_whole and base.total == joined.total:
+            return "lora-missing", "is the base weight: the LoRA delta is missing"
+        factor = delta_factor(base, expected, joined) if base is not None and joined.box.is_whole else None
         if factor is not None:
             return (
                 "lora-scaled",
                 f"is the base weight plus {factor:.4g} times the LoRA delta: its alpha or rank differs",
             )
-        how, text = self._moved(sent, piece) or _changed(sent, piece)
-        return how, text + self._by_values(name)
+        found = self._moved(expected, joined) or self._partly(sent, piece)
+        chosen = sent.blocks(piece.box)
+        if sent.values is None or piece.values is None or chosen is None:
+            blocks = np.asarray([[expected.norm, expected.sum]]), np.asarray([[joined.norm, joined.sum]])
+        else:
+            blocks = matched_blocks(sent.values[chosen], piece.values)
+        return found or changed(sent, piece, blocks)
 
-    def _by_values(self, name: str) -> str:
+    def _by_values(self, name: str, piece: Fingerprint) -> str:
         """In how many elements and by how much, where both sides recorded values."""
-        values = self._sent.values.get(name), self._held.values.get(name)
-        if values[0] is None or values[1] is None or values[0].shape != values[1].shape:
+        sent_in = self._whole[name].box.shape
+        whole, own = self._sent.values.get((name, (0,) * len(sent_in))), self._held.values.get((name, piece.box.offset))
+        if whole is None or own is None or sent_in != piece.box.global_shape:
             return ""
-        gap = np.abs(values[0].astype(np.float64) - values[1].astype(np.float64))
-        return f" ({np.count_nonzero(gap)} of {gap.size} elements differ, by up to {gap.max():.3g})"
+        sent, held = (np.asarray(read(), dtype=np.float64) for read in (whole, own))
+        box = tuple(slice(start, start + size) for start, size in zip(piece.box.offset, piece.box.shape, strict=True))
+        gap = np.abs(sent.reshape(sent_in)[box] - held.reshape(piece.box.shape))
+        return f" ({np.count_nonzero(gap)} of {gap.size} elements differ, by up to {gap.max(initial=0):.3g})"
 
-    def _moved(self, sent: Fingerprint, piece: Fingerprint) -> tuple[How, str] | None:
-        if len(sent.box.shape) == 2 and (piece.by_row, piece.by_column) == (sent.by_column, sent.by_row):
+    def _moved(self, sent: Fingerprint, held: Fingerprint) -> tuple[How, str] | None:
+        if len(sent.box.shape) == 2 and (held.by_row, held.by_column) == (sent.by_column, sent.by_row):
             return "transposed", "is transposed"
-        if piece.by_column == sent.by_column:
+        if held.by_column == sent.by_column:
             return "reordered", "has its rows in another order, as heads or parts of a fused tensor"
-        if piece.by_row == sent.by_row:
+        if held.by_row == sent.by_row:
             return "reordered", "has its columns in another order"
-        return self._partly(sent, piece)
+        return None
 
     def _partly(self, sent: Fingerprint, piece: Fingerprint) -> tuple[How, str] | None:
-        if sent.grid.shape != piece.grid.shape:
+        if sent.grid.shape != piece.grid.shape or not piece.box.is_whole:
             return None
         wrong = sent.grid != piece.grid
         if wrong.all() or not wrong.any():
@@ -174,6 +202,25 @@ class _Replica:
                 break
         return "partial", f"is {what} in {int(wrong.sum())} of {wrong.size} blocks, the first at {_first(wrong)}"
 
+    def _fused_order(self, found: list[WeightFault]) -> Iterator[WeightFault]:
+        """Rows that only moved between the parts of one fused tensor: all parts together have the same rows."""
+        parts: dict[str, list[str]] = {}
+        for name in self._wrong:
+            if (fused := fused_name(name)) is not None:
+                parts.setdefault(fused, []).append(name)
+        moved: dict[str, str] = {}
+        for fused, names in parts.items():
+            sums = [sum(pair[side].by_column for pair in map(self._wrong.__getitem__, names)) for side in (0, 1)]
+            if len(names) > 1 and wrapped(sums[0] - sums[1]) == 0:
+                moved |= dict.fromkeys(names, fused)
+        for fault in found:
+            name = fault.name.partition(" ")[0]
+            if name in moved and fault.how in ("different", "reordered", "scaled", "quantised", "partial"):
+                text = f"has rows of other parts of {moved[name]}: the parts of a fused tensor are in another order"
+                yield replace(fault, how="fused-order", text=text)
+            else:
+                yield fault
+
     def _fault(self, name: str, how: How, text: str) -> WeightFault:
         return WeightFault(self._held.version, self._held.replica, name, how, text)
 
@@ -184,22 +231,7 @@ def _joined(sent: WeightSnapshot) -> dict[str, Fingerprint]:
 
 
 def _whole(pieces: list[Fingerprint]) -> Fingerprint:
-    first = pieces[0]
-    return Fingerprint(
-        first.name,
-        first.dtype,
-        Box.whole(first.box.global_shape),
-        np.asarray([[_wrapped(sum(item.total for item in pieces))]], dtype=np.int64),
-        _wrapped(sum(item.by_row for item in pieces)),
-        _wrapped(sum(item.by_column for item in pieces)),
-        math.hypot(*(item.norm for item in pieces)),
-        sum(item.sum for item in pieces),
-    )
-
-
-def _wrapped(value: int) -> int:
-    """Modulo 2^64 and signed, as each fingerprint is."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    return joint({item.box: item for item in pieces}.values())
 
 
 def _first(wrong: np.ndarray) -> str:
@@ -207,38 +239,7 @@ def _first(wrong: np.ndarray) -> str:
     return f"({int(rows[0])}, {int(columns[0])})"
 
 
-def _delta_factor(base: BaseWeight, sent: Fingerprint, piece: Fingerprint) -> float | None:
-    """k, if the piece is base + k * delta by its sum, and its norm agrees; None otherwise.
-
-    |base + k delta|^2 = |base|^2 + 2 k (base, delta) + k^2 |delta|^2, and k = 1 is what was sent.
-    """
-    between = sent.sum - base.sum
-    if not math.isfinite(base.delta_norm) or base.delta_norm == 0 or abs(between) <= _SCALE * base.delta_norm:
-        return None
-    factor = (piece.sum - base.sum) / between
-    twice = sent.norm**2 - base.norm**2 - base.delta_norm**2
-    square = base.norm**2 + factor * twice + factor**2 * base.delta_norm**2
-    near = square > 0 and abs(math.sqrt(square) - piece.norm) <= _SCALE * base.delta_norm
-    return factor if near and abs(factor - 1) > _SCALE else None
-
-
-def _exchanged(name: str, other: str) -> tuple[How, str]:
-    if is_expert(name) and is_expert(other):
-        return "wrong-expert", f"holds another expert's weights: {other}"
-    if is_fused_part(name) and is_fused_part(other):
-        return "fused-order", f"holds {other}: the parts of a fused tensor are in another order"
-    return "wrong-tensor", f"holds {other}"
-
-
-def _changed(sent: Fingerprint, piece: Fingerprint) -> tuple[How, str]:
-    if sent.dtype != piece.dtype:
-        return "quantised", f"was sent in {sent.dtype} and is held in {piece.dtype}"
-    if piece.box.is_whole and sent.norm:
-        ratio = piece.norm / sent.norm
-        stretched = abs(piece.sum - ratio * sent.sum) <= _SCALE * max(abs(piece.sum), piece.norm)
-        if abs(ratio - 1) > _SCALE and stretched:
-            return "scaled", f"is scaled by {ratio:.6g}"
-        near = abs(piece.sum - sent.sum) <= _CLOSE_SUM * sent.norm
-        if abs(ratio - 1) <= _CLOSE and near:
-            return "quantised", f"is close to what was sent (norm off by {abs(ratio - 1):.2g}): quantised or rounded"
-    return "different", "is not what was sent, nor any earlier version"
+def _is_quantisation_scale(name: str, sent: Mapping[str, Fingerprint]) -> bool:
+    """What an engine that quantises a tensor holds beside it."""
+    module, _, own = name.rpartition(".")
+    return f"{module}.weight" in sent and own.endswith(("_scale", "_scale_inv", "_zero_point", "_scale_2"))

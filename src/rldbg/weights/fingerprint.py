@@ -12,13 +12,15 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from rldbg.weights.places import Box, Multipliers, edges, rows_and_columns
 
 if TYPE_CHECKING:
     import torch
@@ -28,23 +30,6 @@ BLOCKS = 8
 _ELEMENTS_AT_ONCE = {"cuda": 1 << 27}
 _ELEMENTS_ON_CPU = 1 << 20
 _log = logging.getLogger(__name__)
-_ROW_SALT, _COLUMN_SALT = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
-
-
-class Box(NamedTuple):
-    """The place of a piece in its tensor."""
-
-    global_shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    @classmethod
-    def whole(cls, shape: Sequence[int]) -> Box:
-        return cls(tuple(shape), (0,) * len(shape), tuple(shape))
-
-    @property
-    def is_whole(self) -> bool:
-        return self.shape == self.global_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +38,7 @@ class Fingerprint:
 
     `grid` has the fingerprints of its parts, by equal blocks of rows and columns: they add up to `total`. `by_row` and
     `by_column` ignore where in its row or column an element stands, so they tell how elements were moved. `norm` and
-    `sum` are of the values.
+    `sum` are of the values; `values` has both by block, [rows, columns, 2], where they are known.
     """
 
     name: str
@@ -64,19 +49,22 @@ class Fingerprint:
     by_column: int
     norm: float
     sum: float
+    values: np.ndarray | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: what a server answers."""
         numbers = {"by_row": self.by_row, "by_column": self.by_column, "norm": self.norm, "sum": self.sum}
         box = {name: list(extent) for name, extent in self.box._asdict().items()}
-        return {"name": self.name, "dtype": self.dtype, **box, "grid": self.grid.tolist(), **numbers}
+        blocks = None if self.values is None else self.values.tolist()
+        return {"name": self.name, "dtype": self.dtype, **box, "grid": self.grid.tolist(), "values": blocks, **numbers}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Fingerprint:
         box = Box(*(tuple(data[name]) for name in Box._fields))
         grid = np.asarray(data["grid"], dtype=np.int64)
         numbers = (int(data["by_row"]), int(data["by_column"]), float(data["norm"]), float(data["sum"]))
-        return cls(str(data["name"]), str(data["dtype"]), box, grid, *numbers)
+        values = None if data.get("values") is None else np.asarray(data["values"], dtype=np.float64)
+        return cls(str(data["name"]), str(data["dtype"]), box, grid, *numbers, values)
 
     @property
     def total(self) -> int:
@@ -84,16 +72,20 @@ class Fingerprint:
 
     def part(self, box: Box) -> int | None:
         """The fingerprint of a piece of this whole tensor; None where blocks do not have its edges."""
+        chosen = self.blocks(box)
+        return None if chosen is None else int(self.grid[chosen].sum(dtype=np.int64))
+
+    def blocks(self, box: Box) -> tuple[slice, slice] | None:
+        """The blocks of a piece of this whole tensor; None where they do not have its edges."""
         rows, columns = rows_and_columns(self.box.global_shape)
-        edges = _edges(box, rows, columns)
-        if edges is None or not self.box.is_whole:
+        found = edges(box)
+        if found is None or not self.box.is_whole or box.global_shape != self.box.global_shape or 0 in self.box.shape:
             return None
-        (top, bottom), (left, right) = edges
+        (top, bottom), (left, right) = found
         height, width = rows // self.grid.shape[0], columns // self.grid.shape[1]
         if top % height or bottom % height or left % width or right % width:
             return None
-        chosen = self.grid[top // height : bottom // height, left // width : right // width]
-        return int(chosen.sum(dtype=np.int64))
+        return slice(top // height, bottom // height), slice(left // width, right // width)
 
 
 def fingerprints(tensors: Mapping[str, torch.Tensor]) -> list[Fingerprint]:
@@ -118,12 +110,50 @@ def fingerprints_of_pieces(pieces: Iterable[tuple[str, torch.Tensor, Box]]) -> l
     return found
 
 
-class _Group(NamedTuple):
-    """Tensors of one dtype at one place of their wholes."""
+class FingerprintStream:
+    """Of tensors that come one after the other, and whose memory may be used again for the next: each is summed where
+    it lies when it comes, and the sums of all are read at once, so that nothing waits for a GPU in between."""
+
+    def __init__(self) -> None:
+        self._largest: dict[torch.device, list[Box]] = {}
+        self._tables: dict[torch.device, Multipliers] = {}
+        self._pending: dict[torch.device, list[tuple[_Members, Sums]]] = {}
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        import torch
+
+        group = _Group(Box.whole(tensor.shape), tensor.dtype, [(name, tensor)])
+        table = self._tables.get(tensor.device)
+        if table is None or not table.reaches(group.box):
+            largest = self._largest.setdefault(tensor.device, [])
+            largest.append(group.box)
+            table = self._tables[tensor.device] = Multipliers(largest, tensor.device)
+        with torch.no_grad():
+            (sums,) = _launched([group], table, tensor.device)
+        self._pending.setdefault(tensor.device, []).append((group.named, sums))
+
+    def read(self) -> list[Fingerprint]:
+        """In the order in which they came; a name that came twice is what it was last."""
+        found = {item.name: item for pending in self._pending.values() for item in _read(pending)}
+        return list(found.values())
+
+
+class _Members(NamedTuple):
+    """Names of tensors of one dtype at one place of their wholes."""
 
     box: Box
     dtype: torch.dtype
+    names: list[str]
+
+
+class _Group(NamedTuple):
+    box: Box
+    dtype: torch.dtype
     members: list[tuple[str, torch.Tensor]]
+
+    @property
+    def named(self) -> _Members:
+        return _Members(self.box, self.dtype, [name for name, _ in self.members])
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -135,28 +165,45 @@ Sums = tuple["torch.Tensor", "torch.Tensor"]
 
 def _on_device(groups: list[_Group], device: torch.device) -> list[Fingerprint]:
     """Everything is launched before anything is read, and all of it is read at once."""
+    sums = _launched(groups, Multipliers([group.box for group in groups], device), device)
+    return _read(list(zip((group.named for group in groups), sums, strict=True)))
+
+
+def _launched(groups: list[_Group], table: Multipliers, device: torch.device) -> list[Sums]:
+    known = _by_kernel(groups, table, device) if device.type == "cuda" else {}
+    return [
+        known[number] if number in known else _by_torch(group, table, device) for number, group in enumerate(groups)
+    ]
+
+
+def _read(pending: list[tuple[_Members, Sums]]) -> list[Fingerprint]:
+    """One copy to the host: doubles travel as their bits."""
     import torch
 
-    table = _Multipliers([group.box for group in groups], device)
-    sums = _by_kernel(groups, table, device) if device.type == "cuda" else {}
-    for number, group in enumerate(groups):
-        if number not in sums:
-            sums[number] = _by_torch(group, table, device)
-    integers = torch.cat([sums[number][0].flatten() for number in range(len(groups))]).cpu().numpy()
-    floats = iter(torch.cat([sums[number][1].flatten() for number in range(len(groups))]).tolist())
+    integers = [sums[0].flatten() for _, sums in pending]
+    floats = [sums[1].flatten().double().view(torch.int64) for _, sums in pending]
+    numbers = torch.cat([*integers, *floats]).cpu().numpy()
+    start = sum(map(len, integers))
+    numbers, values = numbers[:start], numbers[start:].view(np.float64)
     found: list[Fingerprint] = []
-    for group in groups:
-        rows, columns = rows_and_columns(group.box.shape)
-        high, wide = _grid(rows, columns)
-        dtype, width, count = str(group.dtype).removeprefix("torch."), high * wide + 2, len(group.members)
-        own, integers = integers[: count * width].reshape(count, width), integers[count * width :]
-        grids, ends = own[:, :-2].reshape(count, high, wide), own[:, -2:].tolist()
-        for (name, _), grid, (by_row, by_column) in zip(group.members, grids, ends, strict=True):
-            found.append(Fingerprint(name, dtype, group.box, grid, by_row, by_column, next(floats), next(floats)))
+    for (box, dtype, names), _ in pending:
+        high, wide = _grid(*rows_and_columns(box.shape))
+        count, cells = len(names), high * wide
+        own, numbers = numbers[: count * (cells + 2)].reshape(count, -1), numbers[count * (cells + 2) :]
+        blocks, values = values[: 2 * count * cells].reshape(count, high, wide, 2), values[2 * count * cells :]
+        kind = str(dtype).removeprefix("torch.")
+        for name, row, of_values in zip(names, own, blocks, strict=True):
+            sums = (
+                int(row[-2]),
+                int(row[-1]),
+                math.sqrt((of_values[..., 0] ** 2).sum()),
+                float(of_values[..., 1].sum()),
+            )
+            found.append(Fingerprint(name, kind, box, row[:-2].reshape(high, wide), *sums, of_values))
     return found
 
 
-def _by_torch(group: _Group, table: _Multipliers, device: torch.device) -> Sums:
+def _by_torch(group: _Group, table: Multipliers, device: torch.device) -> Sums:
     import torch
 
     limit = _ELEMENTS_AT_ONCE.get(device.type, _ELEMENTS_ON_CPU)
@@ -166,7 +213,7 @@ def _by_torch(group: _Group, table: _Multipliers, device: torch.device) -> Sums:
     return torch.cat([whole for whole, _ in parts]), torch.cat([values for _, values in parts])
 
 
-def _by_kernel(groups: list[_Group], table: _Multipliers, device: torch.device) -> dict[int, Sums]:
+def _by_kernel(groups: list[_Group], table: Multipliers, device: torch.device) -> dict[int, Sums]:
     """Of the groups that the kernel for GPUs can read, by number; torch computes the same for the others."""
     import torch
 
@@ -179,7 +226,11 @@ def _by_kernel(groups: list[_Group], table: _Multipliers, device: torch.device) 
             if group.dtype in KINDS and 0 not in group.box.shape and all(map(is_aligned, group.tensors))
         }
         places = [tensor.data_ptr() for group in fit.values() for tensor in group.tensors]
-        addresses = torch.tensor(places, dtype=torch.int64, device=device)
+        addresses = (
+            torch.full((1,), places[0], dtype=torch.int64, device=device)  # Nothing is copied, so nothing waits.
+            if len(places) == 1
+            else torch.tensor(places, dtype=torch.int64, device=device)
+        )
         found = {}
         for number, group in fit.items():
             own, addresses = addresses[: len(group.members)], addresses[len(group.members) :]
@@ -198,12 +249,8 @@ def _warn_once(text: str) -> None:
     _log.warning(text)
 
 
-def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
-    return (math.prod(shape[:-1]), int(shape[-1])) if shape else (1, 1)
-
-
-def _numbers(tensors: list[torch.Tensor], box: Box, table: _Multipliers) -> tuple[torch.Tensor, torch.Tensor]:
-    """[n, grid rows * grid columns + 2] integers and [n, 2] floats."""
+def _numbers(tensors: list[torch.Tensor], box: Box, table: Multipliers) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, blocks + 2] integers and [n, blocks, 2] floats: norm and sum of each block."""
     import torch
 
     rows, columns = rows_and_columns(box.shape)
@@ -219,8 +266,9 @@ def _numbers(tensors: list[torch.Tensor], box: Box, table: _Multipliers) -> tupl
     in_columns = (bits.sum(1, dtype=torch.int64) * column_as_row).sum(1)
     whole = torch.cat([grid.flatten(1), in_rows[:, None], in_columns[:, None]], 1)
     values = stacked if stacked.is_floating_point() and stacked.dtype.itemsize in (2, 4) else stacked.float()
-    norm = torch.linalg.vector_norm(values, dim=(1, 2), dtype=torch.float32)
-    return whole, torch.stack([norm, values.sum((1, 2), dtype=torch.float32)], 1)
+    blocks = values.reshape(len(tensors), high, rows // high, wide, columns // wide)
+    norms = torch.linalg.vector_norm(blocks, dim=(2, 4), dtype=torch.float32)
+    return whole, torch.stack([norms, blocks.sum((2, 4), dtype=torch.float32)], -1).flatten(1, 2)
 
 
 def _grid(rows: int, columns: int) -> tuple[int, int]:
@@ -231,60 +279,3 @@ def _integer(dtype: torch.dtype) -> torch.dtype:
     import torch
 
     return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-
-
-class _Multipliers:
-    """The numbers of all rows and columns, made once: dozens of small kernels per tensor would cost more than it."""
-
-    def __init__(self, boxes: Sequence[Box], device: torch.device) -> None:
-        import torch
-
-        sizes = [rows_and_columns(box.global_shape) for box in boxes]
-        columns = max((size[1] for size in sizes), default=0)
-        longest = max([columns, *(size[0] for size in sizes)])
-        self._rows = _mixed(torch.arange(longest, device=device), _ROW_SALT)
-        self._columns = _mixed(torch.arange(columns, device=device), _COLUMN_SALT)
-
-    def of(self, box: Box) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Those of the piece's rows and columns, by their places in the whole tensor. Columns also have the numbers of
-        rows, so that a transposed tensor has its sums by row and by column exchanged."""
-        own = slice(box.offset[-1], box.offset[-1] + box.shape[-1]) if box.shape else slice(1)
-        if box.is_whole:
-            rows = self._rows[: rows_and_columns(box.shape)[0]]
-        else:
-            rows = self._rows[self._places(box)]
-        return rows, self._columns[own], self._rows[own]
-
-    def _places(self, box: Box) -> torch.Tensor:
-        """The numbers of a piece's rows in the whole tensor."""
-        import torch
-
-        place = torch.zeros((), dtype=torch.int64, device=self._rows.device)
-        for size, start, extent in zip(box.shape[:-1], box.offset[:-1], box.global_shape[:-1], strict=True):
-            place = place[..., None] * extent + torch.arange(start, start + size, device=place.device)
-        return place.reshape(-1)
-
-
-def _mixed(places: torch.Tensor, salt: int) -> torch.Tensor:
-    """An odd 64-bit number per place that looks random: additions, shifts and products as in SplitMix64."""
-    mixed = places.long() * _signed(salt) + _signed(0x2545F4914F6CDD1D)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
-    return (mixed ^ ((mixed >> 31) & ((1 << 33) - 1))) | 1
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _edges(box: Box, rows: int, columns: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """The rows and columns of a piece, if its rows follow each other in the whole tensor."""
-    if not box.shape:
-        return (0, 1), (0, 1)
-    left = box.offset[-1]
-    first, count = 0, 1
-    for size, start, extent in zip(box.shape[:-1], box.offset[:-1], box.global_shape[:-1], strict=True):
-        if count > 1 and size != extent:
-            return None
-        first, count = first * extent + start, count * size
-    return (first, first + count), (left, left + box.shape[-1])

@@ -20,14 +20,15 @@ _ALIGNMENT = 16
 def sums_on_gpu(
     addresses: torch.Tensor, numbers: tuple[torch.Tensor, ...], kind: str, size: tuple[int, int], grid: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of contiguous tensors of one size (rows, columns) at some addresses: [n, blocks + 2] integers and [n, 2] floats.
+    """Of contiguous tensors of one size (rows, columns) at some addresses: [n, blocks + 2] integers, and norm and sum
+    of each block, [n, blocks, 2] floats.
 
     `numbers` are those of the rows, of the columns, and of the columns as rows; `grid` is (blocks high, blocks wide).
     """
     (rows, columns), (high, wide), count = size, grid, len(addresses)
     tiles = math.ceil(rows // high / (_ROWS * _LOOPS))
     integers = torch.empty((count, high, tiles, wide, 3), dtype=torch.int64, device=addresses.device)
-    floats = torch.empty((count, high * tiles * wide, 2), dtype=torch.float32, device=addresses.device)
+    floats = torch.empty((count, high, tiles, wide, 2), dtype=torch.float32, device=addresses.device)
     _partial_sums[(high * tiles * wide, count)](
         addresses,
         *numbers,
@@ -45,8 +46,8 @@ def sums_on_gpu(
         num_warps=8,
     )
     blocks = integers[..., 0].sum(2).flatten(1)
-    values = floats.sum(1, dtype=torch.float64)
-    values[:, 0].sqrt_()
+    values = floats.sum(2, dtype=torch.float64).flatten(1, 2)
+    values[..., 0].sqrt_()
     return torch.cat([blocks, integers[..., 1:].sum((1, 2, 3))], 1), values
 
 

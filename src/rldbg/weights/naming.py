@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from rldbg.weights.fingerprint import Box
+    from rldbg.weights.places import Box
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,16 @@ RULES: tuple[NamingRule, ...] = (
     NamingRule("module-prefix", "module.*", ("*",), "the prefix of a data-parallel wrapper"),
     NamingRule("fsdp-prefix", "_fsdp_wrapped_module.*", ("*",), "the prefix of a sharding wrapper"),
     NamingRule("compiled-prefix", "_orig_mod.*", ("*",), "the prefix of a compiled module"),
+    NamingRule("language-model", "language_model.model.*", ("model.language_model.*",), "the text part, by both names"),
     NamingRule("language-model-prefix", "language_model.*", ("*",), "the text part of a multimodal model"),
+    NamingRule("inner-language-model", "model.language_model.*", ("model.*",), "the text part of a multimodal model"),
+    NamingRule("vision", "visual.*", ("model.visual.*",), "the vision part of a multimodal model"),
+    NamingRule("stacked-gate-up", "*.experts.w13_weight", ("*.experts.gate_up_proj",), "experts that both sides stack"),
+    NamingRule("stacked-down", "*.experts.w2_weight", ("*.experts.down_proj",), "experts that both sides stack"),
 )
-_TIED = ("lm_head.weight", "model.embed_tokens.weight")
+# What wrappers of the trainer put before or into names, and an engine does not have.
+_WRAPPERS = ("base_model.model.", "_fsdp_wrapped_module.", "_orig_mod.", "module.")
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +94,47 @@ class MappedName:
 
 def map_names(engine: Iterable[str], trainer: Iterable[str]) -> list[MappedName]:
     """Every engine tensor with the trainer's; `unknown` where no rule leads to names that the trainer has."""
-    known = dict.fromkeys(trainer)
+    names = list(trainer)
+    known = known_names(names)
     mapped = [_mapped(name, known) for name in engine]
+    mapped = [_tied(item, known) for item in mapped]
     reached = {name for item in mapped for name in item.trainer}
-    missing = [name for name in known if name not in reached]
-    for name in missing:
-        tied = name == _TIED[0] and _TIED[1] in reached
-        mapped.append(MappedName(_TIED[1] if tied else "", (name,), "tied-embeddings" if tied else "not held"))
+    for name in names:
+        if name not in reached:
+            tied = _plain(name) == HEAD and known.get(EMBEDDING) in reached
+            mapped.append(MappedName(EMBEDDING if tied else "", (name,), "tied-embeddings" if tied else "not held"))
     return mapped
 
 
-def _mapped(name: str, known: Mapping[str, None]) -> MappedName:
+def _tied(item: MappedName, known: Mapping[str, str]) -> MappedName:
+    """An engine may keep a head of its own where the trainer has the embedding only."""
+    is_head = item.rule == "unknown" and item.engine == HEAD and EMBEDDING in known
+    return MappedName(HEAD, (known[EMBEDDING],), "tied-embeddings") if is_head else item
+
+
+def known_names(trainer: Iterable[str]) -> dict[str, str]:
+    """The trainer's names, by themselves and without what its wrappers add."""
+    names = list(trainer)
+    return {_plain(name): name for name in names} | {name: name for name in names}
+
+
+def _plain(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        while name.startswith(wrapper) or f".{wrapper}" in name:
+            name = name.removeprefix(wrapper).replace(f".{wrapper}", ".")
+    return name.replace(".base_layer.", ".")
+
+
+def _mapped(name: str, known: Mapping[str, str]) -> MappedName:
     if name in known:
-        return MappedName(name, (name,), "")
+        return MappedName(name, (known[name],), "" if known[name] == name else "wrapper-of-trainer")
     for rule in RULES:
         parts = rule.match(name)
         if parts is None:
             continue
         found = tuple(expanded for part in parts for expanded in _experts(part, known))
         if found and all(part in known for part in found):
-            return MappedName(name, found, rule.id)
+            return MappedName(name, tuple(map(known.__getitem__, found)), rule.id)
         if len(parts) == 1 and "{expert}" not in parts[0]:
             inner = _mapped(parts[0], known)
             if inner.rule != "unknown":
@@ -114,7 +142,7 @@ def _mapped(name: str, known: Mapping[str, None]) -> MappedName:
     return MappedName(name, (), "unknown")
 
 
-def _experts(part: str, known: Mapping[str, None]) -> list[str]:
+def _experts(part: str, known: Mapping[str, str]) -> list[str]:
     if "{expert}" not in part:
         return [part]
     head, tail = part.split("{expert}")
@@ -133,16 +161,20 @@ def unfused(
 
     A tensor that is smaller than the trainer's by the number of shards along one axis is that shard of it.
     """
-    from rldbg.weights.fingerprint import Box
+    from rldbg.weights.places import Box
 
+    known = known_names(shapes)
     for name, tensor in tensors.items():
-        mapped = _mapped(name, dict.fromkeys(shapes))
+        mapped = _mapped(name, known)
         if mapped.rule.endswith(("expert-gate-up", "expert-down")):
-            yield from _expert_pieces(mapped, tensor, shapes)
+            yield from _expert_pieces(mapped, tensor, shapes, shard)
             continue
         sizes = [shapes[part] for part in mapped.trainer]
         if not sizes:
-            yield name, tensor, Box.whole(tensor.shape)
+            whole = shapes.get(known.get(EMBEDDING, "")) if name == HEAD else None
+            own = None if whole is None else _own_shape(whole, tensor.shape, shards, fused=False)
+            offset = (shard * own[0] if own and own != whole else 0, *(0 for _ in tensor.shape[1:]))
+            yield name, tensor, Box.whole(tensor.shape) if whole is None else Box(whole, offset, tuple(tensor.shape))
             continue
         rows = [_own_shape(size, tensor.shape, shards, fused=len(sizes) > 1) for size in sizes]
         start = 0
@@ -162,23 +194,37 @@ def _own_shape(size: tuple[int, ...], held: torch.Size, shards: int, *, fused: b
 
 
 def _expert_pieces(
-    mapped: MappedName, tensor: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    mapped: MappedName, tensor: torch.Tensor, shapes: Mapping[str, tuple[int, ...]], shard: int
 ) -> Iterator[tuple[str, torch.Tensor, Box]]:
-    from rldbg.weights.fingerprint import Box
+    """[experts, rows, columns]: gate and up by rows, each cut by rows; down is cut by columns."""
+    from rldbg.weights.places import Box
 
     kinds = 2 if mapped.rule.endswith("expert-gate-up") else 1
     experts = len(mapped.trainer) // kinds
+    height = tensor.shape[1] // kinds
     for place, name in enumerate(mapped.trainer):
         kind, expert = divmod(place, experts)
-        height = shapes[name][0]
         piece = tensor[expert, kind * height : (kind + 1) * height]
-        yield name, piece, Box.whole(piece.shape)
+        whole = shapes[name]
+        offset = tuple(shard * own if own != size else 0 for own, size in zip(piece.shape, whole, strict=True))
+        yield name, piece, Box(tuple(whole), offset, tuple(piece.shape))
 
 
-def is_expert(name: str) -> bool:
-    return re.search(r"experts?\.\d+\.", name) is not None
+def expert_of(name: str) -> str | None:
+    """Which expert a tensor belongs to; None where to none."""
+    found = re.search(r"^(.*experts?\.\d+)\.", name)
+    return found[1] if found else None
 
 
 def is_fused_part(name: str) -> bool:
     """Whether engines store it as a part of a fused tensor."""
-    return any(f".{part}." in f".{name}" for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))
+    return fused_name(name) is not None
+
+
+def fused_name(name: str) -> str | None:
+    """The engine's tensor that a part of it belongs to; None where engines keep it alone."""
+    for fused, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))):
+        for part in parts:
+            if f".{part}." in f".{name}":
+                return name.replace(part, fused)
+    return None

@@ -94,7 +94,7 @@ def test_all_are_listed_with_what_is_supported(tmp_path):
     assert found["nexrl"]["supported"]["replay"]
     assert found["trl"]["supported"]["record"] == (
         "forward_data, gradient, is_loss_debug, loss, old_log_probs, param, prepared_trajectories, training_metrics,"
-        " trajectory, weights"
+        " trajectory, weight_values, weights"
         " (by hooks, tested with runs of TRL 1.16.0)"
     )
     assert "tested with a stub of the shape of slime 0.3.1" in found["slime"]["supported"]["record"]

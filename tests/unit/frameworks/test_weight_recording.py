@@ -10,7 +10,7 @@ from rldbg.frameworks import plan_for, recorded
 from rldbg.frameworks.engine_weights import held_pieces
 from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import open as open_recording
-from rldbg.weights import faults_of, fingerprints, fingerprints_of_pieces, snapshots_of
+from rldbg.weights import faults_of, fingerprints, fingerprints_of_pieces, snapshot_fields, snapshots_of
 
 torch = pytest.importorskip("torch")
 HEADS, KV_HEADS, WIDE, HIDDEN, INNER, VOCAB = 4, 2, 8, 32, 64, 50
@@ -194,9 +194,9 @@ class Worker:
         return "batch"
 
 
-def synced(folder, spoil=None):
+def synced(folder, spoil=None, kinds=()):
     """TRL sends twice to a vLLM in the same process, which generates after each; returns the recording."""
-    hooks = recorded.ProcessHooks(plan_for(folder))
+    hooks = recorded.ProcessHooks(plan_for(folder, kinds))
     copies = {each.__name__: type(each.__name__, (), dict(each.__dict__)) for each in (Generation, Worker)}
     for name, member in (
         ("trl.generation.vllm_generation", ("VLLMGeneration", copies["Generation"])),
@@ -285,3 +285,56 @@ def test_a_tensor_that_cannot_be_looked_at_changes_nothing(tmp_path):
     with pytest.raises(ValueError, match="odd"):
         handlers._sent.record()
     hooks.recorded.recorder().close()
+
+
+def test_values_are_recorded_where_they_are_named_and_say_what_differs(tmp_path):
+    def spoil(model):
+        with torch.no_grad():
+            model.layer.down_proj.weight[3, 5] += 0.25
+
+    recording = synced(tmp_path / "named", spoil, ("weights", "weight_values"))
+    (fault,) = faults_of(snapshots_of(recording))
+    assert (fault.version, fault.name, fault.how) == (1, "layer.down_proj.weight", "partial")
+    assert f"(1 of {HIDDEN * INNER} elements differ, by up to 0.25)" in fault.text
+    assert recording.verify() == []
+    for kinds in ((), ("weights",)):
+        unnamed = synced(tmp_path / f"{len(kinds)}", spoil, kinds)
+        assert "weight_values" not in unnamed.kinds()
+
+
+class LoraLinear(torch.nn.Module):
+    """As peft 0.21.2's."""
+
+    active_adapters: ClassVar = ["default"]
+
+    def __init__(self, weight):
+        super().__init__()
+        self.base_layer = torch.nn.Linear(*reversed(weight.shape), bias=False)
+        self.base_layer.weight.data = weight.clone()
+        self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(weight.shape[1], 2, bias=False)})
+        self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(2, weight.shape[0], bias=False)})
+
+    def get_delta_weight(self, adapter):
+        return self.lora_B[adapter].weight @ self.lora_A[adapter].weight * 2
+
+
+def test_the_engine_that_holds_the_base_of_an_adapter_is_told(tmp_path):
+    plain = trainer_weights()
+    name = "layer.down_proj.weight"
+    model = torch.nn.Module()
+    model.peft_config = {"default": None}
+    model.base_model = torch.nn.Module()
+    model.base_model.model = torch.nn.Module()
+    model.base_model.model.layer = torch.nn.Module()
+    model.base_model.model.layer.down_proj = adapted = LoraLinear(plain[name])
+    hooks = recorded.ProcessHooks(plan_for(tmp_path))
+    sent = SentWeights(hooks.recorded, 0)
+    sent.adapted(model)
+    merged = plain | {name: (plain[name] + adapted.get_delta_weight("default")).detach()}
+    assert [pair[0] for pair in sent.passing(merged.items())] == list(merged)
+    sent.record()
+    held = snapshot_fields("held", fingerprints(plain))
+    hooks.recorded.recorder().record("weights", step=0, micro=1, **held)
+    hooks.recorded.recorder().close()
+    (fault,) = faults_of(snapshots_of(open_recording(tmp_path)))
+    assert (fault.how, fault.name) == ("lora-missing", name)

@@ -11,6 +11,7 @@ from rldbg.cli.application import run
 from rldbg.weights import (
     BaseWeight,
     Box,
+    FingerprintStream,
     faults_of,
     fingerprints,
     fingerprints_of_pieces,
@@ -254,3 +255,127 @@ def test_what_is_wrong_with_a_merged_adapter_is_told(tmp_path, held, how, text):
         recorder.record("weights", step=0, micro=1, **fields)
     (fault,) = faults_of(snapshots_of(rldbg.open(tmp_path)))
     assert (fault.how, fault.name) == (how, Q) and text in fault.text
+
+
+def grouped(shards, **changes):
+    """What ranks of an engine hold of a layer with two key heads to four query heads, with changes by name."""
+    parts = {"q_proj": 32, "k_proj": 16, "v_proj": 16, "o_proj": 32, "gate_proj": 64, "up_proj": 64}
+    sent = {f"model.layers.0.{name}.weight": random(rows, 32, dtype=torch.bfloat16) for name, rows in parts.items()}
+    sent |= {f"model.layers.0.experts.{e}.down_proj.weight": random(32, 16, dtype=torch.bfloat16) for e in range(2)}
+    sent["model.embed_tokens.weight"] = random(48, 32, dtype=torch.bfloat16)
+    held = sent | {f"model.layers.0.{name}.weight": change(sent) for name, change in changes.items()}
+    return sent, [cut_and_fused(held, shard, shards) for shard in range(shards)]
+
+
+def cut_and_fused(tensors, shard, shards, order="qkv"):
+    columns = ("o_proj", "down_proj")
+    own = {
+        name: tensor.chunk(shards, 1 if any(part in name for part in columns) else 0)[shard]
+        for name, tensor in tensors.items()
+    }
+    layer = "model.layers.0."
+    held = {name: own[name] for name in own if "embed" in name or "o_proj" in name}
+    held[f"{layer}qkv_proj.weight"] = torch.cat([own[f"{layer}{part}_proj.weight"] for part in order])
+    held[f"{layer}gate_up_proj.weight"] = torch.cat([own[f"{layer}{part}_proj.weight"] for part in ("gate", "up")])
+    held[f"{layer}experts.w2_weight"] = torch.stack([own[f"{layer}experts.{e}.down_proj.weight"] for e in range(2)])
+    return held
+
+
+def told(folder, sent, ranks, base=None):
+    shapes = {name: tuple(tensor.shape) for name, tensor in sent.items()}
+    pieces = [
+        piece
+        for shard, held in enumerate(ranks)
+        for piece in fingerprints_of_pieces(unfused(held, shapes, shard=shard, shards=len(ranks)))
+    ]
+    with rldbg.Recorder(folder) as recorder:
+        recorder.record("weights", step=0, micro=0, **snapshot_fields("sent", fingerprints(sent), base=base))
+        recorder.record("weights", step=0, micro=1, **snapshot_fields("held", pieces))
+    return {(fault.how, fault.name.partition(" ")[0]) for fault in faults_of(snapshots_of(rldbg.open(folder)))}
+
+
+def one_shard(name, spoil):
+    """The second half of a tensor, by columns, is spoiled."""
+    return lambda sent: torch.cat([sent[name][:, :16], spoil(sent[name][:, 16:])], 1)
+
+
+OUT = "model.layers.0.o_proj.weight"
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("how", "name", "change"),
+    [
+        ("scaled", "o_proj", lambda sent: sent[OUT] * -0.7),
+        ("quantised", "o_proj", lambda sent: sent[OUT].to(torch.float8_e4m3fn).to(torch.bfloat16)),
+        ("transposed", "o_proj", lambda sent: sent[OUT].T.contiguous()),
+        ("scaled", "up_proj", lambda sent: sent["model.layers.0.up_proj.weight"] * 1.01),
+        ("different", "o_proj", lambda _: random(32, 32, dtype=torch.bfloat16)),
+        ("scaled", "o_proj", one_shard(OUT, lambda part: part * 2)),
+        ("quantised", "o_proj", one_shard(OUT, lambda part: part.to(torch.float8_e4m3fn).to(torch.bfloat16))),
+        (
+            "wrong-expert",
+            "experts.1.down_proj",
+            lambda sent: sent["model.layers.0.experts.0.down_proj.weight"],
+        ),
+    ],
+)
+def test_shards_are_judged_as_whole_tensors_are(tmp_path, how, name, change, shards):
+    if shards == 1 and "one_shard" in change.__qualname__:
+        how = "partial"
+    sent, ranks = grouped(shards, **{name: change})
+    assert told(tmp_path, sent, ranks) == {(how, f"model.layers.0.{name}.weight")}
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("order", ["kqv", "vkq"])
+def test_a_fused_tensor_in_another_order_is_told_with_heads_in_groups(tmp_path, order, shards):
+    sent, _ = grouped(1)
+    ranks = [cut_and_fused(sent, shard, shards, order) for shard in range(shards)]
+    assert {how for how, _ in told(tmp_path, sent, ranks)} == {"fused-order"}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_one_shard_without_its_delta_and_a_head_of_the_engines_own_are_told(tmp_path, shards):
+    sent, _ = grouped(1)
+    weight = sent[OUT]
+    plain = (weight.float() - (random(32, 2) @ random(2, 32))).to(torch.bfloat16)
+    base = {OUT: BaseWeight.of(fingerprints({OUT: plain})[0], weight, plain)}
+    held = sent | {OUT: torch.cat([weight[:, :16], plain[:, 16:]], 1) if shards > 1 else plain}
+    embedding = sent["model.embed_tokens.weight"]
+    ranks = [
+        cut_and_fused(held, shard, shards) | {"lm_head.weight": embedding.chunk(shards)[shard]}
+        for shard in range(shards)
+    ]
+    assert told(tmp_path, sent, ranks, base) == {("lora-missing", OUT)}
+
+
+def test_a_stream_reads_all_at_once_and_gives_the_same():
+    stream = FingerprintStream()
+    buffer = torch.empty(32 * 32)
+    for name, tensor in NEW.items():
+        view = buffer[: tensor.numel()].view(tensor.shape)
+        stream.add(name, view.copy_(tensor))
+    expected = {item.name: item for item in fingerprints(NEW)}
+    for item in stream.read():
+        other = expected.pop(item.name)
+        assert (item.grid == other.grid).all() and item.norm == pytest.approx(other.norm)
+    assert not expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_nothing_waits_for_a_gpu_before_a_stream_is_read():
+    tensors = {f"{number}": random(64, 96).cuda().to(torch.bfloat16) for number in range(20)}
+    warm = FingerprintStream()
+    warm.add("w", tensors["0"])
+    warm.read()
+    stream = FingerprintStream()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for name, tensor in tensors.items():
+            stream.add(name, tensor)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = {item.name: item.total for item in fingerprints({name: each.cpu() for name, each in tensors.items()})}
+    assert {item.name: item.total for item in stream.read()} == expected

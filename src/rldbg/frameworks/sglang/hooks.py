@@ -17,7 +17,7 @@ HOOKS = (
         "Scheduler.run_batch",
         phase="forward",
         seen="0.5.23",
-        records=("weights",),
+        records=("weights", "weight_values"),
         handler="run_batch",
     ),
     *(

@@ -72,7 +72,7 @@ HOOKS = (
         phase="sync",
         since="1.0.0",
         seen="1.16.0",
-        records=("weights",),
+        records=("weights", "weight_values"),
         handler="sync_weights",
     ),
     Hook(
@@ -80,7 +80,7 @@ HOOKS = (
         "VLLMGeneration._iter_named_params",
         since="1.16.0",
         seen="1.16.0",
-        records=("weights",),
+        records=("weights", "weight_values"),
         handler="sent_weights",
     ),
     Hook(

@@ -86,8 +86,10 @@ class TrlRecording(AsyncBatches):
 
     def sync_weights(self, generation: Any) -> Call:
         """The weights that a vLLM engine gets before it generates, sent by the first rank."""
-        if generation.accelerator.is_main_process:
+        if generation.accelerator.is_main_process and self.recorded.recorder().wants("weights", self._version):
             self._sent = SentWeights(self.recorded, self._version)
+            if hasattr(getattr(generation, "model", None), "peft_config"):
+                self._sent.adapted(generation.model, generation._fix_param_name_to_vllm)
         yield
         sent, self._sent = self._sent, None
         if sent is not None:

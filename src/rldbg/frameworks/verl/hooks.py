@@ -69,7 +69,7 @@ _RANKS = (
         phase="sync",
         since="0.7.1",
         seen="0.9.1",
-        records=("weights",),
+        records=("weights", "weight_values"),
         handler="update_weights",
     ),
     *(
@@ -78,7 +78,7 @@ _RANKS = (
             f"{engine}.get_per_tensor_param",
             since="0.7.0",
             seen="0.9.1",
-            records=("weights",),
+            records=("weights", "weight_values"),
             handler="sent_weights",
         )
         for module, engine in ((_FSDP, "FSDPEngine"), (_MEGATRON, "MegatronEngine"))

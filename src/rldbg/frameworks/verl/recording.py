@@ -175,6 +175,10 @@ class VerlRecording(FrameworkRecording):
             sent.record()
 
     def sent_weights(self, engine: Any, *_: Any, **__: Any) -> Call:
+        module = getattr(engine, "module", None)
+        model = getattr(module, "_fsdp_wrapped_module", module)
+        if self._sent is not None and hasattr(model, "peft_config"):
+            self._sent.adapted(model)
         pairs, adapter = yield
         # An adapter alone is no model: an engine holds it beside its weights.
         if self._sent is not None and adapter is None:

@@ -16,7 +16,7 @@ HOOKS = (
         phase="forward",
         since="0.8.0",
         seen="0.32.0",
-        records=("weights",),
+        records=("weights", "weight_values"),
         handler="execute_model",
     ),
     Hook(_WORKER, "Worker.load_model", since="0.8.0", seen="0.32.0", handler="load_model"),
