@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rldbg.agent.waits.kernel import listener
 from rldbg.agent.waits.library_calls import library_wait
-from rldbg.agent.waits.looking import Looking
+from rldbg.agent.waits.looking import Looking, lock_key
 from rldbg.agent.waits.objects import OwnObject
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
@@ -95,3 +96,25 @@ def test_the_other_end_of_a_local_socket_is_known_to_the_kernel():
     listener = socket.socket(socket.AF_UNIX)
     with listener:
         assert unix_peer(str(os.fstat(listener.fileno()).st_ino)) == ""
+
+
+def test_who_listens_at_an_address_is_known_to_the_kernel():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert listener(os.getpid(), f"127.0.0.1:{server.getsockname()[1]}") == str(os.fstat(server.fileno()).st_ino)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "method", "kind"),
+    [("AutoProxy[Queue]", "get", "queue_get"), ("EventProxy", "wait", "event"), ("DictProxy", "get", "managed")],
+)
+def test_what_a_manager_holds_is_named_by_its_proxy(proxy, method, kind):
+    held = type(proxy, (), {})()
+    frame = Recorded("/lib/python3.11/multiprocessing/managers.py", "_callmethod", {"self": held, "methodname": method})
+    assert _seen(frame)["kind"] == kind
+
+
+def test_processes_that_share_a_lock_of_a_manager_agree_on_its_key():
+    proxies = [type("AcquirerProxy", (), {})() for _ in range(2)]
+    for proxy in proxies:
+        proxy._token = SimpleNamespace(id="7f01")
+    assert lock_key(OwnObject(proxies[0]), "a") == lock_key(OwnObject(proxies[1]), "b") == "shared:manager:7f01"

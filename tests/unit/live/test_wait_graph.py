@@ -120,3 +120,41 @@ def test_a_job_of_which_nothing_was_seen_is_not_called_idle():
 def test_what_cannot_be_seen_is_said():
     (found,) = explain([_process(1, unanswered="process 1 belongs to uid 0")])
     assert found.kind == "unknown" and "belongs to uid 0" in found.evidence[0]
+
+
+def _rank(number, wait, **more):
+    return _process(number, _thread("MainThread", wait, main=True, **more), rank=number, world_size=2)
+
+
+def _collective(op, **more):
+    return {"kind": "collective", "op": op, "group": "default", **more}
+
+
+def test_a_backward_pass_and_a_barrier_wait_for_each_other():
+    (found,) = explain([_rank(0, _collective("barrier")), _rank(1, _collective("backward"))])
+    assert found.kind == "deadlock" and "for its backward pass, with the collectives" in found.verdict
+
+
+def test_nothing_is_said_about_the_operation_behind_an_asynchronous_wait():
+    waits = _collective("wait", name="work")
+    (found,) = explain([_rank(0, waits), _rank(1, {"kind": "sleep"})])
+    assert "(`work`); rank 1 is not in a collective, but sleeps" in found.verdict
+    # AND a rank that may be in the same operation is not accused
+    (found, other) = explain([_rank(0, _collective("all_reduce")), _rank(1, waits)])
+    assert "whether rank 1 is in the same one is not seen" in found.verdict and "rank 0" in other.verdict
+
+
+def test_counters_that_know_nothing_do_not_hide_a_backward_pass_that_waits():
+    groups = [{"name": "0", "ranks": [0, 1, 2], "sequence": 5}]
+    ranks = [_rank(n, _collective("backward")) | {"groups": groups, "world_size": 3} for n in range(2)]
+    slow = _rank(2, {"kind": "sleep"}, place=("data.py", 9, "load")) | {"groups": groups, "world_size": 3}
+    (found,) = explain([*ranks, slow])
+    assert "rank 2 never entered it, but sleeps (time.sleep) at data.py:9 (load)" in found.verdict
+
+
+def test_who_listens_and_has_not_accepted_is_named():
+    file = {"peer": "127.0.0.1:80", "local": "127.0.0.1:5000"}
+    wait = {"kind": "socket", "call": "read", "file": file, "ends": [2], "accepted": False}
+    server = _process(2, _thread("MainThread", {"kind": "sleep"}, main=True), suspended=True)
+    (found,) = explain([_process(1, _thread("MainThread", wait, main=True)), server])
+    assert "job@2 listens there and has not accepted the connection, but is suspended by a signal" in found.verdict

@@ -43,6 +43,8 @@ def _at_line(looking: Looking) -> Wait | None:
         elif call.method in _STORE_CALLS and is_a(value, "Store"):
             named = [text for argument in call.arguments for text in _texts(argument, place)]
             return {"kind": "store", "name": call.name, "keys": named[:3], "call": call.method}
+        elif call.method in ("wait", "synchronize") and is_a(value, "Work"):
+            return {"kind": "collective", "op": "wait", "name": call.name, "peer": None, "group": ""}
     blocked = looking.kernel.get("call") in (None, "", "futex")
     if locks and blocked:
         return {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}

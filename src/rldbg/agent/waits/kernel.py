@@ -148,6 +148,17 @@ def other_end(pid: int, file: Facts) -> str | None:
     return ""
 
 
+def listener(pid: int, address: str) -> str:
+    """The inode of the socket of this host that listens at an address, on it alone or on all; empty when none does."""
+    port = address.rpartition(":")[2]
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and _address(words[1], family) in (address, f"0.0.0.0:{port}", f":::{port}"):
+                return words[9]
+    return ""
+
+
 _TCP = {"01": "established", "02": "connecting", "08": "closed by its peer", "0A": "listening", "04": "closing"}
 
 

@@ -62,6 +62,19 @@ def _process_queue(frame: Frame, looking: Looking) -> Wait:
     return wait | {"descriptor": handle.number() if handle is not None else None}
 
 
+def _managed(frame: Frame, looking: Looking) -> Wait:
+    """A method of an object that a `multiprocessing.Manager` holds in a process of its own."""
+    value, method = frame.variable("self"), frame.variable("methodname")
+    called = (method.text() if method is not None else "") or ""
+    if value is not None and called == "acquire":
+        return _process_lock(frame, looking)
+    proxy = value.kind if value is not None else ""
+    kinds = {"wait": proxy.removesuffix("Proxy").lower()} if proxy.endswith("Proxy") else {}
+    if "Queue" in proxy:
+        kinds = {"get": "queue_get", "put": "queue_put", "join": "queue_join"}
+    return _own(frame, kinds.get(called, "managed"), looking, called, between="processes", method=called)
+
+
 def _event(frame: Frame, looking: Looking) -> Wait:
     return _own(frame, "event", looking, "wait")
 
@@ -170,6 +183,18 @@ def _collective(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": number, "group": named}
 
 
+def _backward(frame: Frame, looking: Looking) -> Wait:
+    """The autograd engine waits in C for the collectives of DDP; where nothing is distributed, it computes."""
+    found = kernel_wait(looking) or {"kind": "unknown"}
+    if frame is looking.frames[0] and looking.kernel.get("state") == "sleeping" and found["kind"] == "unknown":
+        return {"kind": "collective", "op": "backward", "peer": None, "group": ""}
+    return found
+
+
+def _parameters(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "collective", "op": "broadcast", "peer": None, "group": ""}
+
+
 def _rendezvous(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "rendezvous", "call": frame.function.rpartition(".")[2]}
 
@@ -264,6 +289,10 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("ray/util/rpdb.py", frozenset({"set_trace", "_post_mortem", "post_mortem"}), _debugger),
     ("/pdb.py", frozenset({"set_trace", "interaction", "post_mortem"}), _debugger),
     ("torch/distributed/distributed_c10d.py", _collective_names(), _collective),
+    ("torch/distributed/_functional_collectives.py", _collective_names() | {"wait_tensor"}, _collective),
+    ("torch/distributed/utils.py", frozenset({"_sync_params_and_buffers", "_sync_module_states"}), _parameters),
+    ("torch/distributed/utils.py", frozenset({"_verify_param_shape_across_processes"}), _parameters),
+    ("torch/nn/parallel/distributed.py", frozenset({"_distributed_broadcast_coalesced"}), _parameters),
     ("threading.py", frozenset({"wait", "wait_for"}), _waiting_method),
     ("ray/util/queue.py", frozenset({"get", "put"}), _ray_get),
     ("/queue.py", frozenset({"get", "put", "join"}), _queue),
@@ -275,6 +304,7 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
     ("multiprocessing/synchronize.py", frozenset({"__enter__", "acquire"}), _process_lock),
     ("multiprocessing/synchronize.py", frozenset({"wait", "wait_for"}), _between_processes),
+    ("multiprocessing/managers.py", frozenset({"_callmethod"}), _managed),
     ("multiprocessing/process.py", frozenset({"join"}), _child),
     ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
     ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),
@@ -292,4 +322,5 @@ _RULES: tuple[tuple[str, frozenset[str], Rule], ...] = (
     ("torch/distributed/distributed_c10d.py", frozenset({"init_process_group", "new_group"}), _rendezvous),
     ("asyncio/base_events.py", frozenset({"run_forever", "run_until_complete"}), _loop),
     ("threading.py", frozenset({"acquire", "__enter__"}), _semaphore),
+    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), _backward),
 )

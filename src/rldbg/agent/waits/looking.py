@@ -10,7 +10,18 @@ from .source import Sources, resolve
 
 Wait = dict[str, Any]
 SHARED = "shared:"
-LOCKS = ("lock", "RLock", "_RLock", "Condition", "Semaphore", "BoundedSemaphore", "Lock", "SemLock", "FileLock")
+LOCKS = (
+    "lock",
+    "RLock",
+    "_RLock",
+    "Condition",
+    "Semaphore",
+    "BoundedSemaphore",
+    "Lock",
+    "SemLock",
+    "FileLock",
+    "AcquirerProxy",
+)
 
 
 class Looking:
@@ -44,6 +55,9 @@ def lock_key(value: Object | None, name: str) -> str:
     """What tells locks apart: the address, that of a condition's own lock, or the name where no object is known."""
     if value is not None and is_a(value, "Condition"):
         value = value.get("_lock") or value
+    token = value.get("_token") if value is not None and is_a(value, "AcquirerProxy") else None
+    if token is not None and (number := token.get("id")) is not None:
+        return f"{SHARED}manager:{number.text()}"
     inner = value.get("_semlock") if value is not None and is_a(value, "SemLock") else None
     if inner is not None and (shared := inner.shared_name()):
         return f"{SHARED}{shared}"

@@ -13,6 +13,7 @@ from .kernel import (
     children_of,
     ends_of,
     file_facts,
+    listener,
     other_end,
     process_facts,
     thread_facts,
@@ -193,11 +194,13 @@ def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> None:
     """The name and the ranks of the process group of a collective, as torch knows them."""
     module = modules.get("torch.distributed.distributed_c10d")
     for wait in waits:
-        if wait["kind"] != "collective" or module is None:
+        if wait["kind"] != "collective":
             continue
-        names, ranks = module.get("_pg_names"), module.get("_pg_group_ranks")
+        names, ranks = (module.get("_pg_names"), module.get("_pg_group_ranks")) if module is not None else (None, None)
         groups = {f"{key.address:#x}": value.text() or "" for key, value in names.pairs()} if names is not None else {}
         members = {f"{key.address:#x}": value for key, value in ranks.pairs()} if ranks is not None else {}
+        if wait["op"] == "backward" and not groups:
+            wait["kind"] = "unknown"
         address = wait.pop("group")
         wait["group"] = groups.get(address, "") if address else "default"
         of_group = members.get(address)
@@ -215,8 +218,10 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
         wait["ends"] = sorted({end["pid"] for end in ends})
     if file.get("peer") and (other := other_end(pid, file)) is not None:
+        if other == "0":
+            wait["accepted"] = False
+            other = listener(pid, str(file["peer"]))
         wait["ends"] = sorted({end["pid"] for end in ends_of(other, dict(everyone))}) if other else []
-        wait["accepted"] = other != "0"
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
         # Nobody has it open while the connection is not accepted: then it is not known who will.
         wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None

@@ -9,7 +9,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.hang import Diagnosis
-from rldbg.live.diagnosis.rank_nodes import join_ranks
+from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
 from rldbg.live.diagnosis.wait_nodes import nodes_of
@@ -33,6 +33,10 @@ def explain(
     known = [_with_crash(stack) for stack in stacks]
     collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
     nodes = nodes_of(known)
+    seen = any(node.kind == "collective" for node in nodes)
+    if collectives is not None and (collectives.kind == "unknown" or (collectives.kind == "odd" and seen)):
+        # Counters know nothing of operations that were begun before and are waited for in C.
+        collectives = None
     if ray:
         from rldbg.live.diagnosis.ray_nodes import join_ray
 
@@ -40,7 +44,7 @@ def explain(
     graph = WaitGraph(join_ranks(nodes, known, judged=collectives is not None))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
     found = [_diagnosis(way) for way in ways]
-    if collectives is not None and collectives.kind != "unknown":
+    if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
     return found[:_SENTENCES] or [_nobody_waits(graph, known)]
@@ -76,9 +80,12 @@ def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
     """What keeps the ranks to blame from coming, where the wait graph knows it."""
     reasons = []
     for node in graph.nodes.values():
-        if node.rank in found.ranks and node.waits and node.kind != "collective" and not node.background:
-            path = [node, *graph.onward(node)]
-            reasons.append(sentence(path))
+        if node.rank not in found.ranks or node.background:
+            continue
+        if node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
+            reasons.append(clause(node))
+        elif node.waits and node.kind != "collective":
+            reasons.append(sentence([node, *graph.onward(node)]))
     verdict, found_in, _ = found.verdict.partition("; it is in ")
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")

@@ -1,6 +1,6 @@
 """Why a job hangs, in one sentence: the waits of all ranks, judged and put into words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,10 @@ def _absent(waits: Waits) -> Diagnosis | None:
     waiting = {rank: others[first] for rank, others in waits.edges.items() if first in others}
     what = next(iter(waiting.values()))
     verb = f"never entered {what}" if what.peer is None else f"never answered {what.op} of rank {min(waiting)}"
-    where = "; ".join(_whereabouts(rank, waits.views) for rank in waits.absent)
+    places: dict[str, list[int]] = {}
+    for rank in waits.absent:
+        places.setdefault(_whereabouts(rank, waits.views), []).append(rank)
+    where = "; ".join(_of_ranks(place, ranks, alone=len(waits.absent) == 1) for place, ranks in places.items())
     return Diagnosis(
         f"{_ranks(waits.absent)} {verb}; {where}",
         "absent",
@@ -147,6 +150,11 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
             f" at {view.place}" if view.place else ""
         )
     return f"it is in {view.place}" if view.place else f"rank {rank} had nothing in flight"
+
+
+def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:
+    _, found, place = whereabouts.partition("it is in ")
+    return f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {place}" if found and not alone else whereabouts
 
 
 def _absent_fix(view: RankView | None) -> str:

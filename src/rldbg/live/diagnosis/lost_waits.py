@@ -53,7 +53,7 @@ def _lost(wait: Facts, stack: Facts) -> str:
         if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
             nobody = "no other process has its writing end open"
         elif wait.get("between") == "processes" and wait.get("ends") is None:
-            return gone
+            return gone or f"no child process of it is running that would {DUTIES[kind][1]}"
         elif functions:
             nobody = (
                 f"only {listed} would {DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"

@@ -8,6 +8,10 @@ from rldbg.live.diagnosis.wait_nodes import process_id
 from rldbg.live.diagnosis.wait_words import exit_text
 
 _JOINING = "has not joined it"
+_TOGETHER = "all ranks are in it: it is in progress, or its transport is stuck"
+_ASYNCHRONOUS = frozenset({"wait", "wait_tensor"})
+UNNAMED = frozenset({*_ASYNCHRONOUS, "backward"})
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
 
 
 def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) -> list[Node]:
@@ -24,12 +28,29 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
     fronts = {rank: _front(nodes, stack, waiting.get(rank)) for rank, stack in ranked.items()}
     fronts |= {node.rank: node for node in nodes if node.id[0] == "rank" and node.rank is not None}
     for rank, node in waiting.items():
-        for other, front in sorted(fronts.items()):
-            if other != rank and front is not None and not judged and _is_missing(node, waiting.get(other), other):
-                node.edges.append(Edge(front.id, _JOINING if node.kind == "rendezvous" else "never entered it"))
+        others = [(waiting.get(other), front) for other, front in sorted(fronts.items()) if other != rank and front]
+        unclear = [f"rank {other.rank}" for other, _ in others if other is not None and _may_be_same(node, other)]
+        for other, front in others:
+            if not judged and front.rank is not None and _is_missing(node, other, front.rank):
+                node.edges.append(Edge(front.id, _relation(node)))
         if not node.edges and not node.wait.get("lost"):
-            node.wait = {**node.wait, "lost": "all ranks are in it: it is in progress, or its transport is stuck"}
+            lost = f"whether {unclear[0]} is in the same one is not seen" if unclear else _TOGETHER
+            node.wait = {**node.wait, "lost": lost}
     return nodes
+
+
+def _relation(node: Node) -> str:
+    if node.kind == "rendezvous":
+        return _JOINING
+    return "is not in a collective" if node.wait.get("op") in _ASYNCHRONOUS else "never entered it"
+
+
+def _may_be_same(node: Node, other: Node) -> bool:
+    """Of an operation that was begun before, only the wait for its end is seen."""
+    ops = {node.wait.get("op"), other.wait.get("op")}
+    if len(ops) == 1 or node.kind != other.kind:
+        return False
+    return bool(ops & _ASYNCHRONOUS) or ("backward" in ops and bool(ops & _REDUCTIONS))
 
 
 def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:
@@ -63,6 +84,8 @@ def _front(nodes: Sequence[Node], stack: Facts, waiting: Node | None) -> Node | 
 
 def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
     if node.wait.get("members") and rank not in node.wait["members"]:
+        return False
+    if other is not None and _may_be_same(node, other):
         return False
     peer = node.wait.get("peer") if node.wait.get("op") in ("send", "recv", "isend", "irecv") else None
     if peer is not None:

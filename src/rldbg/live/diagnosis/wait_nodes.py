@@ -175,6 +175,8 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     else:
         pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
     relation = _RELATIONS.get(str(kind), "should do it")
+    if not wait.get("accepted", True):
+        relation = "listens there and has not accepted the connection"
     serves = kind in ("socket", "stream")
     ids = [(base[0], pid, _front(pid, base[0], known, serves=serves)) for pid in pids if pid != stack.get("pid")]
     found = [Edge(identity, relation) for identity in ids if identity in known]

@@ -83,8 +83,17 @@ def _collective(wait: Any, _name: str) -> str:
     peer = wait.get("peer")
     if peer is not None and wait.get("op") in ("send", "recv", "isend", "irecv"):
         return f"{wait.get('op')} with rank {peer}"
+    if own := _OWN_WORDS.get(str(wait.get("op"))):
+        return own + (f" (`{wait['name']}`)" if wait.get("name") else "")
     group = wait.get("group")
     return f"{wait.get('op')}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
+
+
+_OWN_WORDS = {
+    "backward": "its backward pass, with the collectives of the gradients, to finish",
+    "wait": "an asynchronous collective to finish",
+    "wait_tensor": "an asynchronous collective to finish",
+}
 
 
 def _store(wait: Any, name: str) -> str:
@@ -128,6 +137,7 @@ _THINGS = {
     "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
+    "managed": lambda wait, name: f"`{name}.{wait.get('method')}()` of a multiprocessing manager",
     "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
     "ray_get": _ray,
     "ray_task": _ray,
