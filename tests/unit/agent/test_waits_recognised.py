@@ -1,6 +1,8 @@
 """Waits that are recognised by the objects on the stack: in threads of this process, and on recorded frames."""
 
+import asyncio
 import os
+import select
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -118,3 +120,50 @@ def test_processes_that_share_a_lock_of_a_manager_agree_on_its_key():
     for proxy in proxies:
         proxy._token = SimpleNamespace(id="7f01")
     assert lock_key(OwnObject(proxies[0]), "a") == lock_key(OwnObject(proxies[1]), "b") == "shared:manager:7f01"
+
+
+def _until_waits(ident, *kinds):
+    while True:
+        (entry,) = snapshot(OwnProcess(frozenset({ident})))["threads"]
+        if entry["wait"]["kind"] in kinds:
+            return entry["wait"]
+
+
+@pytest.mark.parametrize("module", ["select", "epoll"])
+def test_the_file_behind_a_poll_is_looked_at(module):
+    one, other = socket.socketpair()
+    with one, other, select.epoll() as poller:
+        poller.register(one.fileno(), select.EPOLLIN)
+        wait = (lambda: poller.poll()) if module == "epoll" else (lambda: select.select([one], [], []))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        found = _until_waits(thread.ident, "socket")
+        other.send(b"x")
+        thread.join()
+    assert found["file"]["kind"] == "socket" and thing(found) == "data from a local socket"
+
+
+async def _two_that_wait(group, future):
+    async def wait_for(future):
+        await future
+
+    if group:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wait_for(future), name="inner")
+    for each in asyncio.as_completed([wait_for(future)]):
+        await each
+
+
+@pytest.mark.parametrize(("group", "words"), [(True, "the tasks of its TaskGroup"), (False, "the next of its tasks")])
+def test_tasks_that_wait_for_others_say_for_which(group, words):
+    async def main():
+        future = asyncio.get_running_loop().create_future()
+        outer = asyncio.create_task(_two_that_wait(group, future), name="outer")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        found = snapshot(OwnProcess(frozenset()))["tasks"]
+        future.set_result(None)
+        await outer
+        return next(task["wait"] for task in found if task["task"] == "outer")
+
+    assert words in thing(asyncio.run(main()))

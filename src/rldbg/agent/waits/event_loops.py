@@ -18,6 +18,8 @@ _PRIMITIVES = {
     ("tasks.py", "sleep"): "sleep",
     ("tasks.py", "wait_for"): "inner",
     ("tasks.py", "_wait"): "inner",
+    ("taskgroups.py", "__aexit__"): "group",
+    ("tasks.py", "_wait_for_one"): "some",
     ("subprocess.py", "wait"): "child",
     ("subprocess.py", "communicate"): "child",
     ("streams.py", "read"): "stream",
@@ -87,6 +89,11 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         if kind == "inner":
             if inner := _inner(frame, expression):
                 return inner
+        elif kind == "group":
+            return {"kind": "task", "text": "the tasks of its TaskGroup"} | _keys(frame.variable("self"), "_tasks")
+        elif kind == "some":
+            # Which ones they are is known to their callbacks alone.
+            return {"kind": "some_tasks"}
         elif kind == "sleep" and place is not None:
             return {"kind": "sleep", "polls": sources.polled(place)}
         elif kind is not None:
@@ -99,6 +106,11 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     if children is not None and children.elements():
         return named | {"kind": "task", "keys": [f"{child.address:#x}" for child in children.elements()]}
     return named | {"kind": "future", "key": f"{waiter.address:#x}" if waiter is not None else ""}
+
+
+def _keys(owner: Object | None, name: str) -> dict[str, Any]:
+    tasks = owner.get(name) if owner is not None else None
+    return {"keys": [f"{task.address:#x}" for task in tasks.elements()] if tasks is not None else []}
 
 
 def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:

@@ -49,9 +49,11 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 _COLUMN = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
 _NAMES = {} if _COLUMN is None else {numbers[_COLUMN]: name for name, numbers in _CALLS.items()}
 _WITHOUT_FILE = frozenset(
-    {"poll", "ppoll", "select", "pselect6", "pause", "nanosleep", "clock_nanosleep", "wait4", "waitid", "semop"}
+    {"pause", "nanosleep", "clock_nanosleep", "wait4", "waitid", "semop"}
     | {"semtimedop", "futex", "openat", "rt_sigtimedwait"}
 )
+POLLING = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"})
+_MOST_POLLED = 8
 _SERVICE = re.compile(
     r"/ray/(dashboard|_private|core|autoscaler)/|/raylet/raylet|gcs_server|ray-dashboard|ray::(DashboardAgent|RuntimeEnvAgent)"
 )
@@ -72,34 +74,42 @@ def thread_facts(pid: int, tid: int) -> Facts:
         facts["call"] = _NAMES.get(int(call[0]), "")
         arguments = [int(word, 16) for word in call[1:7]]
         facts["arguments"] = arguments
-        if facts["call"] and facts["call"] not in _WITHOUT_FILE:
+        if facts["call"] in POLLING:
+            polled = _polled(pid, facts["call"], arguments)
+            facts["polled"] = len(polled)
+            facts["files"] = [file_facts(pid, each) for each in polled] if len(polled) <= _MOST_POLLED else []
+            if len(polled) == 1:
+                facts["file"] = facts["files"][0]
+        elif facts["call"] and facts["call"] not in _WITHOUT_FILE:
             facts["file"] = file_facts(pid, arguments[0])
         elif facts["call"] == "openat":
             facts["path"] = _text_at(pid, arguments[1])
-        elif facts["call"] in ("poll", "ppoll") and (polled := _polled(pid, arguments)) is not None:
-            facts["file"] = file_facts(pid, polled)
     return facts
 
 
-def _polled(pid: int, arguments: list[int]) -> int | None:
-    """The descriptor that is polled, when it is one alone: a socket with a timeout."""
-    if arguments[1] != 1:
-        return None
-    try:
-        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            memory.seek(arguments[0])
-            return int(struct.unpack("<i", memory.read(4))[0])
-    except (OSError, struct.error, OverflowError):
-        return None
+def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:
+    """The descriptors that a thread waits for at once."""
+    if call.startswith("epoll"):
+        return [int(each) for each in re.findall(r"^tfd:\s*(\d+)", _read(f"/proc/{pid}/fdinfo/{arguments[0]}"), re.M)]
+    if call in ("poll", "ppoll"):
+        entries = _memory(pid, arguments[0], min(arguments[1], 1024) * 8) if arguments[1] else b""
+        return [each for each, _, _ in struct.iter_unpack("<ihh", entries[: len(entries) // 8 * 8])]
+    sets = [_memory(pid, address, min(arguments[0], 1024) // 8 + 1) for address in arguments[1:4] if address]
+    return [n for n in range(min(arguments[0], 1024)) if any(len(s) > n // 8 and s[n // 8] >> n % 8 & 1 for s in sets)]
 
 
 def _text_at(pid: int, address: int) -> str:
+    return _memory(pid, address, 4096).partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _memory(pid: int, address: int, size: int) -> bytes:
+    """Empty where it cannot be read."""
     try:
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(address)
-            return memory.read(4096).partition(b"\0")[0].decode("utf-8", "replace")
+            return memory.read(size)
     except (OSError, OverflowError):
-        return ""
+        return b""
 
 
 def file_facts(pid: int, descriptor: int) -> Facts:

@@ -9,6 +9,7 @@ from .blocking import wait_of
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .file_locks import contested_file, file_lock_holders
 from .kernel import (
+    POLLING,
     all_processes,
     children_of,
     ends_of,
@@ -64,7 +65,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     _name_groups([entry["wait"] for entry in entries], modules)
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
     waits = [entry["wait"] for entry, _ in waiting]
-    far = any(wait.get("file") or wait.get("descriptor") is not None for wait in waits)
+    far = any(wait.get("file") or wait.get("files") or wait.get("descriptor") is not None for wait in waits)
     everyone = all_processes() if far else {}
     for wait in waits:
         _look_behind(wait, view.pid, everyone)
@@ -214,17 +215,20 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         wait["file"] = file_facts(pid, int(wait["descriptor"]))
     file = wait.get("file") or {}
     if file.get("kind") == "pipe":
-        wants_writer = wait["kind"] == "queue_get" or wait.get("call") in ("read", "readv", "poll", "ppoll")
+        wants_writer = wait["kind"] == "queue_get" or wait.get("call") in ("read", "readv", *POLLING)
         ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
         wait["ends"] = sorted({end["pid"] for end in ends})
     if file.get("peer") and (other := other_end(pid, file)) is not None:
-        if other == "0":
+        if other == "0" or file.get("connection") == "connecting":
             wait["accepted"] = False
             other = listener(pid, str(file["peer"]))
         wait["ends"] = sorted({end["pid"] for end in ends_of(other, dict(everyone))}) if other else []
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
         # Nobody has it open while the connection is not accepted: then it is not known who will.
         wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None
+    pipes = [str(each["inode"]) for each in wait.get("files") or [] if each.get("kind") == "pipe"]
+    if pipes:
+        wait["ends"] = sorted({end["pid"] for each in pipes for end in ends_of(each, dict(everyone)) if end["writes"]})
     if wait["kind"] == "sleep" and wait.pop("inside", False) and (path := contested_file(pid)):
         # Libraries in C (databases, HDF5) sleep and try again while somebody else has locked their file.
         wait |= {"kind": "file_lock", "path": path}

@@ -1,5 +1,6 @@
 """What a thread waits for in the kernel: its system call and the file behind it."""
 
+from .kernel import POLLING
 from .looking import Looking, Wait
 
 
@@ -15,6 +16,10 @@ def kernel_wait(looking: Looking) -> Wait | None:
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}
     if call in ("flock", "fcntl"):
         return {"kind": "file_lock", "path": file.get("path", "")}
+    if call in POLLING and facts.get("polled") == 0:
+        # Without descriptors it is a sleep, or on some machines pause().
+        endless = call == "ppoll" and not (facts.get("arguments") or [0, 0, 0])[2]
+        return {"kind": "signal"} if endless else {"kind": "sleep", "polls": "", "inside": False}
     if call in ("pause", "rt_sigtimedwait"):
         return {"kind": "signal"}
     if file.get("descriptor") == 0 and call == "read":
@@ -23,6 +28,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
         return {"kind": "socket", "call": call, "file": file}
     if file.get("kind") == "pipe":
         return {"kind": "pipe", "call": call, "file": file}
+    if call in POLLING and (file.get("kind") == "events" or facts.get("polled", 1) > 1):
+        return {"kind": "poll", "count": facts["polled"], "files": facts["files"]}
     if facts.get("state") == "disk":
         return {"kind": "disk", "file": file, "channel": facts.get("channel", "")}
     if call == "openat" and facts.get("state") == "sleeping":

@@ -18,7 +18,7 @@ _ACTIVITIES = {
 
 
 _RELATIONS = {"file_lock": "holds it", "child": "is that process"} | dict.fromkeys(
-    ("pipe", "socket", "stream"), "is at the other end"
+    ("pipe", "socket", "stream", "poll"), "is at the other end"
 )
 
 
@@ -167,6 +167,9 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         found = [Edge(identity, "is awaited") for identity in awaited if identity in known]
         # A task that nothing keeps from running is on the stack of the thread that runs its loop.
         return found or [Edge((*base, _key(t)), "runs it") for t in stack["threads"] if t.get("loops") and _is_busy(t)]
+    if kind == "some_tasks":
+        tasks = [(*base, "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
+        return [Edge(identity, "may be one of them") for identity in tasks if identity != node.id]
     if kind == "child":
         pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
     elif kind == "data_loader":

@@ -121,7 +121,11 @@ _THINGS = {
     "thread": lambda wait, name: f"thread {wait.get('thread') or name} to end",
     "exit": lambda wait, name: "its other threads to end; its main program is over",
     "future": lambda wait, name: f"future `{name}` to be completed" if name else "a future to be completed",
-    "task": lambda wait, name: f"task `{name}`" if name else "another task",
+    "some_tasks": lambda wait, name: "the next of its tasks to complete (as_completed)",
+    "poll": lambda wait, name: (
+        f"data on any of {wait['count']} files or connections" if wait["count"] > 1 else "an event"
+    ),
+    "task": lambda wait, name: wait.get("text") or (f"task `{name}`" if name else "another task"),
     "child": _child,
     "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
     "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
