@@ -137,14 +137,16 @@ def by_turn(evidence: Evidence) -> Iterator[Explanation]:
     """One side gives a turn of a conversation less than the next: nothing, or one factor per turn."""
     for label, right, wrong in evidence.directions:
         quotients: dict[int, list[float]] = defaultdict(list)
+        rows: list[tuple[float, float, int]] = []
         for pair in _pairs(evidence):
             values = [sample.trained("advantages") for sample in pair]
             if values[0] is None or values[1] is None or len(values[0][0]) != len(values[1][0]):
                 return
             turns = turn_of(pair[right].loss_mask)[values[right][-1]]  # type: ignore[index]
             for turn, one, other in zip(turns, values[right][0], values[wrong][0], strict=True):  # type: ignore[index]
+                rows.append((float(one), float(other), int(turns.max() - turn)))
                 if one != 0:
-                    quotients[int(turns.max() - turn)].append(float(other / one))
+                    quotients[rows[-1][2]].append(float(other / one))
         if len(quotients) < 2 or any(np.ptp(part) > SLACK for part in quotients.values()):
             continue
         factors = [float(np.median(quotients[back])) for back in sorted(quotients)]
@@ -152,12 +154,15 @@ def by_turn(evidence: Evidence) -> Iterator[Explanation]:
             continue
         if max(map(abs, factors[1:])) <= SLACK:
             text = f"{label}'s advantages are 0 except in the last turn of a conversation"
-            yield Explanation("last-turn-only", text, parameters={"side": label})
+            made = Recomputed.of_rows([(one, other, 0.0 if back else one) for one, other, back in rows])
+            yield Explanation("last-turn-only", text, parameters={"side": label}, recomputed=made)
         elif abs(factors[1] - 1) > SLACK and all(
             abs(factor - factors[1] ** back) <= back * SLACK for back, factor in enumerate(factors)
         ):
             text = f"{label}'s advantages are multiplied by {factors[1]:.4g} per turn before the last: a discount"
-            yield Explanation("discount-by-turn", text, parameters={"side": label, "gamma": factors[1]})
+            made = Recomputed.of_rows([(one, other, one * factors[1] ** back) for one, other, back in rows])
+            facts = {"side": label, "gamma": factors[1]}
+            yield Explanation("discount-by-turn", text, parameters=facts, recomputed=made)
 
 
 def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
@@ -168,7 +173,10 @@ def last_token_only(evidence: Evidence) -> Iterator[Explanation]:
             largest(row[wrong][:-1]) == 0 and abs(row[wrong][-1] - row[right][-1]) <= _NOISE for row in rows
         ):
             text = f"{label}'s advantages are 0 except on the last token of a sample"
-            yield Explanation("last-token-only", text, parameters={"side": label})
+            given, recorded = (np.concatenate([row[side] for row in rows]) for side in (right, wrong))
+            last = np.concatenate([np.arange(len(row[0])) == len(row[0]) - 1 for row in rows])
+            made = Recomputed(given, recorded, np.where(last, given, 0.0))
+            yield Explanation("last-token-only", text, parameters={"side": label}, recomputed=made)
 
 
 def clipped(evidence: Evidence) -> Iterator[Explanation]:
@@ -185,7 +193,7 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 def discounted(evidence: Evidence) -> Iterator[Explanation]:
     """One side's advantages change by a constant factor from token to token."""
-    rates = []
+    rates, rows = [], []
     for one, other in evidence.samples:
         a, b = one.trained("advantages"), other.trained("advantages")
         if a is None or b is None or len(a[0]) != len(b[0]) or len(a[0]) < 2 or not (np.all(a[0]) and np.all(b[0])):
@@ -194,19 +202,24 @@ def discounted(evidence: Evidence) -> Iterator[Explanation]:
         if (ratio <= 0).any():
             return
         rates.append(np.diff(np.log(ratio)) / np.diff(a[1]))
+        rows.append((a[0].astype(np.float64), b[0].astype(np.float64), a[1]))
     if not rates:
         return
     every = np.concatenate(rates)
     rate, residual = float(np.median(every)), largest(every - np.median(every))
     if abs(rate) > 1e-4 and residual <= 1e-3:
         text = f"B's advantages change by a factor of {np.exp(rate):.5g} per token relative to A's: a discount"
-        yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))})
+        # Each sample keeps the factor of its first token.
+        parts = [a * (b[0] / a[0]) * np.exp(rate * (places - places[0])) for a, b, places in rows]
+        given, recorded = (np.concatenate([row[side] for row in rows]) for side in (0, 1))
+        made = Recomputed(given, recorded, np.concatenate(parts))
+        yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))}, recomputed=made)
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
     """One side divides a sample's advantage by its number of trained tokens, or of turns."""
     for label, right, wrong in evidence.directions:
-        rows = []
+        rows, firsts = [], []
         for pair in _pairs(evidence):
             a, b = pair[right].trained("advantages"), pair[wrong].trained("advantages")
             if a is not None and b is not None and len(a[0]) == len(b[0]) and a[0].size and a[0][0] != 0:
@@ -214,6 +227,7 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
                 if not small(b[0] - quotient * a[0], _NOISE * max(1.0, largest(b[0]))):
                     return  # tokens of a sample are not treated alike
                 rows.append((quotient, len(a[0]), int(turn_of(pair[right].loss_mask).max(initial=1))))
+                firsts.append((float(a[0][0]), float(b[0][0])))
         quotients, lengths, turns_of_rows = np.asarray(rows, dtype=np.float64).reshape(-1, 3).T
         for name, what, counts in (
             ("divided-by-length", "the length of their sample", lengths),
@@ -226,7 +240,10 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
                 and small(products - products.mean(), 1e-4 * largest(products))
             ):
                 facts = {"side": label, "factor": float(products.mean())}
-                yield Explanation(name, f"{label}'s advantages are divided by {what}", parameters=facts)
+                given, recorded = np.asarray(firsts).T
+                made = Recomputed(given, recorded, given * products.mean() / counts)
+                text = f"{label}'s advantages are divided by {what}"
+                yield Explanation(name, text, parameters=facts, recomputed=made)
 
 
 def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
@@ -239,7 +256,8 @@ def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
             right, before = _first_of_each(other), _first_of_each(SideStep(other.side, max(earlier)))
             if len(own) == len(before) == len(right) and small(own - before, SLACK) and not small(own - right, SLACK):
                 text = f"{label}'s advantages are those of step {max(earlier)}, in the same order"
-                yield Explanation("advantage-of-another-step", text, parameters={"side": label, "step": max(earlier)})
+                facts, made = {"side": label, "step": max(earlier)}, Recomputed(right, own, before)
+                yield Explanation("advantage-of-another-step", text, parameters=facts, recomputed=made)
 
 
 def _first_of_each(side: SideStep) -> np.ndarray:

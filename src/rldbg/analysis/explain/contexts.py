@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Pair, fit_factor, largest
+from rldbg.analysis.explain.evidence import Pair, Recomputed, fit_factor, largest
 from rldbg.analysis.tokens import SampleTokens
 
 # Two roundings of log probs of magnitude ~10 in single precision, with a margin.
@@ -30,6 +30,12 @@ class TemperatureFit:
     factor: float
     residual: float
     pairs: int
+    first: np.ndarray = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    second: np.ndarray = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+
+    def recomputed(self, second: str, first: str) -> Recomputed:
+        """The second's differences times the factor beside the first's, under these names."""
+        return Recomputed(self.second, self.first, self.factor * self.second, (second, first))
 
     @property
     def fits(self) -> bool:
@@ -89,7 +95,7 @@ def fit_temperature(draws: Draws) -> TemperatureFit:
         return TemperatureFit(1.0, float("inf"), 0)
     one, other = np.concatenate(first), np.concatenate(second)
     factor = fit_factor(other, one)
-    return TemperatureFit(factor, largest(one - factor * other), len(one))
+    return TemperatureFit(factor, largest(one - factor * other), len(one), one, other)
 
 
 def softmax_of_probabilities(draws: Draws) -> tuple[np.ndarray, np.ndarray]:

@@ -28,6 +28,8 @@ class Recomputed:
     given: np.ndarray
     recorded: np.ndarray
     made: np.ndarray
+    # What the first two are, where they are not the same quantity of the two sides.
+    names: tuple[str, str] | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[float | None]]) -> Recomputed | None:
@@ -43,6 +45,7 @@ class Recomputed:
         columns = {"given": self.given, "recorded": self.recorded, "made": self.made}
         return {
             "count": len(apart),
+            "names": self.names,
             "places": chosen.tolist(),
             **{name: values[chosen].tolist() for name, values in columns.items()},
         }
@@ -204,10 +207,12 @@ def applied(
     return Explanation(id, text, residual, noise, parameters, share, recomputed=Recomputed(given, recorded, made))
 
 
-def for_samples(id: str, text: str, matching: int, differing: int, parameters: dict[str, Any]) -> Explanation:
+def for_samples(
+    id: str, text: str, matching: int, differing: int, parameters: dict[str, Any], made: Recomputed | None = None
+) -> Explanation:
     """A rule that holds for `matching` of the samples that differ; it fits when it holds for all of them."""
-    missed = differing - matching
-    return Explanation(id, text, float(missed), 0.0, parameters, matching / differing if differing else 0.0)
+    missed = float(differing - matching)
+    return Explanation(id, text, missed, 0.0, parameters, matching / differing if differing else 0.0, recomputed=made)
 
 
 def largest(values: np.ndarray) -> float:

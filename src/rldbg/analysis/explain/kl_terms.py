@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from rldbg.analysis.explain.aggregation import Pass, PassStatistics, fitting_rules, mask_of, rules_of, totals_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 
 _NOISE = 2e-6
@@ -21,7 +21,7 @@ def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
     if found[0] and found[1] and not set(found[0]) & set(found[1]):
         a, b = found[0][0], found[1][0]
         text = f"the KL term is {a} in A and {b} in B"
-        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b})
+        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=_by_formula(evidence, b))
 
 
 def kl_aggregation(evidence: Evidence) -> Iterator[Explanation]:
@@ -32,8 +32,29 @@ def kl_aggregation(evidence: Evidence) -> Iterator[Explanation]:
         if b and a and not set(a) & set(b):
             facts = {"a": a[0], "b": b[0]}
             text = f"A's KL term is {facts['a']}, B's is {facts['b']}"
-            yield Explanation("kl-aggregation", text, 0.0, 1e-5, facts)
+            yield Explanation("kl-aggregation", text, 0.0, 1e-5, facts, recomputed=_by_formula(evidence, name))
             return
+
+
+def _by_formula(evidence: Evidence, name: str) -> Recomputed | None:
+    """A's KL term by this formula and the rule by which it gives B's, beside both, pass by pass."""
+    a, b = (dict(_kl_passes(side)).get(name, []) for side in evidence.both)
+    rules = fitting_rules(evidence.b, b)
+    if not rules:
+        return None
+    totals = totals_of(evidence.a)
+    others = {(item.update, item.rank, item.micro): number for item, _, _, number in b}
+    return Recomputed.of_rows(
+        [
+            (
+                number,
+                others.get((item.update, item.rank, item.micro)),
+                rules[0].factor
+                * PassStatistics(mask, totals[item.update], item.rank).number(rules[0].statistic, values),
+            )
+            for item, values, mask, number in a
+        ]
+    )
 
 
 def _formulas(side: SideStep) -> Iterator[tuple[str, list[str]]]:

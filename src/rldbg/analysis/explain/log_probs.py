@@ -8,7 +8,7 @@ import numpy as np
 
 from rldbg.analysis.explain import contexts
 from rldbg.analysis.explain.aggregation import mask_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, agree, applied, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, agree, applied, fit_factor, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.permuted import permuted_rows
 from rldbg.analysis.explain.scatter import scatter
@@ -87,7 +87,8 @@ def rounded(quantity: str) -> Hypothesis:
                 residual = largest(coarse - fine)
                 if residual <= noise:
                     text = f"{label}'s {quantity} are rounded to {dtype}"
-                    yield Explanation("precision", text, residual, noise, {"side": label, "dtype": dtype})
+                    facts, made = {"side": label, "dtype": dtype}, Recomputed(fine, coarse, round_to(fine, bits))
+                    yield Explanation("precision", text, residual, noise, facts, recomputed=made)
                     break
 
     return hypothesis
@@ -115,7 +116,8 @@ def temperature(quantity: str) -> Hypothesis:
             text = f"B's {quantity} are those of logits divided by {fit.factor:.4g} times A's temperature"
             facts = {"temperature_ratio": fit.factor, "pairs": fit.pairs}
             noise = contexts.NOISE * max(1.0, fit.factor)
-            yield Explanation("temperature", text, fit.residual, noise, facts, share=0.99)
+            made = fit.recomputed("B: log p between tokens of a context", "A: log p between tokens of a context")
+            yield Explanation("temperature", text, fit.residual, noise, facts, share=0.99, recomputed=made)
         elif not fit.fits:
             yield from _by_entropy(evidence, quantity)
 
@@ -147,7 +149,9 @@ def _by_entropy(evidence: Evidence, quantity: str) -> Iterator[Explanation]:
     if abs(best - 1) > 0.02:
         text = f"B's {quantity} are those of logits divided by {1 / best:.3g} times A's temperature"
         facts = {"temperature_ratio": 1 / best}
-        yield Explanation("temperature", text, left, 0.1 * spread, facts, max(0.0, 1 - left / spread))
+        made = Recomputed(log_a, log_b, log_a + predicted[int(np.argmin(errors))])
+        share = max(0.0, 1 - left / spread)
+        yield Explanation("temperature", text, left, 0.1 * spread, facts, share, recomputed=made)
 
 
 def softmax_twice(quantity: str) -> Hypothesis:
@@ -249,9 +253,23 @@ def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
             # As long as the policy is the reference, every log prob is the reference's.
             untrained = side.step == min(side.side.steps()) and _same(side, "log_probs", "ref_log_probs", (0, 0))
             if mine and other is False and not untrained and not _ends_later(side, quantity, source):
-                yield Explanation(id, f"{label}'s {quantity} are those of {text}", parameters={"side": label})
+                made = _taken(evidence, label, quantity, source)
+                said = f"{label}'s {quantity} are those of {text}"
+                yield Explanation(id, said, parameters={"side": label}, recomputed=made)
 
     return hypothesis
+
+
+def _taken(evidence: Evidence, label: str, quantity: str, source: str) -> Recomputed | None:
+    """The other side's values, this side's, and what this side would have taken; None where tokens are others."""
+    mine = "AB".index(label)
+    rows = []
+    for pair in evidence.now:
+        own, right = pair[mine].trained(quantity, source), pair[1 - mine].trained(quantity)
+        if own is not None and right is not None and len(right[0]) == len(own[0]):
+            rows.append((right[0], own[0], own[1]))
+    given, recorded, made = ([row[place].astype(np.float64) for row in rows] for place in (0, 1, 2))
+    return Recomputed(np.concatenate(given), np.concatenate(recorded), np.concatenate(made)) if rows else None
 
 
 def _ends_later(side: SideStep, quantity: str, source: str) -> bool:
@@ -270,7 +288,8 @@ def of_rollout(evidence: Evidence) -> Iterator[Explanation]:
         own = [_same(side, "old_log_probs", "log_probs", (0, 0)) for side in (sides[wrong], sides[right])]
         if copied and own == [False, True]:
             text = f"{label}'s old log probs are those of the rollout, bit for bit; the other side's are its trainer's"
-            yield Explanation("of-rollout", text, parameters={"side": label})
+            made = _taken(evidence, label, "old_log_probs", "rollout_log_probs")
+            yield Explanation("of-rollout", text, parameters={"side": label}, recomputed=made)
 
 
 def _same(side: SideStep, first: str, second: str, update: tuple[int, int]) -> bool | None:

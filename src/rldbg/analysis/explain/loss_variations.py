@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Explanation, fit_factor, largest
+from rldbg.analysis.explain.evidence import Explanation, Recomputed, fit_factor, largest
 from rldbg.analysis.explain.loss_rules import LossPass, LossRule, loss_by, policy_loss
 
 _FEWEST = 3
@@ -26,7 +26,10 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
         times = "are left out" if abs(factor + 1) < 1e-3 else f"count {1 + factor:.4g} times"
         text = f"from log probs and rewards: {label}'s loss is as the other side's, but {what} {times}"
         facts = {"side": label, "tokens": what, "factor": 1 + factor}
-        yield Explanation("loss-of-some-tokens", text, largest(left - factor * parts), noise, facts)
+        numbers = np.asarray([item.number for item in passes])
+        shown = Recomputed(numbers - left, numbers, numbers - left + factor * parts, _names(label))
+        residual = largest(left - factor * parts)
+        yield Explanation("loss-of-some-tokens", text, residual, noise, facts, recomputed=shown)
     ratios = [np.exp(item.above_rollout) for item in passes if item.above_rollout is not None]
     for bound in (np.inf, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0):
         if len(ratios) == len(passes):
@@ -39,8 +42,14 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
             if gap <= noise < largest(left):
                 most = "" if bound == np.inf else f", at most {bound:g}"
                 text = f"from log probs and rewards: {label} weights each token's loss by old over rollout{most}"
-                yield Explanation("loss-weighted-by-rollout", text, gap, noise, {"side": label, "bound": bound})
+                numbers, facts = np.asarray([item.number for item in passes]), {"side": label, "bound": bound}
+                shown = Recomputed(numbers - left, numbers, np.asarray(made), _names(label))
+                yield Explanation("loss-weighted-by-rollout", text, gap, noise, facts, recomputed=shown)
                 return
+
+
+def _names(label: str) -> tuple[str, str]:
+    return f"{label}'s loss by the other side's rule", f"{label}'s loss"
 
 
 def _some_tokens(passes: list[LossPass]) -> Iterator[tuple[str, list[np.ndarray]]]:

@@ -216,11 +216,27 @@ def surrogate(evidence: Evidence) -> Iterator[Explanation]:
     forms = [_form(side) for _, side in evidence.sides]
     if forms[0] is not None and forms[1] is not None and forms[0] != forms[1]:
         text = f"a token's loss is {forms[0]} in A and {forms[1]} in B"
-        yield Explanation("loss-form", text, 0.0, 1e-4, {"a": forms[0], "b": forms[1]})
+        one, other = (_products(side) for _, side in evidence.sides)
+        same = one is not None and other is not None and len(one[0]) == len(other[0])
+        made = Recomputed(one[0], other[0], one[1][forms[1]]) if one and other and same else None
+        yield Explanation("loss-form", text, 0.0, 1e-4, {"a": forms[0], "b": forms[1]}, recomputed=made)
 
 
 def _form(side: SideStep) -> str | None:
     """The product that most tokens' losses are; clipped tokens are the exception to the first one."""
+    found = _products(side)
+    if found is None:
+        return None
+    loss, products = found
+    told = np.abs(products["-advantage"]) > 1e-6
+    for name, value in products.items():
+        if told.any() and (np.abs(loss - value) <= 1e-4 * np.maximum(1.0, np.abs(value)))[told].mean() > 0.5:
+            return name
+    return None
+
+
+def _products(side: SideStep) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+    """The loss of every trained token, and the products that it may be."""
     parts: list[list[np.ndarray]] = [[], [], [], []]
     for item in side.micros:
         names = ("elementwise_loss", "advantages", "prob_ratio", "log_probs")
@@ -234,17 +250,13 @@ def _form(side: SideStep) -> str | None:
     if not parts[0]:
         return None
     loss, advantage, ratio, log_prob = (np.concatenate(part) for part in parts)
-    told = np.abs(advantage) > 1e-6
-    for name, value in (
-        ("-ratio * advantage", -ratio * advantage),
-        ("+ratio * advantage", ratio * advantage),
-        ("-log prob * advantage", -log_prob * advantage),
-        ("-probability * advantage", -np.exp(log_prob) * advantage),
-        ("-advantage", -advantage),
-    ):
-        if told.any() and (np.abs(loss - value) <= 1e-4 * np.maximum(1.0, np.abs(value)))[told].mean() > 0.5:
-            return name
-    return None
+    return loss, {
+        "-ratio * advantage": -ratio * advantage,
+        "+ratio * advantage": ratio * advantage,
+        "-log prob * advantage": -log_prob * advantage,
+        "-probability * advantage": -np.exp(log_prob) * advantage,
+        "-advantage": -advantage,
+    }
 
 
 def scaled(evidence: Evidence) -> Iterator[Explanation]:

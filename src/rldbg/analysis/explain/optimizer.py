@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed
 from rldbg.analysis.explain.passes import SideStep
 
 _CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
@@ -267,11 +267,35 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         found = [*_by_tensor(evidence, [a], "B"), *_by_tensor(evidence, [b], "A")]
         yield from found if len({item.parameters["side"] for item in found}) == 1 else ()
         return
-    residual = max(a.residual, b.residual)
+    residual, made = max(a.residual, b.residual), _applied(evidence.b, a, b)
     for name, text, one, other in differences:
         known = {"a": one, "b": other}
         said = f"{text} {_show(one)} in A and {_show(other)} in B"
-        yield Explanation(name, said, residual, _FIT, known, together="optimizer")
+        yield Explanation(name, said, residual, _FIT, known, together="optimizer", recomputed=made)
+
+
+def _applied(side: SideStep, a: Optimizer, b: Optimizer) -> Recomputed | None:
+    """How far B's gradients move its parameters by A's optimizer and by its own, beside how far they moved."""
+    history = _history(side)
+    if history is None:
+        return None
+    by_a, by_b = _movements(history, a), _movements(history, b)
+    count = min(len(by_a), len(by_b), len(history.parameters) - 1)
+    moved = np.diff(history.parameters, axis=0)
+    parts = [np.concatenate(part[:count]) for part in (by_a, moved, by_b)]
+    return Recomputed(parts[0], parts[1], parts[2], ("B's steps by A's optimizer", "B's steps"))
+
+
+def _movements(history: _History, optimizer: Optimizer) -> list[np.ndarray]:
+    """What an optimizer adds to the parameters in each step from the second one on."""
+    rule = optimizer.rule
+    if rule.clips == "largest element":
+        history = replace(history, norms=history.largest)
+    moments = _moments(history, rule)[1:]
+    return [
+        -rate * (mean / (size + rule.epsilon) + optimizer.decay * before)
+        for rate, (mean, size), before in zip(optimizer.rates, moments, history.parameters, strict=False)
+    ]
 
 
 _ONE_OF_THEM = ([True, False], [False, True])

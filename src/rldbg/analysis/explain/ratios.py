@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest, small
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest, small
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.subsets import turn_of
 
@@ -16,15 +16,17 @@ _NOISE = 1e-4
 def form(evidence: Evidence) -> Iterator[Explanation]:
     """Each side's ratio follows from its log probs, but by different rules."""
     rules = [_rule(side) for _, side in evidence.sides]
-    if rules[0] is None or rules[1] is None or rules[0] == rules[1]:
+    if rules[0] is None or rules[1] is None or rules[0][:2] == rules[1][:2]:
         return
-    odd = rules[1] if rules[0][0] == "plain" else rules[0]
+    label, odd = ("B", rules[1]) if rules[0][0] == "plain" else ("A", rules[0])
     text = f"A's ratio is {rules[0][1]}, B's is {rules[1][1]}"
-    yield Explanation(f"ratio-{odd[0]}", text, 0.0, _NOISE, {"a": rules[0][1], "b": rules[1][1]})
+    made = Recomputed(odd[2], odd[3], odd[4], (f"{label}'s new over old", f"{label}'s ratio"))
+    facts = {"a": rules[0][1], "b": rules[1][1]}
+    yield Explanation(f"ratio-{odd[0]}", text, 0.0, _NOISE, facts, recomputed=made)
 
 
-def _rule(side: SideStep) -> tuple[str, str] | None:
-    """Id and description of the one rule that gives all ratios of a step."""
+def _rule(side: SideStep) -> tuple[str, str, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Id and description of the one rule that gives all ratios of a step; new over old, the ratio, and by the rule."""
     parts = [_pass(side, item) for item in side.micros]
     known = [part for part in parts if part is not None]
     if not known:
@@ -36,25 +38,25 @@ def _rule(side: SideStep) -> tuple[str, str] | None:
     others = {name: np.concatenate([part[4][name] for part in known]) for name in known[0][4]}
     plain = np.exp(log_ratio)
     if small(ratio - plain, _NOISE * max(1.0, largest(plain))):
-        return "plain", "new over old"
+        return "plain", "new over old", plain, ratio, plain
     if largest(ratio - 1) <= _NOISE:
-        return "always-one", "always 1"
+        return "always-one", "always 1", plain, ratio, np.ones_like(plain)
     if small(ratio - np.exp(-log_ratio), _NOISE * max(1.0, largest(np.exp(-log_ratio)))):
-        return "inverted", "old over new"
+        return "inverted", "old over new", plain, ratio, np.exp(-log_ratio)
     if small(ratio - np.exp(sequence), _NOISE * max(1.0, largest(ratio))):
-        return "of-sequence", "the geometric mean over the sequence"
+        return "of-sequence", "the geometric mean over the sequence", plain, ratio, np.exp(sequence)
     if small(ratio - np.exp(turn), _NOISE * max(1.0, largest(ratio))):
-        return "of-turn", "the geometric mean over the turn"
+        return "of-turn", "the geometric mean over the turn", plain, ratio, np.exp(turn)
     if small(ratio - (1 + log_ratio), _NOISE * max(1.0, largest(ratio))):
-        return "linear", "1 + the difference of log probs, without exp"
+        return "linear", "1 + the difference of log probs, without exp", plain, ratio, 1 + log_ratio
     for name, gap in others.items():
         if len(gap) == len(ratio) and small(ratio - np.exp(gap), _NOISE * max(1.0, largest(ratio))):
-            return f"of-{name}", f"new over the {name}'s, not over old"
+            return f"of-{name}", f"new over the {name}'s, not over old", plain, ratio, np.exp(gap)
     low, high = float(ratio.min()), float(ratio.max())
     if largest(ratio - np.clip(plain, low, high)) <= _NOISE:
         bounds = [f"at most {high:.4g}"] if (plain > high + _NOISE).any() else []
         bounds += [f"at least {low:.4g}"] if (plain < low - _NOISE).any() else []
-        return "capped", "new over old, limited to " + " and ".join(bounds)
+        return "capped", f"new over old, limited to {' and '.join(bounds)}", plain, ratio, np.clip(plain, low, high)
     return None
 
 

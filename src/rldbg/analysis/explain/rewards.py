@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from rldbg.analysis.explain.advantage_rules import terms_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, for_samples, largest, small
+from rldbg.analysis.explain.evidence import (
+    Evidence,
+    Explanation,
+    Recomputed,
+    applied,
+    fit_factor,
+    for_samples,
+    largest,
+    small,
+)
 from rldbg.analysis.explain.permuted import permutation
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.normalisation import normalisations
@@ -67,7 +76,8 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
             bounds = float(cut.min()), float(cut.max())
             if largest(np.clip(full, *bounds) - cut) <= 1e-6:
                 text = f"{label}'s rewards are the other side's clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
-                yield Explanation("reward-clipped", text, parameters={"side": label, "bounds": list(bounds)})
+                facts, made = {"side": label, "bounds": list(bounds)}, Recomputed(full, cut, np.clip(full, *bounds))
+                yield Explanation("reward-clipped", text, parameters=facts, recomputed=made)
 
 
 def rounded(evidence: Evidence) -> Iterator[Explanation]:
@@ -77,7 +87,8 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
         for how, rule in (("truncated to", np.trunc), ("rounded to", np.round)):
             if full.size and largest(full - whole) > 0 and np.array_equal(rule(full), whole):
                 text = f"{label}'s rewards are the other side's {how} integers"
-                yield Explanation("reward-rounded", text, parameters={"side": label}, share=0.9)
+                made = Recomputed(full, whole, rule(full))
+                yield Explanation("reward-rounded", text, parameters={"side": label}, share=0.9, recomputed=made)
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
@@ -124,6 +135,7 @@ def by_turn(evidence: Evidence) -> Iterator[Explanation]:
     """The rewards differ by one factor per number of turns."""
     factors: dict[int, set[float]] = {}
     counts: Counter[int] = Counter()
+    rows: list[tuple[float, float, int]] = []
     for a, b in evidence.samples:
         if a.reward is None or b.reward is None or a.reward == b.reward == 0:
             continue
@@ -132,13 +144,16 @@ def by_turn(evidence: Evidence) -> Iterator[Explanation]:
         turns = int(turn_of(a.loss_mask).max(initial=0))
         factors.setdefault(turns, set()).add(round(b.reward / a.reward, 5))
         counts[turns] += 1
+        rows.append((a.reward, b.reward, turns))
     apart = {turns: min(found) for turns, found in factors.items() if len(found) == 1}
     if len(factors) < 2 or len(apart) < len(factors) or len(set(apart.values())) < 2:
         return
     if sum(counts[turns] for turns, factor in apart.items() if factor != 1) >= 3:
         parts = ", ".join(f"{factor:g} after {turns} turn(s)" for turns, factor in sorted(apart.items()))
         text = f"B's rewards are A's times a factor of the number of turns: {parts}"
-        yield Explanation("reward-by-turn", text, parameters={"factors": {str(k): v for k, v in apart.items()}})
+        made = Recomputed.of_rows([(one, other, one * apart[turns]) for one, other, turns in rows])
+        facts = {"factors": {str(k): v for k, v in apart.items()}}
+        yield Explanation("reward-by-turn", text, parameters=facts, recomputed=made)
 
 
 def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
@@ -146,13 +161,16 @@ def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
     a, b = _rewards(evidence)
     if a.size == 0 or np.array_equal(a, b):
         return
-    for label, side in evidence.sides:
+    for (label, side), (_, right) in zip(evidence.sides, reversed(evidence.sides), strict=True):
         own = [sample.reward for sample in side.samples.values()]
         earlier = [step for step in side.side.steps("trajectory") if step < side.step]
         before = [sample.reward for sample in read_tokens(side.side, max(earlier)).values()] if earlier else []
         if len(own) >= 8 and len(set(own)) > 1 and own == before:
             text = f"{label}'s rewards are those of its samples of step {max(earlier)}, in the same order"
-            yield Explanation("reward-of-another-step", text, parameters={"side": label, "step": max(earlier)})
+            other = [sample.reward for sample in right.samples.values()]
+            made = Recomputed.of_rows(list(zip(other, own, before, strict=True))) if len(other) == len(own) else None
+            facts = {"side": label, "step": max(earlier)}
+            yield Explanation("reward-of-another-step", text, parameters=facts, recomputed=made)
 
 
 def of_group(evidence: Evidence) -> Iterator[Explanation]:
@@ -172,7 +190,13 @@ def of_group(evidence: Evidence) -> Iterator[Explanation]:
             # One value for all of them is a default, whatever the group.
             if same and len(values) > 1:
                 text = f"{label} gives {same} samples the {how} of their group's rewards"
-                yield for_samples("reward-of-group", text, same, len(changed), {"side": label, "how": how})
+                made = Recomputed.of_rows(
+                    [
+                        (pair[index].reward, pair[1 - index].reward, float(rule(groups[pair[index].sample.group_id])))
+                        for pair in changed
+                    ]
+                )
+                yield for_samples("reward-of-group", text, same, len(changed), {"side": label, "how": how}, made)
 
 
 def lost(evidence: Evidence) -> Iterator[Explanation]:
@@ -189,7 +213,8 @@ def lost(evidence: Evidence) -> Iterator[Explanation]:
                     f"{label} gives {int(apart.sum())} samples a reward of {fixed[0]:.6g} where the other side does not"
                 )
                 facts = {"side": label, "reward": float(fixed[0]), "samples": int(apart.sum())}
-                yield Explanation("reward-lost", text, parameters=facts)
+                made = Recomputed(full, holed, np.where(apart, fixed[0], full))
+                yield Explanation("reward-lost", text, parameters=facts, recomputed=made)
 
 
 def permuted(evidence: Evidence) -> Iterator[Explanation]:

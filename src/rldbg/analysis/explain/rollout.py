@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rldbg.analysis.explain import contexts
-from rldbg.analysis.explain.evidence import Evidence, Explanation, fit_factor, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, fit_factor, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import Gap, confined_to
 from rldbg.analysis.tokens import SampleTokens
@@ -98,7 +98,10 @@ def weights_not_synced(evidence: Evidence) -> Iterator[Explanation]:
                 f"{label}'s rollout log probs are those of the reference model, up to {largest(own):.3g} off its own "
                 f"policy's{where}: the engine still has the weights it started with"
             )
-            yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, {"side": label})
+            parts = [np.concatenate([row[place] for row in found]).astype(np.float64) for place in (1, 0, 2)]
+            made = Recomputed(parts[0], parts[1], parts[2], (f"{label}'s trainer", f"{label}'s rollout"))
+            facts = {"side": label}
+            yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, facts, recomputed=made)
 
 
 def narrowed(side: SideStep, name: str) -> tuple[str, list[SampleTokens]]:
@@ -138,7 +141,11 @@ def temperature(evidence: Evidence) -> Iterator[Explanation]:
         )
         residual = max(fit.residual for fit in fits)
         facts = {"a": ratios[0], "b": ratios[1]}
-        yield Explanation("temperature", text, residual, contexts.NOISE * 5, facts, share=0.99)
+        odd = int(abs(fits[1].factor - 1) >= abs(fits[0].factor - 1))
+        made = fits[odd].recomputed(
+            *(f"{'AB'[odd]}'s {who}, between tokens of a context" for who in ("trainer", "rollout"))
+        )
+        yield Explanation("temperature", text, residual, contexts.NOISE * 5, facts, share=0.99, recomputed=made)
 
 
 def _is_a_multiple(samples: list[SampleTokens], name: str) -> bool:

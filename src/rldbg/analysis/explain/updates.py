@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, applied, fit_factor, largest, small
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, applied, fit_factor, largest, small
 from rldbg.analysis.explain.log_probs import round_to
 from rldbg.analysis.explain.passes import SideStep
 
@@ -41,7 +41,9 @@ def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
                     f"{label}'s ranks have different gradients; their {how} is the other side's: they were not reduced"
                 )
                 facts = {"side": label, "how": how}
-                yield Explanation("gradient-not-reduced", text, largest(made - total), 1e-4 * largest(total), facts)
+                shown = Recomputed(first, total, made, (f"rank {ranks[0]} of {label}", "the other side"))
+                residual, noise = largest(made - total), 1e-4 * largest(total)
+                yield Explanation("gradient-not-reduced", text, residual, noise, facts, recomputed=shown)
 
 
 def carried_over(evidence: Evidence) -> Iterator[Explanation]:
@@ -76,7 +78,8 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     if one.size == 0 or largest(one) == 0 or not np.isfinite(one).all() or not np.isfinite(other).all():
         return
     if largest(other) == 0:
-        yield Explanation("gradient-zero", "B's gradients are all 0", parameters={"side": "B"})
+        made = Recomputed(one, other, np.zeros_like(one))
+        yield Explanation("gradient-zero", "B's gradients are all 0", parameters={"side": "B"}, recomputed=made)
         return
     factor = fit_factor(one, other)
     if abs(factor - 1) > 1e-3:
@@ -118,7 +121,9 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
         text += f": clipped to a norm of {max(norms):.4g} tensor by tensor"
     share = sum(value <= 1e-3 for value in left.values()) / len(left)
     facts = {"lowest": low, "highest": high}
-    yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share)
+    parts = np.concatenate([factors[key] * a[key].ravel() for key in keys])
+    made = Recomputed(_flat(a, keys), _flat(b, keys), parts)
+    yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share, recomputed=made)
 
 
 def rows_without(evidence: Evidence) -> Iterator[Explanation]:
@@ -185,7 +190,8 @@ def _rounding(kind: str) -> Callable[[Evidence], Iterator[Explanation]]:
                 ):
                     what = "parameters" if kind == "param" else "gradients"
                     text = f"{label}'s {what} are {dtype}, the other side's are not"
-                    yield Explanation("precision", text, parameters={"side": label, "dtype": dtype})
+                    made = Recomputed(fine, coarse, round_to(fine, bits)) if fine.shape == coarse.shape else None
+                    yield Explanation("precision", text, parameters={"side": label, "dtype": dtype}, recomputed=made)
                     break
 
     return hypothesis
@@ -249,7 +255,7 @@ def _still(side: SideStep) -> tuple[set[str], set[str]] | None:
 
 def skipped(evidence: Evidence) -> Iterator[Explanation]:
     """An optimizer step that changed nothing on one side."""
-    moves = []
+    moves, states = [], []
     for _, side in evidence.sides:
         places = side.updates("param")
         here = places.index((evidence.step, evidence.update)) if (evidence.step, evidence.update) in places else 0
@@ -257,10 +263,13 @@ def skipped(evidence: Evidence) -> Iterator[Explanation]:
             return
         before, after = side.tensors_of("param", places[here - 1]), side.tensors_of("param", places[here])
         moves.append(any(not np.array_equal(value, before[name]) for name, value in after.items() if name in before))
-    for (label, _), mine, other in zip(evidence.sides, moves, reversed(moves), strict=True):
-        if not mine and other:
+        states.append([np.concatenate([held[name].ravel() for name in sorted(held)]) for held in (before, after)])
+    for label, right, wrong in evidence.directions:
+        if not moves[wrong] and moves[right]:
             text = f"{label}'s optimizer step changed no parameter"
-            yield Explanation("update-skipped", text, parameters={"side": label})
+            (held, now), other = states[wrong], states[right][1]
+            made = Recomputed(other, now, held) if len(other) == len(now) == len(held) else None
+            yield Explanation("update-skipped", text, parameters={"side": label}, recomputed=made)
 
 
 HYPOTHESES = {

@@ -71,9 +71,9 @@ R.whyCards = (pair) => {
 // "Apply": the numbers that the hypothesis makes of one side, beside what both recorded.
 R.apply = (pair, item) => {
   const made = pair.recomputed[item.id + item.explains];
-  if (!made) return R.h("p.muted", null, "Read from tokens, masks, ids or counts: there is no number to recompute.");
+  if (!made) return R.h("p.muted", null, "It tells where, or which tokens, masks, ids or weights differ: it has no formula to recompute numbers with.");
   const line = (values) => made.places.map((place, number) => [place, values[number]]);
-  const [given, other] = item.parameters.side === "A" ? ["B", "A"] : ["A", "B"];
+  const [given, other] = made.names || (item.parameters.side === "A" ? ["B", "A"] : ["A", "B"]);
   const shown = R.h("div.charts");
   const button = R.h("button.apply", { "aria-expanded": "false", onclick: () => {
     if (shown.firstChild) { R.fill(shown); button.setAttribute("aria-expanded", "false"); return; }
