@@ -123,7 +123,11 @@ def hooked(folder, name, **members):
     return hooks
 
 
-def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch, on_gpu):
+    """On an accelerator verl sends what it has in the engine's dtype."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: on_gpu)
+
     class FSDPEngine:
         weights = trainer_weights()
 
@@ -148,9 +152,9 @@ def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch)
     hooks.recorded.recorder().close()
     (sent,) = snapshots_of(open_recording(tmp_path))
     assert (sent.side, sent.version) == ("sent", 7)
-    assert {item.name: item.total for item in sent.tensors} == {
-        item.name: item.total for item in fingerprints(FSDPEngine.weights)
-    }
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    expected = fingerprints({name: tensor.to(dtype) for name, tensor in FSDPEngine.weights.items()})
+    assert {item.name: item.total for item in sent.tensors} == {item.name: item.total for item in expected}
 
 
 class Generation:

@@ -365,6 +365,7 @@ def test_a_stream_reads_all_at_once_and_gives_the_same():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_nothing_waits_for_a_gpu_before_a_stream_is_read():
     tensors = {f"{number}": random(64, 96).cuda().to(torch.bfloat16) for number in range(20)}
     warm = FingerprintStream()
