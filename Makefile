@@ -60,7 +60,8 @@ soak: setup
 bench: setup
 	for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-# The generated pages, then the site in site/, which opens from disk and fetches nothing.
+# The generated pages, then the site in site/, which opens from disk and fetches nothing. Its search needs a server:
+# python -m http.server -d site
 docs: setup
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --strict

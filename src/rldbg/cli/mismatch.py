@@ -6,6 +6,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import show
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, UsageError
 
 
@@ -48,11 +49,15 @@ def command(
 
     recording = open_recording(run, layout=layout)
     other = open_recording(rollout, layout=layout) if rollout else None
-    report = explain_mismatch(recording, other, steps=steps or None)
     probed = None
-    if with_probe:
-        chosen = steps[0] if steps else None
-        probed = probe(recording, step=chosen, samples=samples, engine=engine, checkpoint=model)
+    with progress("comparing", "records read", as_json=as_json) as advance:
+        for opened in (recording, other):
+            if opened is not None:
+                opened.on_read = advance
+        report = explain_mismatch(recording, other, steps=steps or None)
+        if with_probe:
+            chosen = steps[0] if steps else None
+            probed = probe(recording, step=chosen, samples=samples, engine=engine, checkpoint=model)
     document = {**report.to_dict(), **({"probe": probed.to_dict()} if probed else {})}
     show(document, as_json, lambda: to_terminal(report, probed))
     return ExitCode.OK if report.agrees else ExitCode.FINDING

@@ -11,6 +11,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note, to_json
+from rldbg.cli.progress import progress
 from rldbg.core import ExitCode, IncompleteDataError, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def command(
         if port is not None:
             print_note(f"metrics: {stack.enter_context(_served(board, host, port))}")
         steps = RecordedSteps(path, layout=layout)
-        done = _log(steps, logs, board, follow)
+        with progress("logging", "steps", as_json=as_json) as advance:
+            done = _log(steps, logs, board, follow, advance=advance)
     if not done:
         raise IncompleteDataError(f"{path} has no recorded step", "record it: rldbg run --record")
     where = ", ".join([*trackers, *(["prometheus"] if port is not None else [])])
@@ -114,6 +116,7 @@ def _log(
     board: _Board,
     follow: bool,
     wait: Callable[[float], None] = time.sleep,
+    advance: Callable[[], None] = lambda: None,
 ) -> int:
     from rldbg.tracking import StepMeasurements
 
@@ -126,6 +129,7 @@ def _log(
             board.numbers = measurements.of(step)
             board.step = step
             done += 1
+            advance()
             for log in logs:
                 log.log(step, board.numbers)
         if ended:

@@ -26,6 +26,28 @@ def test_a_healthy_recording_passes_in_silence(tmp_path):
     assert set(report.not_applicable) == {"gradients-agree", "padding-is-ignored", *NEED_OTHER_KINDS}
 
 
+def test_log_probs_that_the_engine_did_not_return_are_found_where_old_ones_are_the_rollouts(tmp_path):
+    data = step_data(1)
+    data["rollout"][:, PROMPT] = 0
+    data["old"] = data["rollout"].copy()
+    report = check(write(tmp_path, step_data(0), data), only=["rollout-log-probs-present"])
+    assert (
+        report.findings[0].where.startswith("step 1 sample")
+        and "a rollout log prob of 0" in report.findings[0].evidence[0]
+    )
+
+
+def test_a_guard_in_the_normalisation_that_is_too_large_is_named(tmp_path):
+    data = step_data(1)
+    groups = np.arange(len(data["rewards"])) // PER_GROUP
+    data["rewards"] = np.random.default_rng(0).random(len(groups))
+    centred = data["rewards"] - np.asarray([data["rewards"][groups == each].mean() for each in groups])
+    variance = np.asarray([data["rewards"][groups == each].var(ddof=1) for each in groups])
+    data["advantages"][:] = (centred / np.sqrt(variance + 0.05))[:, None]
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert "they fit this one: group mean and the root of the variance + 0.05" in report.findings[0].evidence
+
+
 def spoil(name):
     data = step_data(1)
     if name == "log-probs-finite":

@@ -12,7 +12,7 @@ from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.analysis.checks.whole_losses import losses_follow_tokens
 from rldbg.analysis.measure import same_bytes
-from rldbg.analysis.normalisation import normalisations
+from rldbg.analysis.normalisation import guarded, normalisations
 from rldbg.core import SampleId
 from rldbg.recording import Record, part_held
 
@@ -44,16 +44,29 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
         (
             f"recorded advantage {have[worst]:.6g}, reward {view.rewards[names[worst]]:.6g}",
             f"the nearest known normalisation ({how}) is {gap_text} away",
+            *_fitted(names, have, view),
         ),
     )
+
+
+def _fitted(names: Sequence[SampleId], advantages: np.ndarray, view: StepView) -> Iterator[str]:
+    """A guard against division by 0 that is too large to be one, if that explains the advantages."""
+    rewards = np.asarray([view.rewards[name] for name in names], dtype=np.float64)
+    found = guarded(advantages, rewards, _group_numbers(names), _ADVANTAGE_SLACK)
+    if found is not None:
+        yield f"they fit this one: {found}"
+
+
+def _group_numbers(names: Sequence[SampleId]) -> np.ndarray:
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in names))}
+    return np.asarray([numbers[sample.group_id] for sample in names])
 
 
 def _expected(names: Sequence[SampleId], view: StepView) -> Iterator[tuple[str, np.ndarray]]:
     """What each rule gives the samples: by these alone, and with those that have a reward and were never trained on."""
     others = [name for name, reward in view.rewards.items() if name not in view.advantages and np.isfinite(reward)]
     for among in (names, [*names, *others]) if others else (names,):
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(sample.group_id for sample in among))}
-        groups = np.asarray([numbers[sample.group_id] for sample in among])
+        groups = _group_numbers(among)
         rewards = np.asarray([view.rewards[name] for name in among], dtype=np.float64)
         for how, values in _ways(rewards, groups):
             yield how, values[: len(names)]
@@ -273,7 +286,7 @@ CHECKS = (
         "advantages follow from the recorded rewards",
         "recomputing advantages from the rewards gives different numbers: mixed-up groups, rewards changed in between, "
         "or the normalisation is not a known one",
-        ("compare the advantages of one group by hand: rldbg show RUN --kind prepared_trajectories",),
+        ("compare the advantages of one group by hand: rldbg show RUN --step N --sample GROUP/RUN",),
         _advantages_follow_rewards,
     ),
     Check(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
+from rldbg.analysis.tokens import SampleTokens
 from rldbg.core import Severity
 from rldbg.recording import Ragged, Record
 
@@ -85,10 +86,15 @@ def _not_positive(view: StepView) -> Iterable[Violation]:
 
 
 def _zero_filled(view: StepView) -> Iterable[Violation]:
-    """A rollout's log probs that are exactly 0 on trained tokens while the trainer's are not."""
-    seen = False
+    """A rollout's log probs that are exactly 0 on trained tokens while the trainer's are not.
+
+    Where old log probs are the rollout's own, the trainer's are those of its first pass.
+    """
+    seen, old_are_of_rollout = False, _old_are_of_rollout(view)
     for sample in view.samples.values():
-        found = sample.trained("rollout_log_probs", "old_log_probs") or sample.trained("rollout_log_probs", "log_probs")
+        found = None if old_are_of_rollout else sample.trained("rollout_log_probs", "old_log_probs")
+        if found is None and (_is_of_first_pass(sample) or not old_are_of_rollout):
+            found = sample.trained("rollout_log_probs", "log_probs")
         if found is None:
             continue
         seen = True
@@ -97,7 +103,7 @@ def _zero_filled(view: StepView) -> Iterable[Violation]:
         if bad.size:
             yield Violation(
                 f"step {view.step} sample {sample.sample} token {int(positions[bad[0]])}",
-                (f"{bad.size} trained tokens have rollout log prob 0; the trainer says {trainer[bad[0]]:.4g}",),
+                (f"trained tokens with a rollout log prob of 0: {bad.size}; the trainer says {trainer[bad[0]]:.4g}",),
             )
     if not seen:
         raise NotApplicable("no rollout and trainer log probs of the same samples")
@@ -136,8 +142,7 @@ def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
     gaps = []
     for sample in view.samples.values():
         found = sample.trained("log_probs", "old_log_probs")
-        source = sample.quantities.get("log_probs")
-        if found is None or source is None or source.source.epoch or source.source.mini_batch or not found[0].size:
+        if found is None or not _is_of_first_pass(sample) or not found[0].size:
             continue
         seen = True
         new, old, positions = found
@@ -154,6 +159,12 @@ def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
     if worst is not None and worst[0] > bound:
         gap_text = f"|log_probs - old_log_probs| is {worst[0]:.4g}: a ratio of {np.exp(worst[0]):.4g} instead of 1"
         yield Violation(f"step {view.step} sample {worst[1]} token {worst[2]}", (gap_text,))
+
+
+def _is_of_first_pass(sample: SampleTokens) -> bool:
+    """Whether the sample's log probs were computed before any update of the step."""
+    log_probs = sample.quantities.get("log_probs")
+    return log_probs is not None and not log_probs.source.epoch and not log_probs.source.mini_batch
 
 
 def _old_are_of_rollout(view: StepView) -> bool:
