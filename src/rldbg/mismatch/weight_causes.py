@@ -33,7 +33,9 @@ def not_synced(state: Unexplained) -> Iterator[Claim]:
     """The rollout's log probs are those of the reference, which is the model that training started from."""
     table = state.table
     reference = table.values("ref_log_probs")
-    told = state.apart & np.isfinite(reference)
+    # Before the first update the trainer's are the reference's as well, as precisely as they are stored (bfloat16).
+    moved = np.abs(table.trainer - reference) > NOISE + 2.0**-8 * np.abs(reference)
+    told = state.apart & np.isfinite(reference) & moved
     equal = told & (np.abs(table.rollout - reference) <= NOISE)
     # Per replica or version at most some tokens are affected; of a sample, all must be.
     for_sample = _whole_samples(state, equal, told)

@@ -130,6 +130,13 @@ def test_log_probs_that_are_only_stored_coarsely_are_told_from_a_coarse_softmax(
     assert [item.id for item in report.causes] == ["precision"] and "stored in bfloat16" in report.causes[0].text
 
 
+def test_before_the_first_update_the_starting_weights_are_no_cause(tmp_path):
+    """Policy and reference are one model; the trainer's log probs are only stored coarsely."""
+    stored = torch.from_numpy(CLEAN.trainer).to(torch.bfloat16).double().numpy()
+    report = explain_mismatch(record(tmp_path, CLEAN.but(trainer=stored, reference=CLEAN.rollout)))
+    assert [item.id for item in report.causes] == ["precision"] and report.causes[0].share > 0.99
+
+
 def test_two_causes_get_their_shares(tmp_path):
     filled = raised(CLEAN.log_probs(temperature=1.0), FIRST)
     report = explain_mismatch(record(tmp_path, CLEAN.but(rollout=filled)))
