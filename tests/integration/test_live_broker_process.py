@@ -81,6 +81,47 @@ def test_a_dead_broker_is_replaced_at_once_and_breakpoints_stay(tmp_path):
             client.request("continue", who="all")
 
 
+ROUNDS = """
+import pathlib, time
+def body(i):
+    i += 1
+    time.sleep(0.5)
+    pathlib.Path("rounds").write_text(str(i))
+    return i
+i = 0
+while True:
+    i = body(i)
+"""
+
+
+def _rounds(folder):
+    file = folder / "rounds"
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
+@pytest.mark.parametrize("command", ["", "n"])
+def test_a_stop_ends_with_its_broker_and_does_not_come_again(tmp_path, command):
+    with LiveJob(tmp_path) as job:
+        script = str(job.write("rounds.py", ROUNDS))
+        job.start(script)
+        until(job.ps, "the agent")
+        job.client.request("break_set", file=script, line=4, **{"if": "i < 0"})
+        job.client.request("break_set", file=script, line=5)
+        job.wait_stopped()
+        job.client.request("break_clear", ids=[2])
+        if command:
+            job.rldbg("attach", "rounds", "--wait", "0.1", "-c", command, check=False)
+        # WHEN the broker dies while a rank stands or steps, and the next one sets the other breakpoint again
+        job.kill_broker()
+        start_broker(job.run, owner_pid=os.getpid())
+        with BrokerClient(job.run.path) as client:
+            until(lambda: client.request("break_list")["breaks"][0]["set_in"] == {"rounds": True}, "the breakpoint")
+            # THEN the rank goes on: its condition is false
+            seen = _rounds(tmp_path)
+            until(lambda: _rounds(tmp_path) >= seen + 3, "three more rounds")
+            assert not client.request("break_list")["breaks"][0]["hits"]
+
+
 def test_breakpoints_end_with_the_broker_that_was_told_to_end(tmp_path):
     with LiveJob(tmp_path) as job:
         job.client.request("break_set", file="x.py", line=4)

@@ -59,6 +59,7 @@ class Debugger:
             if self._relay is not None:
                 return self._relay.number
             debugpy = load_debugpy(self._settings.debugpy)
+            _forget_orders()
             number = self.new_number()
             relay = Relay(self._dial(number), number=number, ended=lambda: self._lost(relay))
             self._relay = relay
@@ -193,6 +194,16 @@ def _hooks_kept() -> Iterator[None]:
         yield
     finally:
         builtins.breakpoint, sys.breakpointhook, sys.excepthook = kept
+
+
+def _forget_orders() -> None:
+    """Threads keep pydevd's orders when a session ends with its broker: a stop or step that nobody asks for any more."""
+    lifecycle = sys.modules.get("_pydevd_bundle.pydevd_thread_lifecycle")
+    if lifecycle is None:
+        return
+    for thread in threading.enumerate():
+        if getattr(thread, "additional_info", None) is not None:
+            lifecycle.internal_run_thread(thread, lifecycle.set_additional_thread_info)
 
 
 def _pydevd_instance() -> Any:
