@@ -197,7 +197,7 @@ def _hooks_kept() -> Iterator[None]:
 
 
 def _forget_orders() -> None:
-    """Threads keep pydevd's orders when a session ends with its broker: a stop or step that nobody asks for any more."""
+    """Threads keep orders of pydevd when a session ends with its broker: a stop or step that nobody asks for now."""
     lifecycle = sys.modules.get("_pydevd_bundle.pydevd_thread_lifecycle")
     if lifecycle is None:
         return
