@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from live_job import LiveJob, output
+from live_job import LiveJob, output, until
 from other_python import python_with
 
 PROGRAM = """
@@ -58,3 +58,27 @@ def test_tasks_are_listed_and_looked_at(tmp_path, version):
         assert text.count("in task stepping (step)") >= 4 and "no such task: '99'" in text
         job.client.request("continue", who="all")
         assert "RESULT 2 ['batch 1', 'batch 2', 'batch 10']" in output(process)
+
+
+IDLE = """
+import asyncio, pathlib
+async def generate(prompt):
+    tokens = [1, 2]
+    pathlib.Path("ready").touch()
+    while not pathlib.Path("stop").exists():
+        await asyncio.sleep(0.2)
+    return tokens
+asyncio.run(generate("hello"))
+print("ENDED", flush=True)
+"""
+
+
+def test_a_pause_of_an_event_loop_that_waits_stands_in_the_users_task(tmp_path):
+    with LiveJob(tmp_path) as job:
+        process = job.start(job.write("idle.py", IDLE))
+        until(lambda: job.ps() and (tmp_path / "ready").exists(), "its loop")
+        text = job.rldbg("attach", "idle", "-c", "p tokens", "-c", "w").stdout
+        assert "generate()" in text and "in task Task-1" in text and "[1, 2]" in text, text
+        (tmp_path / "stop").touch()
+        job.client.request("continue", who="all")
+        assert "ENDED" in output(process)

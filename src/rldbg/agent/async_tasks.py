@@ -4,10 +4,11 @@ Called through evaluations of a debugger, also in workers that have no agent. A 
 to no thread; an adapter over them answers the requests that look.
 """
 
+import gc
 import json
 import re
 import sys
-from types import FrameType
+from types import CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 from .post_mortem_adapter import FramesAdapter
@@ -27,7 +28,7 @@ def listing() -> JsonText:
         frames = _frames(task)
         row = {"name": task.get_name(), "coroutine": _coroutine_name(task), "current": task is running}
         place = {"file": frames[0].f_code.co_filename, "line": frames[0].f_lineno} if frames else {}
-        rows.append(row | place)
+        rows.append(row | place | {"files": [frame.f_code.co_filename for frame in frames]})
     return JsonText({"tasks": rows})
 
 
@@ -67,9 +68,16 @@ def _frames(task: Any) -> list[FrameType]:
     frames: list[FrameType] = []
     waiting: Any = task.get_coro()
     while waiting is not None:
-        kind = next((kind for kind in ("cr", "gi", "ag") if getattr(waiting, f"{kind}_frame", None)), None)
-        if kind is None:
-            break
-        frames.append(getattr(waiting, f"{kind}_frame"))
-        waiting = getattr(waiting, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None)
+        found = [getattr(waiting, name, None) for name in ("cr_frame", "gi_frame", "ag_frame")]
+        frames += [frame for frame in found if isinstance(frame, FrameType)]
+        waiting = _awaited(waiting)
     return frames[::-1]
+
+
+def _awaited(waiting: Any) -> Any:
+    for name in ("cr_await", "gi_yieldfrom", "ag_await"):
+        if (found := getattr(waiting, name, None)) is not None:
+            return found
+    # Coroutines that were compiled to C, as Ray's are, do not say it.
+    held = gc.get_referents(waiting) if "coroutine" in type(waiting).__name__ else []
+    return next((each for each in held if isinstance(each, (CoroutineType, GeneratorType))), None)

@@ -1,13 +1,16 @@
 """asyncio tasks at the prompt: a list, the one in which the process stands, and a look at one that waits."""
 
 import json
+import re
 from typing import Any
 
 from rldbg.agent import Message
+from rldbg.agent.waits import is_users
 from rldbg.core import UsageError
 from rldbg.live.prompt.debuggee import Debuggee, EvaluationError, call
 
 _MODULE = "__import__('sys')._rldbg_async_tasks"
+_LOOP = re.compile(r"/asyncio/base_events\.py$|/uvloop/")
 _LOOKING = frozenset({"stackTrace", "scopes", "variables", "evaluate"})
 
 
@@ -16,9 +19,9 @@ class WaitingTask:
 
     top_frame: int | str = 1
 
-    def __init__(self, debuggee: Debuggee, number: int, name: str) -> None:
+    def __init__(self, debuggee: Debuggee, number: int, name: str, note: str = "") -> None:
         self.debuggee = debuggee
-        self.label = f"{name}, which waits"
+        self.label = " ".join(filter(None, (f"{name}, which waits", note)))
         self._number = number
 
     def __getattr__(self, name: str) -> Any:
@@ -57,6 +60,22 @@ def chosen_task(debuggee: Debuggee, text: str, frame_id: int | str) -> WaitingTa
         raise UsageError(f"no such task: {text!r}", "`tasks` lists them")
     chosen = tasks[numbers[0]]
     return None if chosen["current"] else WaitingTask(debuggee, numbers[0], chosen["name"])
+
+
+def waiting_task(debuggee: Debuggee, files: list[str], frame_id: int | str) -> WaitingTask | None:
+    """The first task of the user's, where a pause stopped an event loop that had nothing to run: whose `files` from
+    the innermost frame to the loop hold none of the user's code."""
+    loop = next((number for number, file in enumerate(files) if _LOOP.search(file)), len(files))
+    if any(map(is_users, files[:loop])):
+        return None
+    tasks = list_tasks(debuggee, frame_id)
+    theirs = [number for number, task in enumerate(tasks) if any(map(is_users, task["files"]))]
+    if not theirs or any(task["current"] for task in tasks):
+        return None
+    others = f"; `tasks` lists all {len(theirs)}" if len(theirs) > 1 else ""
+    return WaitingTask(
+        debuggee, theirs[0], tasks[theirs[0]]["name"], f"while the event loop has nothing to run{others}"
+    )
 
 
 def tasks_text(tasks: list[Message]) -> str:

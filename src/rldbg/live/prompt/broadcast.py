@@ -66,6 +66,8 @@ class ProcessGroup:
             debuggees = list(pool.map(attach, meant))
         self._debuggees = debuggees
         self.prompts = [PdbCommands(debuggee, wait_s=wait_s) for debuggee in debuggees]
+        for prompt in self.prompts if stop else ():
+            prompt.stand_in_users_task()
 
     def __enter__(self) -> "ProcessGroup":
         return self

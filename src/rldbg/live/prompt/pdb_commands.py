@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.agent import TOOL_FILES, Message
+from rldbg.agent.waits import is_users
 from rldbg.core import UsageError
 from rldbg.live.own_frames import NOT_THE_USERS
-from rldbg.live.prompt.async_tasks import WaitingTask, chosen_task, current_task, list_tasks, tasks_text
+from rldbg.live.prompt.async_tasks import (
+    WaitingTask,
+    chosen_task,
+    current_task,
+    list_tasks,
+    tasks_text,
+    waiting_task,
+)
 from rldbg.live.prompt.debuggee import (
     Debuggee,
     EvaluationError,
@@ -132,6 +140,21 @@ class PdbCommands:
         if not frames:
             raise UsageError("no Python frame in this thread", "`threads` lists the threads")
         self._frames = [frame for frame in frames if not any(part in frame_path(frame) for part in TOOL_FILES)]
+
+    def stand_in_users_task(self) -> None:
+        """A pause in an event loop that waits shows asyncio's or Ray's own code; whoever pauses means the user's."""
+        if self.debuggee.facts.get("reason") != "pause" or isinstance(self.debuggee, WaitingTask):
+            return
+        try:
+            _ = self.frame
+            found = waiting_task(self.debuggee, [frame_path(frame) for frame in self._frames], self.frame_id)
+        except (EvaluationError, UsageError):
+            return
+        if found is not None:
+            self.debuggee, self._frames = found, []
+            _ = self.frame
+            files = [frame_path(frame) for frame in self._frames]
+            self._index = next((number for number, file in enumerate(files) if is_users(file)), 0)
 
     def _move(self, by: int) -> CommandResult:
         _ = self.frame
