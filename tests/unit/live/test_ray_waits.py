@@ -140,3 +140,41 @@ def test_a_pending_placement_group_is_told_to_who_waits_for_it():
     waiting = _worker("caller", 1, "call", WAITING | {"methods": ["get", "ready"]})
     said = _verdicts([waiting], _view([], [_task("call", "RUNNING", 1)], [group]))
     assert "for a placement group to be ready; placement group pool is pending: it asks for 16 CPU" in said
+
+
+def test_an_actor_that_is_stuck_in_its_constructor_is_followed_there():
+    loader = _actor("loader", 0, "PENDING_CREATION", required_resources={"CPU": 1.0})
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("Loader.__init__", "RUNNING", 2, "loader", type="ACTOR_CREATION_TASK"),
+        _task("Loader.weights", "PENDING_NODE_ASSIGNMENT", None, "loader", parent="call"),
+    ]
+    stuck = _worker("loader", 2, "Loader.__init__", {"kind": "event", "name": "self.loaded", "key": "0x1"})
+    said = _verdicts([_worker("caller", 1, "call"), stuck], _view([loader], tasks, free={"CPU": 3.0}))
+    assert (
+        "loader should run weights and is still in its constructor, and waits at job.py:5 (__init__) for event" in said
+    )
+    assert "scheduled" not in said
+
+
+def test_an_actor_that_calls_itself_is_told():
+    tasks = [_task("A.plan", "RUNNING", 1, "a"), _task("A.refine", "SUBMITTED_TO_WORKER", None, "a", parent="A.plan")]
+    said = _verdicts([_worker("a", 1, "plan")], _view([_actor("a", 1)], tasks))
+    assert "it should run refine itself (deadlock)" in said
+
+
+def test_what_is_free_is_not_called_missing():
+    tasks = [_task("call", "RUNNING", 1), _task("load", "PENDING_NODE_ASSIGNMENT", parent="call")]
+    tasks[1]["required_resources"] = {"memory": 2.0**31}
+    said = _verdicts([_worker("caller", 1, "call")], _view([], tasks, free={"memory": 2.0**32}))
+    assert "load is that task, but has not started yet" in said
+    said = _verdicts([_worker("caller", 1, "call")], _view([], tasks, free={"memory": 2.0**30}))
+    assert (
+        "cannot be scheduled: it asks for 2 GiB memory; the node with the most has 1 GiB of 0 GiB memory free" in said
+    )
+
+
+def test_bundles_that_fit_alone_and_not_together_are_told():
+    group = {"placement_group_id": "g", "name": "pool", "state": "PENDING", "bundles": [{"CPU": 1.0}] * 2}
+    said = _verdicts([], _view(groups=[group], free={"CPU": 4.0}))
+    assert "it is pending: its 2 bundles ask for 2 CPU, each fits on a node, but not all of them" in said

@@ -9,6 +9,7 @@ from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
 from rldbg.live.diagnosis.wait_nodes import process_id
 
 _DONE = frozenset({"FINISHED", "FAILED"})
+_CREATION = "ACTOR_CREATION_TASK"
 _QUEUE = "_QueueActor"
 _ID_LENGTH = 48
 # What can be the wait for a Ray task: in async actors it is a future of asyncio.
@@ -23,9 +24,12 @@ def name_workers(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Mess
             names[actor["node_id"], actor["pid"]] = actor["name"] or snake_case(
                 str(actor["class_name"]).rpartition(".")[2]
             )
+    by_id = {actor["actor_id"]: actor for actor in ray["actors"]}
     for task in ray["tasks"]:
-        if task["state"] == "RUNNING" and not task["actor_id"]:
-            names.setdefault((task["node_id"], task["worker_pid"]), str(task["name"]))
+        actor = by_id.get(task["actor_id"])
+        if task["state"].startswith("RUNNING") and (actor is None or task["type"] == _CREATION):
+            name = str(actor["name"] or task["name"]) if actor is not None else str(task["name"])
+            names.setdefault((task["node_id"], task["worker_pid"]), name)
     for worker in ray["workers"]:
         if worker["worker_type"] == "DRIVER":
             names[worker["node_id"], worker["pid"]] = "driver"
@@ -91,7 +95,7 @@ class _Joining:
         """Whether a placement group is ready is an object too, and Ray lists no task for it."""
         groups = [group for group in self._ray["placement_groups"] if group["state"] != "CREATED"]
         if "ready" in (node.wait.get("methods") or []) and groups:
-            lack = f"{_group_label(groups[0])} is {groups[0]['state'].lower()}{self._lack(_bundles(groups[0]))}"
+            lack = f"{_group_label(groups[0])} is {groups[0]['state'].lower()}{self._lack_of_group(groups[0])}"
             node.wait = {**node.wait, "text": "a placement group to be ready", "lost": lack}
             self._explained.add(groups[0]["placement_group_id"])
             return
@@ -111,7 +115,7 @@ class _Joining:
         parents = {task["task_id"] for task in self._running(node)}
         for task in self._tasks.values():
             is_drivers = node.id[:2] in self._drivers and self._is_from_driver(task)
-            made = task["type"] != "ACTOR_CREATION_TASK"
+            made = task["type"] != _CREATION
             if made and (task["parent_task_id"] in parents or is_drivers) and task["state"] not in _DONE:
                 yield task
 
@@ -163,6 +167,8 @@ class _Joining:
     def _edges(self, task: Facts) -> list[Edge]:
         actor = self._actors.get(task["actor_id"])
         method = str(task["name"]).rpartition(".")[2]
+        if actor is not None and (creating := self._creating(actor)) is not None:
+            return [Edge(creating.id, f"should run {method} and is still in its constructor")]
         if actor is not None and actor["state"] != "ALIVE":
             return [Edge(self._actor_node(actor).id, f"should run {method}")]
         if task["state"] in ("RUNNING", "RUNNING_IN_RAY_GET", "RUNNING_IN_RAY_WAIT") or actor is not None:
@@ -184,6 +190,15 @@ class _Joining:
                     return found
         return None
 
+    def _creating(self, actor: Facts) -> Node | None:
+        """What runs the constructor of an actor that has not finished it."""
+        if actor["state"] not in ("PENDING_CREATION", "RESTARTING"):
+            return None
+        for task in self._tasks.values():
+            if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"] and "RUNNING" in task["state"]:
+                return self._worker(self._place(task["node_id"], task["worker_pid"]), "__init__")
+        return None
+
     def _actor_node(self, actor: Facts) -> Node:
         label = f"actor {actor['name'] or str(actor['class_name'])}"
         state = actor["state"]
@@ -202,7 +217,8 @@ class _Joining:
     def _task_node(self, task: Facts) -> Node:
         state = str(task["state"])
         if state == "PENDING_NODE_ASSIGNMENT":
-            activity = f"cannot be scheduled{self._lack(task['required_resources'], task['placement_group_id'])}"
+            lack = self._lack(task["required_resources"], task["placement_group_id"])
+            activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         elif state == "PENDING_ARGS_AVAIL":
             return self._without_arguments(task)
         else:
@@ -223,7 +239,7 @@ class _Joining:
             if other["parent_task_id"] == task["parent_task_id"]
             and other is not task
             and other["state"] not in (*_DONE, "PENDING_ARGS_AVAIL")
-            and other["type"] not in ("DRIVER_TASK", "ACTOR_CREATION_TASK")
+            and other["type"] not in ("DRIVER_TASK", _CREATION)
         ]
         edges = [edge for other in others for edge in self._edges(other)]
         # Whoever waits for the task does not make its arguments.
@@ -239,21 +255,31 @@ class _Joining:
         """What is asked for and what is free."""
         groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
         if groups and groups[0]["state"] != "CREATED":
-            return f": its placement group is {groups[0]['state'].lower()}{self._lack(_bundles(groups[0]))}"
+            return f": its placement group is {groups[0]['state'].lower()}{self._lack_of_group(groups[0])}"
         if groups:
             all_of_it = _amounts(_all_bundles(groups[0]))
             return f": {_group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
         plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
-        if not plain:
-            return ""
         alive = [node for node in self._ray["nodes"] if node["alive"]]
+        if not plain or any(
+            all(node["free"].get(name, 0) >= amount for name, amount in plain.items()) for node in alive
+        ):
+            return ""
         asked = _amounts(plain)
         free = ", ".join(
-            f"{max((node['free'].get(name, 0) for node in alive), default=0):g} of "
-            f"{max((node['total'].get(name, 0) for node in alive), default=0):g} {name}"
+            f"{_amount(name, max((node['free'].get(name, 0) for node in alive), default=0))} of "
+            f"{_amount(name, max((node['total'].get(name, 0) for node in alive), default=0))} {name}"
             for name in plain
         )
         return f": it asks for {asked}; the node with the most has {free} free"
+
+    def _lack_of_group(self, group: Facts) -> str:
+        """Of a placement group whose every bundle would fit alone, all of them."""
+        if lack := self._lack(_bundles(group)):
+            return lack
+        alive = len([node for node in self._ray["nodes"] if node["alive"]])
+        asked = f"{len(group.get('bundles') or [])} bundles ask for {_amounts(_all_bundles(group))}"
+        return f": its {asked}, each fits on a node, but not all of them as it wants them ({alive} nodes)"
 
     def _epitaph(self, actor: Facts) -> str:
         return f"actor {actor['name'] or actor['class_name']} has died: {_cause(actor)}"
@@ -262,7 +288,7 @@ class _Joining:
         """Actors and placement groups that cannot start and that nobody is seen waiting for yet."""
         for actor in self._ray["actors"]:
             if actor["state"] in ("PENDING_CREATION", "DEPENDENCIES_UNREADY") and (
-                ("ray_actor", actor["actor_id"]) not in self._added
+                ("ray_actor", actor["actor_id"]) not in self._added and self._creating(actor) is None
             ):
                 node = self._actor_node(actor)
                 self._added.pop(node.id)
@@ -273,7 +299,7 @@ class _Joining:
         for group in self._ray["placement_groups"]:
             if group["state"] == "PENDING" and group["placement_group_id"] not in self._explained:
                 label = _group_label(group)
-                lack = f"it is pending{self._lack(_bundles(group))}"
+                lack = f"it is pending{self._lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
 
 
@@ -282,7 +308,11 @@ def _group_label(group: Facts) -> str:
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+    return ", ".join(f"{_amount(name, amount)} {name}" for name, amount in resources.items())
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / 2**30:.4g} GiB" if name.endswith("memory") else f"{value:g}"
 
 
 def _all_bundles(group: Facts) -> Mapping[str, float]:
