@@ -28,8 +28,8 @@ def name_workers(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Mess
     for task in ray["tasks"]:
         actor = by_id.get(task["actor_id"])
         if task["state"].startswith("RUNNING") and (actor is None or task["type"] == _CREATION):
-            name = str(actor["name"] or task["name"]) if actor is not None else str(task["name"])
-            names.setdefault((task["node_id"], task["worker_pid"]), name)
+            given = str(actor["name"] or "") if actor is not None else ""
+            names.setdefault((task["node_id"], task["worker_pid"]), given or str(task["name"]))
     for worker in ray["workers"]:
         if worker["worker_type"] == "DRIVER":
             names[worker["node_id"], worker["pid"]] = "driver"
