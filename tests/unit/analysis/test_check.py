@@ -156,6 +156,19 @@ def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
+def test_advantages_that_leave_one_out_and_are_normalised_over_the_batch(tmp_path, wrong):
+    data = step_data(1)
+    data["rewards"] = np.linspace(-3, 3, len(data["rewards"])).astype(np.float32) ** 3
+    rows = data["rewards"].reshape(GROUPS, PER_GROUP).astype(np.float64)
+    made = (rows - (rows.sum(1, keepdims=True) - rows) / (PER_GROUP - 1)).ravel()
+    made = (made - made.mean()) / (made.std(ddof=1) + 1e-4)
+    made[5] += 0.1 * wrong
+    data["advantages"] = made[:, None].repeat(data["old"].shape[1], 1)
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert bool(report.findings) == wrong, report
+
+
+@pytest.mark.parametrize("wrong", [False, True])
 def test_advantages_of_functions_that_are_normalised_before_they_are_summed(tmp_path, wrong):
     data = step_data(1)
     groups, count = np.repeat(np.arange(GROUPS), PER_GROUP), len(data["rewards"])

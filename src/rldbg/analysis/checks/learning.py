@@ -92,6 +92,9 @@ def _normalised_by_function(extras: Sequence[Mapping[str, Any]], groups: np.ndar
 def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Every normalisation of the rewards, then of rewards clipped to the bounds in use."""
     yield from normalisations(rewards, groups)
+    centred = grpo_advantages(rewards, groups, scale_by_std=False)
+    # A leave-one-out baseline differs from the group's mean by a factor, which the division removes.
+    yield "leave one out, then whole batch", centred / (centred.std(ddof=1) + 1e-4)
     for low, high in _REWARD_CLIPS:
         clipped = np.clip(rewards, low, high)
         if not np.array_equal(clipped, rewards):
