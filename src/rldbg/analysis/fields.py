@@ -169,8 +169,8 @@ def _compare_data(
     for path, left, right in leaf_pairs(a, b):
         if is_metric and is_time(path):
             continue
-        # Extra data that only one framework records with its losses says nothing about them.
-        if name == "extra_info" and (left is ABSENT or right is ABSENT):
+        # What only one side records with its losses, or counts, says nothing about the other side's: an option adds it.
+        if (is_metric or name == "extra_info") and (left is ABSENT or right is ABSENT):
             continue
         key = path.partition("].")[2].partition(".")[0] if is_extra else ""
         leaves[f"{name}.{key}" if key else name].append((path, left, right))

@@ -184,3 +184,11 @@ def test_losses_that_are_averaged_over_ranks_do_not_depend_on_their_number(tmp_p
     for ranks in (2, 4):
         assert compare(one, losses_of_ranks(tmp_path / str(ranks), ranks)).verdict in ("equal", "equal within noise")
     assert compare(one, losses_of_ranks(tmp_path / "wrong", 2, wrong=0.01)).verdict == "different"
+
+
+@pytest.mark.parametrize(("reward", "verdict"), [(0.5, "equal"), (0.6, "different")])
+def test_a_metric_that_an_option_adds_is_no_difference(tmp_path, reward, verdict):
+    for side, metrics in (("a", {"reward": 0.5}), ("b", {"kl": 0.0, "reward": reward})):
+        with rldbg.Recorder(tmp_path / side) as recorder:
+            recorder.record("training_metrics", step=0, metrics=metrics)
+    assert compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")).verdict == verdict
