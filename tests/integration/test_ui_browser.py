@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from live_job import LOOP, LiveJob, until
@@ -310,6 +311,89 @@ def test_keys_help_theme_and_the_command(site):
     page.wait_for_selector("html[data-theme]")
     page.click("#copy-command")
     page.wait_for_selector("#toast:has-text('rldbg show')")
+
+
+def test_tables_and_plots_are_saved(site):
+    page = site.open("run/first/step/1", "#carriers")
+    with page.expect_download() as table:
+        page.locator("#carriers").get_by_role("button", name="Save this table as CSV").click()
+    assert table.value.suggested_filename == "first-carriers.csv"
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert lines[0].startswith('"sample","share of loss"') and len(lines) == 17
+    page = site.open("run/first/metrics", "figure svg")
+    plot = page.locator("figure", has_text="rollout/abs_diff_max")
+    with page.expect_download() as drawn:
+        plot.get_by_role("button", name="as SVG").click()
+    assert ">rollout/abs_diff_max<" in Path(drawn.value.path()).read_text()
+    with page.expect_download() as image:
+        plot.get_by_role("button", name="as PNG").click()
+    assert Path(image.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_prompt_is_followed_over_steps(site):
+    page = site.open("run/first/sample?step=1&sample=g0%2F1", ".flow .t")
+    page.get_by_role("link", name="same prompt over steps").click()
+    page.wait_for_selector("#over-steps")
+    page.get_by_role("link", name="g0/1").first.click()
+    page.wait_for_selector(".flow .t")
+
+
+def test_keys_lead_through_the_views(site):
+    page = site.open("run/first/samples?filter=step+%3D%3D+1", ".vrow .vcell")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".flow .t")
+    page.keyboard.press("Escape")  # back to the table as it was
+    page.wait_for_selector("#matched:has-text('16 of 160 samples')")
+    page.keyboard.press("3")
+    page.wait_for_selector("h1:has-text('Metrics over steps')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#kinds")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#runs a.name")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('second')")
+
+
+# Every text whose contrast with what lies behind it is below 4.5, as WCAG AA wants it.
+LOW_CONTRAST = """() => {
+  const numbers = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = (color) => color.slice(0, 3).map((part) => part / 255).map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)).reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (element) => {
+    const layers = [];
+    for (let at = element; at; at = at.parentElement) { const [r, g, b, a = 1] = numbers(getComputedStyle(at).backgroundColor); if (a) layers.unshift([r, g, b, a]); if (a === 1) break; }
+    return layers.reduce((below, [r, g, b, a]) => [r, g, b].map((part, at) => part * a + below[at] * (1 - a)), [255, 255, 255]);
+  };
+  const low = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !element.checkVisibility() || element.closest("[disabled], #toast, .t.trained")) continue;
+    const style = getComputedStyle(element), pair = [light(numbers(element.tagName === "text" ? style.fill : style.color)), light(behind(element))].sort((a, b) => b - a);
+    if ((pair[0] + 0.05) / (pair[1] + 0.05) < 4.5) low.push(texts.currentNode.data);
+  }
+  return low;
+}"""  # noqa: E501
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_enough_contrast(site, scheme):
+    site.page.evaluate("() => { localStorage.clear(); delete document.documentElement.dataset.theme; }")
+    site.page.emulate_media(color_scheme=scheme)
+    try:
+        for path, expected in {
+            "": "#runs",
+            "run/first": "#check .verdict",
+            "run/first/samples": ".vrow .vcell",
+            "run/agent/sample?step=3&sample=task-01%2F1&token=32": ".flow .t",
+            "run/first/step/1": ".share",
+            "run/held/weights": "#first-wrong",
+            "compare?run=first&run=second": ".strip",
+        }.items():
+            assert site.open(path, expected).evaluate(LOW_CONTRAST) == [], path
+    finally:
+        site.page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize("path", ["", "run/first", "run/first/samples", "run/first/sample?step=1&sample=g0%2F1"])

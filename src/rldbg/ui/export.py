@@ -47,7 +47,7 @@ def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is not an empty folder", "choose another one for --export")
     with explained_as(UsageError, OSError, f"cannot write {folder}", "choose another folder for --export"):
         (folder / "data").mkdir(parents=True)
-        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns(*_DEBUGGING))
+        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("index.html", *_DEBUGGING))
         page = (STATIC / "index.html").read_text(encoding="utf-8")
         page = page.replace("<title>", f"{_POLICY}\n<title>", 1)
         scripts = '<script src="data/index.js"></script>\n<script src="static/exported.js"></script>\n'

@@ -5,6 +5,7 @@ A small part of Python's grammar, evaluated on whole columns; nothing in an expr
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -32,20 +33,35 @@ def matching(expression: str, columns: Mapping[str, np.ndarray], count: int) -> 
     """Which rows fulfil the expression; all of them for an empty one. UsageError says what is wrong with it."""
     if not expression.strip():
         return np.ones(count, bool)
+    if len(expression) > _LONGEST:
+        raise UsageError(f"the filter has more than {_LONGEST:,} characters", "narrow it")
     try:
-        tree = ast.parse(expression[: _LONGEST + 1].strip(), mode="eval") if len(expression) <= _LONGEST else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tree = None
-    if tree is None:
-        raise UsageError(f"invalid filter: {expression[:80]!r}", _HINT)
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError as error:
+        raise _unreadable(expression.strip(), error) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"invalid filter: {expression[:80]!r}", _HINT) from error
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(_value(tree.body, columns))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except TypeError as error:
+        raise UsageError("invalid filter: a text and a number cannot be compared or added", _HINT) from error
+    except (ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"invalid filter: {error}", _HINT) from error
     return np.broadcast_to(result.astype(bool), (count,))
+
+
+def _unreadable(text: str, error: SyntaxError) -> UsageError:
+    """Where reading stopped, and what to write instead of what other languages have."""
+    for found, instead in (("&&", "and"), ("||", "or"), ("=", "==")):
+        if re.search(rf"(?<![=<>!&|]){re.escape(found)}(?![=&|])", text):
+            return UsageError(f"invalid filter: {found} is not known here", f"use {instead}; {_HINT}")
+    if any(word in error.msg for word in ("never closed", "unmatched", "unterminated")):
+        return UsageError(f"invalid filter: {error.msg}", _HINT)
+    rest = text[error.offset - 1 :][:30] if error.offset else ""
+    return UsageError(f"invalid filter: cannot read {rest!r}" if rest else "invalid filter: it ends too early", _HINT)
 
 
 def _value(node: ast.expr, columns: Mapping[str, np.ndarray]) -> Any:

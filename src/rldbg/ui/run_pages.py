@@ -218,6 +218,7 @@ def samples_page(
             "remaining": remaining,
             "records": total,
             "unreadable": table.unreadable[:20],
+            "live": state_of(run) == "running",
         }
 
 

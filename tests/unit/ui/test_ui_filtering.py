@@ -58,6 +58,24 @@ def test_other_expressions_are_refused_with_a_reason(expression):
         matching(expression, COLUMNS, 4)
 
 
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("reward >", "ends too early"),
+        ("reward > 1 group", "cannot read 'group'"),
+        ("(reward > 1", "never closed"),
+        ("reward = 1", "use =="),
+        ("reward > 1 && length < 3", "use and"),
+        ("group > 3", "a text and a number"),
+        ('reward > "a"', "a text and a number"),
+    ],
+)
+def test_what_is_wrong_is_told(expression, reason):
+    with pytest.raises(UsageError) as refused:
+        matching(expression, COLUMNS, 4)
+    assert reason in f"{refused.value.message} {refused.value.hint}"
+
+
 def test_a_misspelt_column_is_corrected():
     with pytest.raises(UsageError, match="rewrad") as refused:
         matching("rewrad > 1", COLUMNS, 4)

@@ -2,7 +2,7 @@
 // Two or more runs: stages in causal order, what differs beside what noise allows, why, and the worst tokens.
 R.views.compare = async (view) => {
   const runs = view.query.getAll("run");
-  view.command = () => `rldbg compare ${(view.paths || runs).map(R.quote).join(" ")}`;
+  view.command = () => `rldbg compare ${runs.length > 1 ? (view.paths || runs).map(R.quote).join(" ") : "A B"}`;
   const list = await R.api("runs");
   view.paths = runs.map((name) => (list.runs.find((run) => run.name === name) || { path: name }).path);
   if (runs.length < 2) { R.chooseRuns(view, list, runs); return; }

@@ -3,9 +3,15 @@
 R.views.ranks = async (view) => {
   const { name } = view, base = `runs/${encodeURIComponent(name)}`;
   view.command = () => `rldbg ps --run ${R.quote(view.path || name)}`;
+  const asked = [], chosen = new Set();  // commands so far, the last one first; ranks whose boxes are marked
+  let at = -1;
   const who = R.h("input", { type: "text", id: "who", value: "all", size: "14", "aria-label": "Ranks", title: "Which ranks: all, 0, 1,3, 0:8:2, policy/0, *policy*, dp=0" });
   const entry = R.h("input", { type: "search", id: "debug-command", spellcheck: "false", autocomplete: "off", "aria-label": "Command", placeholder: "p loss      n   s   r   locals   w      (Enter runs it on the stopped ranks)",
-    onkeydown: (event) => { if (event.key === "Enter" && entry.value.trim()) run("command", entry.value.trim()); } });
+    onkeydown: (event) => {
+      if (event.key === "Enter" && entry.value.trim()) { asked.unshift(entry.value.trim()); at = -1; run("command", entry.value.trim()); }
+      const move = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+      if (move && asked.length) { at = Math.max(0, Math.min(asked.length - 1, at + move)); entry.value = asked[at]; event.preventDefault(); }
+    } });
   const place = R.h("input", { type: "text", id: "break-place", "aria-label": "Breakpoint", placeholder: "/path/train.py:88 if loss != loss", size: "30", onkeydown: (event) => { if (event.key === "Enter" && place.value.trim()) run("break", place.value.trim()); } });
   const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), inside = R.h("div", { id: "inside" }), rest = R.h("div");
   const token = R.h("input", { type: "password", id: "token", "aria-label": "Token of the run", placeholder: "token in RUN/broker.json", onchange: () => { R.token = token.value.trim(); R.toast("token kept until this page is closed"); } });
@@ -38,21 +44,29 @@ R.views.ranks = async (view) => {
       if (!view.alive) return;
       R.fill(inside, R.sourceCard(source, { breaks, onbreak: async (where) => { await run("break", where); await inspect(process); } }),
         R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.lastRecorded(name, found.recorded), R.valueMembers(asking(process), "", found)));
+      inside.querySelector(".line.here")?.scrollIntoView({ block: "nearest" });
     } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
+  };
+  const mark = (name) => {
+    const box = R.h("input", { type: "checkbox", "aria-label": `select ${name}`, onchange: () => { if (box.checked) chosen.add(name); else chosen.delete(name); who.value = chosen.size ? [...chosen].join(",") : "all"; } });
+    box.checked = chosen.has(name);
+    return box;
   };
   const draw = async () => {
     const answer = await R.api(`${base}/ranks`);
     if (!view.alive) return;
     controls.hidden = !answer.alive;
+    const focusable = () => [...list.querySelectorAll("a, button, input")], focused = focusable().indexOf(document.activeElement);
     R.fill(list, R.h("h2", null, answer.alive ? `${R.plural(answer.processes.length, "process").replace("processs", "processes")}` : "Not running"),
       !answer.alive && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. What is left of it is below."),
-      answer.processes.length > 0 && R.table(["process", "state", "where", "since", "host", "pid", ""], answer.processes.map((process) => [
-        R.h("a.name", { href: location.hash, onclick: (event) => { event.preventDefault(); who.value = process.who; entry.focus(); }, title: "select" }, process.who),
+      answer.processes.length > 0 && R.table(["select", "process", "state", "where", "since", "host", "pid", "action"], answer.processes.map((process) => [
+        mark(process.who), R.h("a.name", { href: location.hash, onclick: (event) => { event.preventDefault(); who.value = process.who; entry.focus(); }, title: "commands go to this process only" }, process.who),
         R.verdict(process.state), process.file ? (process.state === "stopped" ? R.h("a.where", { href: location.hash, title: "source and variables", onclick: (event) => { event.preventDefault(); inspect(process); } }, R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`)) : R.h("code", null, `${process.file}:${process.line} ${process.function || ""}`)) : process.message ? R.cut(process.message, 160) : "–",
-        process.since_s === null ? "" : `${process.since_s} s`, process.host || "", process.pid || "",
+        process.since_s === null ? "" : `${process.since_s} s`, process.host || "", String(process.pid || ""),
         process.state === "stopped" ? R.h("button.small", { onclick: () => run("continue", "", `@${process.pid}`) }, "resume") : process.state === "running" ? R.h("button.small", { onclick: () => run("pause", "", `@${process.pid}`) }, "pause") : ""])));
+    focusable()[focused]?.focus();
     R.fill(rest,
-      answer.breaks.length > 0 && R.h("section.card", null, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", ""], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", each.hits ?? 0, R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400)))),
+      answer.breaks.length > 0 && R.h("section.card", { id: "breakpoints" }, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", "action"], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", Object.values(each.hits || {}).reduce((sum, count) => sum + count, 0), R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400)))),
       answer.crashes.map((crash) => R.h("details.card", null, R.h("summary", null, R.verdict("crashed"), " ", R.h("b", null, crash.who || crash.file), " ", R.cut(crash.message || crash.error || "", 300)),
         crash.path && R.h("p.muted", null, R.h("code", null, `rldbg attach ${crash.path}`)),
         (crash.exceptions || []).map((error) => [R.h("p", null, R.h("b", null, error.type), ` ${error.relation}`), error.frames.map(R.frame)]))));
@@ -65,7 +79,7 @@ R.views.ranks = async (view) => {
         found.groups.map((group) => R.h("details", { open: found.groups.length < 4 }, R.h("summary", null, R.h("b", null, R.cut(group.who.join(", "), 200)), group.waiting_in ? R.h("span.muted", null, ` waits in ${group.waiting_in}`) : "", group.thread ? R.h("span.muted", null, ` ${group.thread}`) : ""), group.frames.map(R.frame)))));
     } catch (error) { if (!(error instanceof R.Gone)) R.fill(stacks, R.errorCard(error)); }
   };
-  const controls = R.h("section.card", null, R.h("div.toolbar", null, R.h("label", null, "ranks ", who), R.h("button", { id: "resume", onclick: () => run("continue") }, "resume"), R.h("button", { onclick: () => run("pause") }, "pause"),
+  const controls = R.h("section.card", null, R.h("div.toolbar", null, R.h("label", null, "ranks ", who), R.h("button", { id: "resume", title: "resume the ranks named on the left", onclick: () => run("continue") }, "resume"), R.h("button", { id: "pause", title: "pause the ranks named on the left", onclick: () => run("pause") }, "pause"),
     ["n", "s", "r"].map((step) => R.h("button", { title: { n: "next line", s: "step into", r: "until return" }[step], onclick: () => run("command", step) }, { n: "next", s: "step", r: "return" }[step])), R.h("button", { id: "look", onclick: look }, "stacks, why does it hang?")),
   R.h("div.toolbar", null, entry, place, R.h("button", { onclick: () => place.value.trim() && run("break", place.value.trim()) }, "set breakpoint")), needed);
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, inside, answers, stacks, rest);

@@ -49,6 +49,7 @@ R.views.overview = async (view) => {
   const check = R.h("section.card", { id: "check" }, R.h("h2", null, "Check"), R.h("p.muted", null, "checking invariants …"));
   const kinds = Object.entries(answer.kinds);
   const records = kinds.reduce((sum, [, kind]) => sum + kind.records, 0);
+  const table = R.h("div", null, R.kinds(kinds));
   R.fill(view.main,
     R.h("h1", null, answer.name, " ", R.h("span.state", null, R.state(answer.state))),
     R.h("p.path", null, answer.title),
@@ -56,11 +57,14 @@ R.views.overview = async (view) => {
     kinds.length === 0 ? R.h("section.card", { id: "unrecorded" }, R.h("h2", null, "Nothing is recorded here"), R.findings(answer.health),
       R.h("p.muted", null, "Ranks, Timeline and Doctor show what else is known of a run. To record one: rldbg run --record -- COMMAND")) :
       R.h("section.card", null, R.h("h2", null, "Kinds, in causal order"),
-        R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
-          [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" })),
+        table),
     kinds.length > 0 && R.h("section.card", null, R.h("h2", null, "Files of the recording ", answer.health.length ? R.verdict("problems") : R.verdict("complete")), R.findings(answer.health)),
     kinds.length > 0 && check);
   if (!kinds.length) return;
+  if (answer.state === "running") view.every(5000, async () => {
+    const { kinds: now } = await R.api(`runs/${encodeURIComponent(name)}`);
+    if (view.alive) R.fill(table, R.kinds(Object.entries(now)));
+  });
   try {
     const report = await R.job(view, `runs/${encodeURIComponent(name)}/check`, null, (seconds) => R.fill(check, R.h("h2", null, "Check"), R.h("p.muted", null, `checking invariants … ${seconds.toFixed(0)} s`)));
     if (!view.alive) return;
@@ -73,8 +77,11 @@ R.views.overview = async (view) => {
   } catch (error) { if (!(error instanceof R.Gone)) R.fill(check, R.h("h2", null, "Check"), R.errorCard(error)); }
 };
 
+R.kinds = (kinds) => R.table(["kind", "steps", "ranks", "micro-batches", "records", "size"], kinds.map(([kind, each]) =>
+  [R.h("b", null, kind), R.ranges(each.steps), R.ranges(each.ranks), R.ranges(each.micros), each.records, R.bytes(each.bytes)]), { id: "kinds" });
+
 R.facts = (facts) => R.h("dl.facts", null, Object.entries(facts).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) =>
-  R.h("div", null, R.h("dt", { title: R.meaning[R.words(name)] || null }, R.words(name)), R.h("dd", null, value instanceof Node ? value : typeof value === "number" ? R.number(value) : R.cut(typeof value === "object" ? JSON.stringify(value) : value, 300)))));
+  R.h("div", null, R.h("dt", { title: R.meaning[R.words(name)] || null }, R.words(name)), R.h("dd", null, value instanceof Node ? value : typeof value === "number" ? R.number(value) : Array.isArray(value) ? R.cut(value.map((each) => R.number(each)).join(", "), 300) : R.cut(typeof value === "object" ? JSON.stringify(value) : value, 300)))));
 
 R.runFacts = (answer) => {
   const { run } = answer;

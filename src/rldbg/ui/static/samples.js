@@ -53,7 +53,8 @@ R.views.samples = async (view) => {
     table.reset(answer.matched, answer.rows);
     view.answer = answer.rows.length ? R.object(answer.columns, answer.rows[0]) : null;
     if (!answer.count && !answer.remaining) R.fill(table.space, R.h("p.empty", null, "No samples are recorded: this recording has no kind with samples."));
-    if (answer.remaining) setTimeout(() => view.alive && mine === asked && draw(), 300);
+    const wait = answer.remaining ? 300 : answer.live ? 5000 : 0;
+    if (wait) setTimeout(() => view.alive && mine === asked && draw(), wait);
   };
   R.fill(view.main, R.h("div.toolbar", null, input, status, csv), problem, table.element);
   view.keys = { "/": () => input.focus(), j: () => table.element.focus(), k: () => table.element.focus() };
@@ -68,25 +69,22 @@ R.object = (names, values) => Object.fromEntries(names.map((name, place) => [nam
 R.miniHistogram = (column, histogram, narrow) => {
   if (!histogram) return null;
   if (histogram.texts) {
-    const most = histogram.texts.length ? histogram.texts[0][1] : 1;
-    if (histogram.texts.length < 2 && !histogram.more) return R.h("div.minibars");
-    if (histogram.more && most < 3) return R.h("div.minibars.muted", null, "many values");
-    const select = R.h("select.texts", { "aria-label": `values of ${column}`, onchange: (event) => { if (event.target.value) narrow(`${column} == ${JSON.stringify(histogram.texts[event.target.value - 1][0])}`); } },
-      R.h("option", { value: "" }, histogram.more ? "frequent…" : `${histogram.texts.length} values`),
-      histogram.texts.map(([text, count], place) => R.h("option", { value: place + 1 }, `${R.cut(R.visible(text) || "(none)", 40)}  ${count}`)));
-    return select;
+    if (histogram.more && histogram.texts[0][1] < 3) return R.h("div.minibars.muted", null, "many values");
+    return R.miniBars(column, histogram.texts.map(([text, count]) => ({ name: R.cut(R.visible(text) || "(none)", 40), count, condition: `${column} == ${JSON.stringify(text)}` })), narrow);
   }
-  const most = Math.max(1, ...histogram.counts), wide = 100 / Math.max(1, histogram.counts.length);
-  return R.h("svg.minibars", { viewBox: "0 0 100 22", preserveAspectRatio: "none", role: "group", "aria-label": `histogram of ${column}: click a bar to filter` }, histogram.counts.map((count, place) => {
-    const low = histogram.edges[place], high = histogram.edges[place + 1];
-    const single = high - low === 1 && Number.isInteger(low);
-    const last = place === histogram.counts.length - 1;
-    const condition = single ? `${column} == ${low}` : `${column} >= ${R.exact(low)} and ${column} ${last ? "<=" : "<"} ${R.exact(high)}`;
-    const range = single ? R.number(low) : `${R.number(low)} to ${R.number(high)}`;
-    return R.h("g.bar", { role: "button", "aria-label": `${column} ${range}: ${R.number(count)}`, onclick: () => narrow(condition) },
+  return R.miniBars(column, histogram.counts.map((count, place) => {
+    const low = histogram.edges[place], high = histogram.edges[place + 1], single = high - low === 1 && Number.isInteger(low), last = place === histogram.counts.length - 1;
+    return { count, name: single ? R.number(low) : `${R.number(low)} to ${R.number(high)}`, condition: single ? `${column} == ${low}` : `${column} >= ${R.exact(low)} and ${column} ${last ? "<=" : "<"} ${R.exact(high)}` };
+  }), narrow);
+};
+R.miniBars = (column, bars, narrow) => {
+  const most = Math.max(1, ...bars.map((bar) => bar.count)), wide = 100 / Math.max(1, bars.length);
+  return R.h("svg.minibars", { viewBox: "0 0 100 22", preserveAspectRatio: "none", role: "group", "aria-label": `histogram of ${column}: click a bar to filter` }, bars.map(({ count, name, condition }, place) => {
+    const tall = count ? Math.max(1.5, (22 * count) / most) : 0;
+    return R.h("g.bar", { role: "button", "aria-label": `${column} ${name}: ${R.number(count)}`, onclick: () => narrow(condition) },
       R.h("rect.hit", { x: place * wide, y: 0, width: wide, height: 22 }),
-      R.h("rect", { x: place * wide, y: 22 - (count ? Math.max(1.5, (22 * count) / most) : 0), width: wide * 0.85, height: count ? Math.max(1.5, (22 * count) / most) : 0 }),
-      R.h("title", null, `${column} ${range}: ${R.plural(count, "sample")}`));
+      R.h("rect", { x: place * wide, y: 22 - tall, width: wide * 0.85, height: tall }),
+      R.h("title", null, `${column} ${name}: ${R.plural(count, "sample")}`));
   }));
 };
 R.exact = (value) => String(Number(value.toPrecision(12)));

@@ -2,7 +2,7 @@
 // One sample token by token. Tokens are laid out in blocks that exist only near the part of the page in sight.
 R.BLOCK = 160;
 // How long blocks may be filled in one frame; a fast scroll leaves the rest to the next ones.
-R.FILL_MS = 10;
+R.FILL_MS = 6;
 R.preferred = ["trainer - rollout", "clipped", "ratio", "prob_ratio", "advantages", "logprobs", "log_probs", "old_log_probs", "entropy", "routing agreement"];
 // Of these a small value is the one to look at.
 R.lowIsOdd = /(log_?probs|routing agreement)$/;
