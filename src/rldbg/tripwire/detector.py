@@ -62,16 +62,16 @@ class Detector:
         return unusual
 
     def _declined(self, value: float) -> Unusual | None:
-        """Whether the last few values together are far below the best few of the run: a slow fall, of which no single
-        step is unusual."""
-        level = median([*list(self._history)[1 - _LEVEL_OF :], value])
+        """Whether a value is far below the best few of the run: a fall over several steps, of which none is unusual by
+        itself; `in_a_row` tells it from noise."""
         enough = len(self._history) >= self.rule.history
+        level = median([*list(self._history)[1 - _LEVEL_OF :], value])
         best = self._best = max(self._best, level) if enough else self._best
         noise = max(self._noise(), _ROUNDING * abs(best))
-        far = best - level
-        if not enough or far < self.rule.least or far < self.rule.sigmas * noise or level >= best / self.rule.factor:
+        far = best - value
+        if not enough or far < self.rule.least or far < self.rule.sigmas * noise or value >= best / self.rule.factor:
             return None
-        return Unusual(level, best, far / noise)
+        return Unusual(value, best, far / noise)
 
     def _noise(self) -> float:
         changes = [abs(after - before) for before, after in pairwise(self._history)]
