@@ -212,3 +212,13 @@ def test_damaged_settings_are_refused_with_the_way_out(tmp_path, content):
     result = rldbg(tmp_path, "run", "--dry-run", "--", "python", "train.py")
     assert result.returncode == 2
     assert "rm .rldbg/run_settings.json" in result.stderr
+
+
+def test_a_script_that_succeeds_without_its_program_is_no_success(tmp_path):
+    (tmp_path / "train.sh").write_text("python train_grpo.py --epochs 3 || true\necho done\n")
+
+    result = rldbg(tmp_path, "run", "--run", "run", "train.sh")
+
+    assert result.returncode == 1
+    assert "a program of the script does not exist: this is not a success" in result.stderr
+    assert "launch-script-failed" in result.stderr

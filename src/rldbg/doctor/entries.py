@@ -120,6 +120,8 @@ class Family(_Model):
     raised_in: Regex | None = None
     """Matches a frame of the traceback, written `file:line in function`; without it the message alone decides, asked
     after all families that have a place."""
+    asked_last: bool = False
+    """It only says whose code failed: every other family says more."""
     frames: Annotated[int, Field(gt=0)] = 200
     """How many of the innermost frames may be that one."""
     examples: Annotated[list[str], Field(min_length=1)]

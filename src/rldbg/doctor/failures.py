@@ -9,7 +9,7 @@ from rldbg.doctor.cleaning import Line, Speaker
 from rldbg.doctor.entries import Entry
 from rldbg.doctor.evidence import Failure, Place
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.window import Window
+from rldbg.doctor.window import RECORD_START, Window
 
 TRACEBACK = "Traceback (most recent call last)"
 CRASH_WORDS = (
@@ -115,7 +115,8 @@ def _lone_exception(window: Window, place: Place) -> Failure | None:
         if TRACEBACK in line.text or _RAY_TASK.search(line.text):
             return None
         break
-    return Failure(found[0], found[1] or _next_words(window.below(2)), place, tuple(reversed(frames)))
+    message = _message(found, window.above(3), window.below(2))
+    return Failure(found[0], message, place, tuple(reversed(frames)))
 
 
 def _is_frame_part(text: str) -> bool:
@@ -131,7 +132,16 @@ def _as_frame(found: re.Match[str]) -> str:
 def _next_words(lines: Iterable[Line]) -> str:
     """The message of an exception that begins with a line break."""
     words = next((line.text.strip() for line in lines if line.text.strip()), "")
-    return "" if TRACEBACK in words or _CHAIN.search(words) or _as_exception(words) else words[:300]
+    is_other = TRACEBACK in words or _CHAIN.search(words) or _as_exception(words) or RECORD_START.match(words)
+    return "" if is_other else words[:300]
+
+
+def _message(found: tuple[str, str], above: Iterable[Line], below: Iterable[Line]) -> str:
+    """What an exception says; a bare AssertionError says what it asserted, from the code that is shown above it."""
+    kind, said = found
+    code = (_LEVELLED.sub("", line.text.strip(), count=1).strip() for line in above)
+    asserted = next((text[:300] for text in code if text.startswith("assert ")), "") if kind == "AssertionError" else ""
+    return said or asserted or _next_words(below)
 
 
 def _as_exception(text: str) -> tuple[str, str] | None:
@@ -153,7 +163,7 @@ def _traceback(window: Window, place: Place) -> Failure | None:
             continue
         found = _as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
-            message = found[1] or _next_words(lines[number + 1 : number + 3])
+            message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 3])
             return Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
         if TRACEBACK in line.text:
             break
@@ -179,7 +189,7 @@ def _same_voice(line: Line, other: Line) -> bool:
 def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
     """The first entry whose family an exception belongs to; where it was raised says more than its message."""
     families = [(entry, entry.family) for entry in entries if entry.family is not None]
-    for entry, family in sorted(families, key=lambda each: each[1].raised_in is None):
+    for entry, family in sorted(families, key=lambda each: (each[1].asked_last, each[1].raised_in is None)):
         if not Expression(family.exception).search(failure.headline):
             continue
         if family.raised_in is None:

@@ -87,7 +87,8 @@ def conclude(
 
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
-    steps = [] if found or not failed else next_steps(judgement, evidence, library, flights)
+    explained = found and not _only_says_whose_code(judgement)
+    steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights)
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code)]
@@ -95,7 +96,7 @@ def conclude(
         verdict="found" if found else "unknown" if failed else "healthy",
         root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
         fallout=tuple(cause_of(sighting) for sighting in judgement.fallout),
-        first_error=None if found else judgement.first_error,
+        first_error=None if explained else judgement.first_error,
         next=tuple(steps),
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in judgement.notes),
@@ -105,6 +106,11 @@ def conclude(
         read_bytes=sum(end.bytes for end in evidence.ends),
         engine=engine,
     )
+
+
+def _only_says_whose_code(judgement: Judgement) -> bool:
+    family = judgement.causes[0].entry.family
+    return family is not None and family.asked_last
 
 
 def _cause(
@@ -150,7 +156,10 @@ def _confidence_of(
 
 
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
-    if sighting.entry.family is not None:
+    family = sighting.entry.family
+    if family is not None and family.asked_last:
+        return 0, ["no known failure explains this exception; where it was raised says whose code failed"]
+    if family is not None:
         return 1, ["this exception has no entry of its own; its type and where it was raised say so"]
     match sighting.entry.role:
         case Role.ROOT:

@@ -16,7 +16,7 @@ _LINE_BYTES = 4096
 """Longer physical lines are looked at around the place only."""
 _WRAPPED_FROM = 48
 """A line shorter than this was not wrapped by anything."""
-_RECORD_START = re.compile(
+RECORD_START = re.compile(
     r"\[?[\d-]{4,10}[ T]\d\d:|\s*(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)\b|\[[IWEF]\d{4} |Traceback \(most|"
     r"File \"|[\w.]+(?:Error|Exception): |[\w.-]+:\d+:\d+ \[)"
 )
@@ -116,7 +116,7 @@ class Window:
         """Whether the line is source code that a traceback shows, not something that happened."""
         nearest = next((line for line in self.above(3) if not _CARETS.match(line.text)), None)
         shown = nearest is not None and _CODE_ABOVE.match(nearest.text)
-        return bool(shown) and not _RECORD_START.match(self.line.text)
+        return bool(shown) and not RECORD_START.match(self.line.text)
 
     @cached_property
     def is_test_name(self) -> bool:
@@ -134,7 +134,7 @@ class Window:
 
 def _folds(upper: Line, lower: str, place: Line, lower_line: Line | None = None) -> bool:
     """Whether a line break between two lines was made by wrapping."""
-    if len(upper.text) < _WRAPPED_FROM or _RECORD_START.match(lower) or _CODE_ABOVE.match(upper.text):
+    if len(upper.text) < _WRAPPED_FROM or RECORD_START.match(lower) or _CODE_ABOVE.match(upper.text):
         return False
     other = lower_line.speaker if lower_line else upper.speaker
     return not other.known or not place.speaker.known or other == place.speaker

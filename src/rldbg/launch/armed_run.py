@@ -13,6 +13,7 @@ from rldbg.agent import Arming
 from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, UsageError, by_severity
 from rldbg.launch.child import run_child
 from rldbg.launch.explanation import LaunchExplanation, explain
+from rldbg.launch.hazards import missing_files
 from rldbg.launch.laptop import laptop
 from rldbg.launch.output import LOG, CapturedOutput
 from rldbg.launch.plan import make_plan, refuse_unarmable
@@ -91,7 +92,9 @@ def run_armed(
     if request.record:
         findings += judge_recording(run, explanation, request)
     watch.close()
-    if exit_code == 0 and _never_started(explanation, findings):
+    if exit_code == 0 and any(missing_files(explained.command) for explained in explanation.trainings):
+        # The shell went on after the error; a program that the script has made meanwhile is there now.
+        say("a program of the script does not exist: this is not a success")
         exit_code = int(ExitCode.FINDING)
     run.finish(exit_code)
     found, processes, ray_logs = tuple(by_severity(findings)), tuple(watch.reported.values()), tuple(watch.ray_logs)
@@ -139,12 +142,6 @@ def _run_to_its_end(
         tripwire.close()
     output.settle()
     return exit_code, asked[0] if asked else ""
-
-
-def _never_started(explanation: LaunchExplanation, findings: Sequence[Finding]) -> bool:
-    """A script that succeeds although its program does not exist: the shell went on after the error."""
-    missing = {hazard.where for hazard in explanation.hazards if hazard.id == "launch.program-missing"}
-    return any(found.id == "launch.not-armed" and found.where in missing for found in findings)
 
 
 class _Tripwire:

@@ -16,7 +16,7 @@ from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
-_KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg)\b")
+_KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg|sglang|vllm)\b")
 _RAY_VARIABLES = (
     "RAY_DEBUG",
     "RAY_DEBUG_POST_MORTEM",
@@ -124,20 +124,23 @@ def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding
 
 
 def _missing(command: Command) -> list[Finding]:
-    """A program that is not there; in a container or on another host nobody here can know."""
     call, program = command.call, command.call.argv[0]
-    elsewhere = any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
     if "/" not in program and not shutil.which(program, path=call.environment.get("PATH") or None):
         return [finding("launch.not-installed", _place(call), f"{program}: not on PATH", program=program)]
-    if elsewhere or command.via:
-        return []
-    named = [program] if "/" in program else []
-    named += [command.program.name] if command.program.kind == "script" else []
     return [
         finding("launch.program-missing", _place(call), f"{name}: no such file below {call.cwd}", program=name)
-        for name in named
-        if not (Path(call.cwd) / name).exists()
+        for name in missing_files(command)
     ]
+
+
+def missing_files(command: Command) -> list[str]:
+    """Programs that are not there; in a container or on another host nobody here can know."""
+    elsewhere = any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
+    if elsewhere or command.via:
+        return []
+    named = [command.call.argv[0]] if "/" in command.call.argv[0] else []
+    named += [command.program.name] if command.program.kind == "script" else []
+    return [name for name in named if not (Path(command.call.cwd) / name).exists()]
 
 
 def _unmounted(command: Command, calls: Sequence[ShellCall]) -> Iterable[Finding]:
@@ -165,12 +168,14 @@ def _unmounted(command: Command, calls: Sequence[ShellCall]) -> Iterable[Finding
 
 
 def _removed_folders(call: ShellCall) -> list[str]:
-    """Folders outside /tmp that `rm -r` takes away, as far as they exist here."""
+    """Folders that `rm -r` takes away, as far as they exist here; in /tmp only those below the script's own folder."""
     options = [word for word in call.argv[1:] if word.startswith("-")]
     if not any(word == "--recursive" or (not word.startswith("--") and re.search("[rR]", word)) for word in options):
         return []
+    own = Path(call.cwd).resolve()
     folders = [Path(call.cwd) / word for word in call.argv[1:] if not word.startswith("-")]
-    return [str(each) for each in folders if each.is_dir() and not each.is_relative_to("/tmp")]
+    there = [each for each in folders if each.is_dir()]
+    return [str(each) for each in there if not each.is_relative_to("/tmp") or each.resolve().is_relative_to(own)]
 
 
 def _shared_logs(command: Command) -> list[Finding]:

@@ -329,7 +329,8 @@ def test_the_exception_under_a_header_of_a_symptom_is_named(verdict):
         "    x = table[key]\n"
         "KeyError: 'foo_bar'\n"
     )
-    assert found.verdict == "unknown" and found.first_error is not None
+    assert [(cause.id, cause.confidence) for cause in found.root_causes] == [("engine-own-fault", "low")]
+    assert found.first_error is not None and found.next, "whose code it is does not say why"
     assert found.first_error.headline == "KeyError: 'foo_bar'"
 
 

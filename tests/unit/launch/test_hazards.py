@@ -33,6 +33,7 @@ def test_kills_by_path_are_named_and_skipped(tmp_path):
         "launch.kills-processes",
     }
     assert "launch.kills-python" in hazards("/usr/bin/pkill -9 -f python", tmp_path)
+    assert "launch.kills-processes" in hazards("/usr/bin/pkill -9 -f sglang", tmp_path)
     functions = tmp_path / "functions.sh"
     functions.write_text(shell_functions([], Request((), script, tmp_path, skip_kills=True), ""))
     done = subprocess.run(
@@ -51,12 +52,12 @@ def test_a_program_that_does_not_exist_is_an_error(tmp_path):
         assert "launch.program-missing" not in hazards(elsewhere, tmp_path)
 
 
-def test_a_folder_that_the_script_removes_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("pathlib.Path.is_relative_to", lambda self, other: False)
+def test_a_folder_that_the_script_removes_is_named(tmp_path):
     (tmp_path / "exp").mkdir()
     assert str(tmp_path / "exp") in hazards("rm -rf exp", tmp_path)["launch.removes-folder"].cause
     assert "launch.removes-folder" not in hazards("rm -rf not-there", tmp_path)
     assert "launch.removes-folder" not in hazards("rm -f exp/log", tmp_path)
+    assert "launch.removes-folder" not in hazards("rm -rf /tmp", tmp_path)
 
 
 @pytest.mark.parametrize(("words", "how"), [("tee run.log", "is overwritten"), ("tee -a run.log", "is appended to")])
