@@ -13,44 +13,62 @@ import numpy as np
 
 from rldbg.analysis import NOISE, context_of, fit_factor
 from rldbg.mismatch.claims import Claim, Unexplained, whole
+from rldbg.mismatch.token_table import TokenTable
 
 _FEWEST = 8
 _FEWEST_CONTEXTS = 2
 # A rule must leave at most this part of the difference it is tried on.
 _LEFT = 0.25
+# Nobody samples at temperatures further apart.
+_SMALLEST_FACTOR = 0.2
+# Log prob of a token that a filter can hardly raise, and the largest raise of a filter that keeps a fifth.
+_SURE = -0.05
+_LARGEST_RAISE = 1.6
 _UNIT = 0.01
 
 
 def sampling_filter(state: Unexplained) -> Iterator[Claim]:
-    groups = _contexts(state)
-    several = [rows for rows in groups if len(set(state.table.token[rows].tolist())) > 1]
-    if len(several) < _FEWEST_CONTEXTS:
-        return
+    """No token is lowered. Where tokens share contexts, all of one are raised by one amount."""
     gap = state.table.gap
-    spread = np.concatenate([gap[rows] - np.median(gap[rows]) for rows in several])
-    known = np.concatenate([gap[rows] for rows in several])
     chosen = state.open & (gap >= -4 * NOISE) & (gap <= -state.table.trainer + 4 * NOISE)
     raised = chosen & (gap > NOISE)
-    varies = np.ptp(known) > 10 * NOISE
-    if (
-        varies
-        and _rms(spread) <= _LEFT * _rms(known)
-        and raised.sum() >= _FEWEST
-        and chosen.sum() >= 0.98 * state.open.sum()
-    ):
+    if raised.sum() < _FEWEST or chosen.sum() < 0.98 * state.open.sum():
+        return
+    several = [rows for rows in _contexts(state) if len(set(state.table.token[rows].tolist())) > 1]
+    known = np.concatenate([gap[rows] for rows in several]) if several else np.empty(0)
+    spread = np.concatenate([gap[rows] - np.median(gap[rows]) for rows in several]) if several else known
+    shared = len(several) >= _FEWEST_CONTEXTS and np.ptp(known) > 10 * NOISE
+    is_filter = _rms(spread) <= _LEFT * _rms(known) if shared else _only_raises(state, raised)
+    if is_filter:
         largest = float(gap[raised].max())
+        how = "by the same amount for all tokens of a context" if shared else "and no token is lowered"
         text = (
-            f"the rollout's log probs are up to {largest:.3g} above the trainer's, by the same amount for all tokens "
-            "of a context: renormalised over a part of the vocabulary (top-k, top-p or min-p)"
+            f"the rollout's log probs are up to {largest:.3g} above the trainer's, {how}: renormalised over a part of "
+            "the vocabulary (top-k, top-p, min-p, or tokens that are masked)"
         )
-        yield _with_floor("sampling-filter", text, chosen, _rms(spread), largest=largest)
+        yield _with_floor("sampling-filter", text, chosen, _rms(spread) if shared else 0.0, largest=largest)
+
+
+def _only_raises(state: Unexplained, raised: np.ndarray) -> bool:
+    """Many tokens are raised, by amounts that a filter leaves. What replaces values, or raises certain tokens only, does
+    not raise tokens of all sizes."""
+    gap, trainer = state.table.gap, state.table.trainer
+    sure = state.open & (trainer > _SURE)
+    unsure = state.open & (trainer < np.log(0.5))
+    return bool(
+        raised.sum() >= 4 * _FEWEST
+        and float(gap[raised].max()) <= _LARGEST_RAISE
+        and raised[unsure].sum() >= max(_FEWEST, 0.5 * unsure.sum())
+        and (gap[sure].mean() if sure.any() else 0.0) < gap[unsure].mean()
+    )
 
 
 def temperature(state: Unexplained) -> Iterator[Claim]:
     """The rollout's log probs are those of logits divided by another temperature."""
     table = state.table
-    fit = _by_contexts(state) or _by_entropy(state)
-    if fit is None or abs(fit[0] - 1) <= _UNIT or fit[0] <= 0:
+    fits = [fit for fit in (_by_contexts(state), _by_entropy(state)) if fit is not None]
+    fit = next((fit for fit in fits if abs(fit[0] - 1) > _UNIT and _is_possible(state, fit[0])), None)
+    if fit is None:
         return
     factor, left, how = fit
     ratio = 1 / factor
@@ -61,24 +79,45 @@ def temperature(state: Unexplained) -> Iterator[Claim]:
     yield _with_floor("temperature", text, state.open, left, ratio=ratio)
 
 
-def penalty(state: Unexplained) -> Iterator[Claim]:
-    """Tokens that occurred before are less likely in the rollout; no others are."""
+def _is_possible(state: Unexplained, factor: float) -> bool:
+    """Whether log p' = factor * log p - log sum p^factor can hold: the sum is below 1 for factors above 1, and above 1
+    for others, at every token."""
     table = state.table
-    repeated = np.zeros(len(table), dtype=bool)
-    for number, place in enumerate(table.places):
-        rows = table.rows(number)
-        first = place.tokens.prompt_length
-        for row, position in zip(range(rows.start, rows.stop), table.position[rows].tolist(), strict=True):
-            repeated[row] = place.tokens.tokens[position] in place.tokens.tokens[first:position]
-    again, new = state.open & repeated, state.open & ~repeated
-    if again.sum() < _FEWEST or new.sum() < _FEWEST:
+    told = state.open & np.isfinite(table.gap)
+    beyond = (table.rollout - factor * table.trainer)[told] * np.sign(factor - 1)
+    allowed = 4 * NOISE + _UNIT * np.abs(table.trainer[told])
+    return bool(_SMALLEST_FACTOR <= factor <= 1 / _SMALLEST_FACTOR and (beyond >= -allowed).mean() >= 0.98)
+
+
+def penalty(state: Unexplained) -> Iterator[Claim]:
+    """Only tokens that occurred before are less likely in the rollout; what is new gains what they lose."""
+    table = state.table
+    lowered, raised = state.open & (table.gap < -10 * NOISE), state.open & (table.gap > 10 * NOISE)
+    if lowered.sum() < _FEWEST:
         return
-    lowered = (table.gap[again] < -10 * NOISE).mean()
-    untouched = (table.gap[new] > -10 * NOISE).mean()
-    if lowered >= 0.9 and untouched >= 0.98:
-        mean = -float(table.gap[again].mean())
-        text = f"tokens that occurred before in their answer are {mean:.3g} less likely in the rollout: a penalty"
-        yield whole("penalty", text, state.open & (state.size > NOISE), mean=mean)
+    for prompt_too, where in ((False, "in their answer"), (True, "in their prompt or answer")):
+        again = _repeated(table, prompt_too=prompt_too)
+        new = state.open & ~again
+        enough = (raised & new).sum() >= _FEWEST or (lowered & again).sum() >= 0.9 * (state.open & again).sum()
+        if new.sum() >= _FEWEST and enough and (lowered & new).sum() <= 0.02 * new.sum():
+            mean = -float(table.gap[lowered & again].mean())
+            text = f"only tokens that occurred before {where} are less likely in the rollout, by {mean:.3g}: a penalty"
+            yield whole("penalty", text, state.open & (state.size > NOISE), mean=mean)
+            return
+
+
+def _repeated(table: TokenTable, *, prompt_too: bool) -> np.ndarray:
+    """Of each token, whether it occurred before."""
+    found = np.zeros(len(table), dtype=bool)
+    for number, place in enumerate(table.places):
+        rows, tokens = table.rows(number), place.tokens.tokens
+        seen = set(tokens[: place.tokens.prompt_length].tolist() if prompt_too else ())
+        start = place.tokens.prompt_length
+        for row, position in zip(range(rows.start, rows.stop), table.position[rows].tolist(), strict=True):
+            seen.update(tokens[start:position].tolist())
+            start = max(start, position)
+            found[row] = int(tokens[position]) in seen
+    return found
 
 
 def stop_token(state: Unexplained) -> Iterator[Claim]:
@@ -117,7 +156,7 @@ def _by_contexts(state: Unexplained) -> tuple[float, float, str] | None:
         return None
     one, other = np.concatenate(ours), np.concatenate(theirs)
     factor = fit_factor(other, one)
-    rest, before = _rms(one - factor * other), _rms(one - other)
+    rest, before = _rms(one - factor * other), min(_rms(one - other), _rms(one))
     return (factor, rest, f"{len(one)} pairs of tokens in one context") if rest <= _LEFT * before else None
 
 
@@ -143,4 +182,4 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
-RULES = (stop_token, sampling_filter, temperature, penalty)
+RULES = (stop_token, sampling_filter, penalty, temperature)

@@ -10,6 +10,8 @@ from rldbg.analysis import NOISE
 from rldbg.mismatch.claims import Claim, Unexplained, whole
 
 _FILLED = 1e-2
+# The only token that a filter leaves has at least this log prob.
+_LONE = -1.6
 _FEWEST_SHIFTED = 8
 
 
@@ -35,10 +37,18 @@ def zero_filled(state: Unexplained) -> Iterator[Claim]:
     pairs = (("rollout", table.rollout, table.trainer), ("trainer", table.trainer, table.rollout))
     for name, holed, other in pairs:
         chosen = state.open & (holed == 0) & (np.abs(other) > _FILLED)
-        if chosen.any():
+        if chosen.any() and not (name == "rollout" and _may_be_filtered(state, chosen)):
             why = "the engine returned none there" if name == "rollout" else "truncated or padded in the trainer"
             text = f"the {name}'s log prob is exactly 0 at {chosen.sum()} tokens, the other side's is not: {why}"
             yield whole("zero-filled", text, chosen, side=name)
+
+
+def _may_be_filtered(state: Unexplained, chosen: np.ndarray) -> bool:
+    """A filter that leaves one token gives it log prob 0: then others are raised, too, and none is lowered."""
+    gap = state.table.gap
+    others = state.open & ~chosen
+    is_raised = (gap[others] > 4 * NOISE).sum() >= _FEWEST_SHIFTED and (gap[others] >= -4 * NOISE).mean() >= 0.98
+    return bool(is_raised and (state.table.trainer[chosen] > _LONE).all())
 
 
 def shifted(state: Unexplained) -> Iterator[Claim]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bigram_rollouts import LENGTH, WORDS, record, rollouts
+import rldbg
+from bigram_rollouts import LENGTH, WORDS, log_softmax, record, rollouts
 from rldbg.cli.application import run
 from rldbg.mismatch import explain_mismatch
 
@@ -177,3 +178,64 @@ def test_the_verb_prints_shares_and_exits_with_1(tmp_path, capsys):
     assert document["causes"][0]["id"] == "temperature" and document["parts"]["step"]["0"]["tokens"] == 288
     record(tmp_path / "good", CLEAN)
     assert run(["mismatch", str(tmp_path / "good")]) == 0
+
+
+LONG = 40
+
+
+def lone_samples(seed=4, top_p=1.0, penalty=0.0, scope=0):
+    """One sample per prompt, so that no two tokens share a context: [32, 1 + LONG] tokens and their logits."""
+    numbers = np.random.default_rng(seed)
+    tables = numbers.normal(0, 3.0, (32, LONG, 40))
+    tokens = np.zeros((32, 1 + LONG), np.int64)
+    tokens[:, 0] = np.arange(32)
+    shown = tables.copy()
+    for row in range(32):
+        for place in range(LONG):
+            logits = shown[row, place]
+            logits[np.unique(tokens[row, scope : place + 1])] -= penalty
+            ordered = np.sort(log_softmax(logits))[::-1]
+            kept = np.count_nonzero(np.exp(ordered).cumsum() - np.exp(ordered) < top_p)
+            logits[log_softmax(logits) < ordered[kept - 1]] = -np.inf
+            chances = np.exp(log_softmax(logits))
+            tokens[row, place + 1] = numbers.choice(40, p=chances)
+    rows, places = np.arange(32)[:, None], np.arange(LONG)[None]
+    both = [log_softmax(which)[rows, places, tokens[:, 1:]] for which in (shown, tables)]
+    return CLEAN.but(tokens=tokens, rollout=both[0], trainer=both[1], versions=np.zeros((32, LONG), int),
+                     extra=[{} for _ in tokens])  # fmt: skip
+
+
+def noisy(data):
+    return data.but(rollout=data.rollout + np.random.default_rng(0).normal(0, 0.02, data.rollout.shape))
+
+
+@pytest.mark.parametrize(
+    ("cause", "data"),
+    [
+        # One token is left at some places: its log prob is 0, and not because it was filled in.
+        ("sampling-filter", lone_samples(top_p=0.8)),
+        ("penalty", lone_samples(penalty=1.0, scope=1)),
+        ("penalty", lone_samples(penalty=1.0, scope=0)),
+        ("precision", noisy(lone_samples())),
+    ],
+)
+def test_causes_are_told_without_shared_contexts(tmp_path, cause, data):
+    report = explain_mismatch(record(tmp_path, data))
+    assert [(item.id, item.share > 0.9) for item in report.causes] == [(cause, True)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_probs_of_another_context_are_not_taken_for_a_temperature(tmp_path, seed):
+    """What the trainer's model was given is not recorded: its log probs are lower, as far as they are unlikely."""
+    data = lone_samples()
+    other = np.random.default_rng(seed).normal(0, 2.0, (32, LONG, 40))
+    wrong = log_softmax(other)[np.arange(32)[:, None], np.arange(LONG)[None], data.tokens[:, 1:]]
+    entropy = -(np.exp(log_softmax(other)) * log_softmax(other)).sum(-1)
+    record(tmp_path, data.but(trainer=wrong))
+    with rldbg.Recorder(tmp_path) as recorder:
+        samples = [(f"g{row // 8}", row % 8) for row in range(32)]
+        numbers = {"log_probs": wrong, "entropy": entropy}
+        recorder.record("forward_data", step=0, micro=0, samples=samples, response_mask=np.ones((32, LONG), int),
+                        **{name: value.astype(np.float32) for name, value in numbers.items()})  # fmt: skip
+    report = explain_mismatch(rldbg.open(tmp_path))
+    assert report.causes == () and report.unexplained.share == pytest.approx(1)
