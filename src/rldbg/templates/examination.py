@@ -91,6 +91,13 @@ def _rewritten(template: ChatTemplate, item: RenderedConversation) -> Iterator[s
     """Where the tokens of one turn are not the beginning of the next turn's."""
     for earlier, later in pairwise(item.turns):
         if starts_with(later.prompt.tokens, earlier.whole.tokens):
+            if not starts_with(later.prompt.tokens, earlier.prompt.tokens):
+                place = first_difference(earlier.prompt.tokens, later.prompt.tokens)
+                given, history = (_around(template, each.prompt.tokens, place) for each in (earlier, later))
+                yield (
+                    f"token {place}: the model is given {given} to answer message {earlier.message}, and the history "
+                    f"for message {later.message} has {history} there"
+                )
             continue
         if later.prompt.text.startswith(earlier.whole.text):
             kind = "the text is the same, but it is cut into other tokens"

@@ -29,8 +29,8 @@ class AssistantTurn:
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """The tokens behind what the model was given, where the complete turn continues that."""
-        return self.whole.tokens[len(self.prompt.tokens) :] if self.is_continued else ()
+        """The tokens of the complete turn from where it no longer is what the model was given."""
+        return self.whole.tokens[first_difference(self.prompt.tokens, self.whole.tokens) :]
 
     @property
     def written(self) -> str:
@@ -79,7 +79,7 @@ def render_conversation(template: ChatTemplate, conversation: Conversation) -> R
     trained = [False] * len(whole.tokens)
     for turn in turns:
         if starts_with(whole.tokens, turn.whole.tokens):
-            start, count = len(turn.prompt.tokens), _sampled(turn.answer, template.special_ids)
+            start, count = len(turn.whole.tokens) - len(turn.answer), _sampled(turn.answer, template.special_ids)
             trained[start : start + count] = [True] * count
     return RenderedConversation(conversation, turns, whole, _token_texts(template, whole.tokens), tuple(trained))
 
