@@ -50,8 +50,7 @@ def sampling_filter(state: Unexplained) -> Iterator[Claim]:
 
 
 def _only_raises(state: Unexplained, raised: np.ndarray) -> bool:
-    """Many tokens are raised, by amounts that a filter leaves. What replaces values, or raises certain tokens only, does
-    not raise tokens of all sizes."""
+    """Many tokens are raised, by amounts that a filter leaves: unlikely ones more than likely ones."""
     gap, trainer = state.table.gap, state.table.trainer
     sure = state.open & (trainer > _SURE)
     unsure = state.open & (trainer < np.log(0.5))

@@ -3,9 +3,9 @@
 # ruff: noqa: E501 - a line break in a template is text
 
 import pytest
-from chat_tokenizer import chat_tokenizer
 from tokenizers import processors
 
+from chat_tokenizer import chat_tokenizer
 from rldbg.templates import ChatTemplate, examine_template, standard_conversations
 
 TOOL_CALLS = (
