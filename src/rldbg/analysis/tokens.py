@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
-from rldbg.recording import Record, RecordKey
+from rldbg.recording import Ragged, Record, RecordKey
 
 _SEQUENCE_KINDS = ("trajectory", "prepared_trajectories")
 RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
@@ -124,8 +124,20 @@ def _add_responses(table: dict[SampleId, SampleTokens], record: Record) -> None:
     ):
         if name not in record.fields:
             continue
+        of_sequences = _is_of_sequences(table, record, name)
         for sample, values in _rows(record, name):
             if sample in table:
                 known = table[sample]
-                response = np.asarray(values)[: len(known.tokens) - known.prompt_length]
-                known.quantities.setdefault(name, Values(known.prompt_length, response, record.key))
+                start = 0 if of_sequences else known.prompt_length
+                known.quantities.setdefault(
+                    name, Values(start, np.asarray(values)[: len(known.tokens) - start], record.key)
+                )
+
+
+def _is_of_sequences(table: dict[SampleId, SampleTokens], record: Record, name: str) -> bool:
+    """Whether values stand on the tokens of whole sequences, as NeMo RL and prime-rl write them, and not on those of
+    responses: every row is as long as its sequence."""
+    if not isinstance(record.fields[name], Ragged):
+        return False
+    known = [(table[sample], len(values)) for sample, values in _rows(record, name) if sample in table]
+    return bool(known) and all(own.prompt_length and length == len(own.tokens) for own, length in known)

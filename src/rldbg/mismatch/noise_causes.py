@@ -70,7 +70,7 @@ def batch_variance(state: Unexplained) -> Iterator[Claim]:
             f"({len(rows)} tokens): its numbers depend on what else is in the batch"
         )
         chosen = np.flatnonzero(state.open)
-        left = np.maximum(state.size[chosen] - 2 * rms[name], 0.0)
+        left = np.maximum(state.size[chosen] - 4 * rms[name], 0.0)
         yield Claim("batch-variance", text, chosen, left, {"side": name, "scatter": rms[name]})
 
 

@@ -239,3 +239,39 @@ def test_log_probs_of_another_context_are_not_taken_for_a_temperature(tmp_path, 
                         **{name: value.astype(np.float32) for name, value in numbers.items()})  # fmt: skip
     report = explain_mismatch(rldbg.open(tmp_path))
     assert report.causes == () and report.unexplained.share == pytest.approx(1)
+
+
+def sequences(values):
+    return [[0.0, *map(float, row)] for row in values]
+
+
+def nemo_rl(folder, data):
+    tokens, rollout, trainer = data.tokens.tolist(), sequences(data.rollout), sequences(data.trainer)
+    rows = [
+        {"token_ids": [ids], "token_loss_mask": [[0, *[1] * LENGTH]], "generation_logprobs": [theirs],
+         "prev_logprobs": [ours], "rewards": [0.0], "input_lengths": [1 + LENGTH], "idx": [number]}
+        for number, (ids, theirs, ours) in enumerate(zip(tokens, rollout, trainer, strict=True))
+    ]  # fmt: skip
+    (folder / "train_data_step1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def prime_rl(folder, data):
+    place = folder / "token_exports" / "step_1"
+    place.mkdir(parents=True)
+    tokens, rollout, trainer = data.tokens.tolist(), sequences(data.rollout), sequences(data.trainer)
+    rows = [
+        {"schema_version": 1, "step": 1, "rank": 0, "micro_step": number // 8, "micro_sequence_idx": number % 8,
+         "export_sequence_idx": number, "token_ids": ids, "loss_mask": [False, *[True] * LENGTH],
+         "inference_logprobs": theirs, "trainer_logprobs": ours}
+        for number, (ids, theirs, ours) in enumerate(zip(tokens, rollout, trainer, strict=True))
+    ]  # fmt: skip
+    (place / "rank_0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("written", [nemo_rl, prime_rl])
+def test_values_on_whole_sequences_are_those_of_their_tokens(tmp_path, written):
+    for name, data in (("clean", CLEAN), ("temperature", PLANTED["temperature"])):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, data)
+        found = [item.id for item in explain_mismatch(rldbg.open(tmp_path / name)).causes]
+        assert found == ([] if name == "clean" else [name])
