@@ -170,8 +170,8 @@ def main():
         runtime_env = {"worker_process_setup_hook": user_setup_hook, "env_vars": {"USER_VARIABLE": "kept"}}
     if "address" not in options:
         options |= {"num_cpus": 4, "object_store_memory": 80 * 1024 * 1024}
-    ray.init(runtime_env=runtime_env, **options)
-    print("READY", ray.get_runtime_context().gcs_address, flush=True)
+    dashboard = ray.init(runtime_env=runtime_env, **options).dashboard_url
+    print("READY", ray.get_runtime_context().gcs_address, dashboard or "", flush=True)
     for line in sys.stdin:
         name = line.strip()
         try:

@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from free_networks import free_port
 from live_job import PATIENCE_S, close_pipes
 
 SCENES = Path(__file__).with_name("ray_scenes.py")
@@ -21,6 +20,7 @@ class Stage:
     def __init__(self, environment: dict[str, str], *, python: str = sys.executable, **ray_options):
         options = {"log_to_driver": False} | ray_options
         quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        quiet["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "240"
         self.process = subprocess.Popen(
             [python, str(SCENES)],
             env=environment | quiet | {"SCENE_RAY": json.dumps(options)},
@@ -32,7 +32,7 @@ class Stage:
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.gcs_address = self._wait_for("READY", 120.0)
+        self.gcs_address, _, self.dashboard = self._wait_for("READY", 300.0).partition(" ")
 
     def _read(self) -> None:
         for line in self.process.stdout:
@@ -75,16 +75,15 @@ class Cluster:
 
     def __init__(self, folder: Path, *, python: str = sys.executable):
         self.folder = folder
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
         self.stage = Stage(
             plain_environment(),
             python=python,
             include_dashboard=True,
-            dashboard_port=port,
             _temp_dir=str(folder),
             runtime_env={"env_vars": {"RAY_DEBUG_POST_MORTEM": "1"}},
         )
+        # Ray chose the port: one that was free here could be taken by the time its dashboard starts.
+        self.url = f"http://{self.stage.dashboard}"
 
     def end(self) -> None:
         self.stage.end()

@@ -115,7 +115,7 @@ class Locks:
 
 
 def main():
-    ray.init(**json.loads(os.environ["SCENE_RAY"]))
+    dashboard = ray.init(**json.loads(os.environ["SCENE_RAY"])).dashboard_url
     first, second = Partner.options(name="first").remote(), Partner.options(name="second").remote()
     ray.get([first.meet.remote(second), second.meet.remote(first)])
     waiting = [first.call.remote(), second.call.remote()]
@@ -138,7 +138,7 @@ def main():
     waiting.append(Locks.options(name="locks").remote().sync.remote())
     # Ray reports the state of tasks once per second.
     time.sleep(3)
-    print("READY", ray.get_runtime_context().gcs_address, flush=True)
+    print("READY", dashboard, flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     ray.get(waiting)
 

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from free_networks import free_port
 from live_job import LiveJob, close_pipes, rldbg, until
 from ray_stage import plain_environment
 
@@ -43,13 +42,13 @@ class Job:
 
     def __init__(self, folder, environment):
         self.folder = folder
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
-        options = {"include_dashboard": True, "dashboard_port": port, "num_cpus": 1, "log_to_driver": False}
+        # Ray chooses the port: one that was free here may be taken by the time its dashboard starts.
+        options = {"include_dashboard": True, "num_cpus": 1, "log_to_driver": False, "_temp_dir": str(folder)}
+        patient = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300"}
         self.process = subprocess.Popen(
             [sys.executable, str(SCENES)],
-            env=environment
-            | {"RAY_USAGE_STATS_ENABLED": "0", "SCENE_RAY": json.dumps(options | {"_temp_dir": str(folder)})},
+            env=environment | patient | {"SCENE_RAY": json.dumps(options)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -58,7 +57,7 @@ class Job:
         line = next((line for line in self.process.stdout if line.startswith("READY")), "")
         self.errors.seek(0)
         assert line, f"the job ended before it was ready: {self.errors.read()[-3000:]}"
-        self.address = line.split()[1]
+        self.url = f"http://{line.split()[1]}"
 
     def end(self):
         self.process.stdin.close()
