@@ -1,5 +1,7 @@
 """The wait graph: rings, chains and ends, from hand-made snapshots."""
 
+from rldbg.agent.waits import may_wait_for_interpreter
+from rldbg.agent.waits.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
 
 
@@ -158,3 +160,30 @@ def test_who_listens_and_has_not_accepted_is_named():
     server = _process(2, _thread("MainThread", {"kind": "sleep"}, main=True), suspended=True)
     (found,) = explain([_process(1, _thread("MainThread", wait, main=True)), server])
     assert "job@2 listens there and has not accepted the connection, but is suspended by a signal" in found.verdict
+
+
+def test_a_receive_whose_sender_is_elsewhere_is_not_called_in_progress():
+    receiver = _rank(0, _collective("recv", peer=1))
+    (found,) = explain([receiver, _rank(1, _collective("barrier"))])
+    assert found.kind == "deadlock" and "in progress" not in found.verdict
+    sender = explain([_rank(0, _collective("recv", peer=1)), _rank(1, _collective("send", peer=0))])
+    assert "in progress" in sender[0].verdict
+
+
+def test_c_code_that_keeps_the_interpreter_is_named():
+    main = _thread("MainThread", {"kind": "unknown"}, main=True, kernel={"call": "futex"})
+    native = _thread("tokenizer", {"kind": "sleep"}, kernel={"state": "sleeping"}, place=("data.py", 9, "encode"))
+    assert may_wait_for_interpreter([main, native])
+    _add_interpreter_waits([main, native], [native["native"]])
+    (found,) = explain([_process(1, main, native)])
+    assert "for the interpreter lock (GIL); thread tokenizer holds it, but is in C code" in found.verdict
+
+
+def test_a_thread_that_waits_for_a_coroutine_is_followed_to_it():
+    task = {"task": "never", "key": "0x9", "frames": [], "background": False, "place": None, "holds": []}
+    task["wait"] = {"kind": "event", "name": "", "key": "0x8"}
+    waits = _thread("MainThread", {"kind": "future", "name": "handle", "key": "0x7"}, main=True)
+    (found,) = explain([_process(1, waits, tasks=[task])])
+    assert (
+        "future `handle` to be completed; task never may be what completes it, and waits for an event" in found.verdict
+    )

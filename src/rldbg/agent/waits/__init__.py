@@ -8,12 +8,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .native_calls import add_native_waits, may_wait_for_gpu
+    from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look, mark_moved
     from .places import is_users
     from .snapshot import add_own_waits
 
-__all__ = ["add_native_waits", "add_own_waits", "is_users", "look", "mark_moved", "may_wait_for_gpu"]
+__all__ = [
+    "add_native_waits",
+    "add_own_waits",
+    "is_users",
+    "look",
+    "mark_moved",
+    "may_wait_for_gpu",
+    "may_wait_for_interpreter",
+]
 _MODULES = {"add_own_waits": "snapshot", "is_users": "places", "look": "outside", "mark_moved": "outside"}
 
 

@@ -197,7 +197,7 @@ def _backward(frame: Frame, looking: Looking) -> Wait:
 
 
 def _parameters(frame: Frame, looking: Looking) -> Wait:
-    return {"kind": "collective", "op": "broadcast", "peer": None, "group": ""}
+    return {"kind": "collective", "op": "parameters", "peer": None, "group": ""}
 
 
 def _rendezvous(frame: Frame, looking: Looking) -> Wait:

@@ -26,6 +26,11 @@ def may_wait_for_gpu(pid: int, threads: Sequence[Facts]) -> bool:
     return any(_GPU_LIBRARY.search(line) for line in maps.splitlines())
 
 
+def may_wait_for_interpreter(threads: Sequence[Facts]) -> bool:
+    """Whether a thread of the user is where nothing waits: another one may be in C code and keep the interpreter."""
+    return len(threads) > 1 and any(_is_unclear(t) and t["kernel"].get("call") == "futex" for t in threads)
+
+
 def add_native_waits(pid: int, threads: Sequence[Facts], tool: str = "") -> Mapping[int, Sequence[Frame]] | str:
     """Corrects what unclear threads wait for. The frames by thread, else the reason why there are none."""
     spied = spied_threads(pid, tool or find_py_spy(), native=True)
@@ -35,7 +40,19 @@ def add_native_waits(pid: int, threads: Sequence[Facts], tool: str = "") -> Mapp
     for thread in filter(_is_unclear, threads):
         if (wait := native_wait(frames.get(thread["native"], ()))) is not None:
             thread["wait"] = wait
+    _add_interpreter_waits(threads, [thread.native for thread in spied if thread.owns_gil])
     return frames
+
+
+def _add_interpreter_waits(threads: Sequence[Facts], owners: Sequence[int]) -> None:
+    """A thread that has the interpreter while it sleeps in the kernel keeps all others from going on."""
+    owner = next((t for t in threads if t["native"] in owners and t["kernel"].get("state") == "sleeping"), None)
+    if owner is None:
+        return
+    for thread in filter(_is_unclear, threads):
+        if thread is not owner and thread["kernel"].get("call") == "futex":
+            thread["wait"] = {"kind": "gil", "owner": owner["ident"]}
+    owner["wait"] = {"kind": "holds_gil"}
 
 
 def _is_unclear(thread: Facts) -> bool:

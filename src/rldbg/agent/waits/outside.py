@@ -17,7 +17,7 @@ from .chosen import chosen_processes, describe, told_rank, without_inherited_ran
 from .kernel import Facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
 from .memory import Memory
-from .native_calls import add_native_waits, may_wait_for_gpu
+from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
 from .nccl import nccl_notes
 from .places import own_frames
 from .process_views import FarProcess
@@ -122,7 +122,8 @@ class _Looks:
         if entry.get("source") != "memory":
             return entry
         threads = entry["threads"]
-        if not self._native and not (self._explaining and may_wait_for_gpu(pid, threads)):
+        unclear = self._explaining and (may_wait_for_interpreter(threads) or may_wait_for_gpu(pid, threads))
+        if not self._native and not unclear:
             return entry
         frames = add_native_waits(pid, threads, self._py_spy)
         if isinstance(frames, str):

@@ -24,6 +24,7 @@ class ThreadView:
     native: int
     frames: Sequence[Frame]
     daemon: bool = False
+    owns_gil: bool = False
 
 
 class ProcessView(Protocol):

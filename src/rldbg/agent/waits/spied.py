@@ -67,7 +67,8 @@ def spied_threads(pid: int, tool: str, *, native: bool = False) -> list[ThreadVi
             for f in thread.get("frames") or []
         ]
         name = str(thread.get("thread_name") or thread.get("thread_id"))
-        found.append(ThreadView(name, int(thread.get("thread_id") or 0), int(thread.get("os_thread_id") or 0), frames))
+        ident, number = int(thread.get("thread_id") or 0), int(thread.get("os_thread_id") or 0)
+        found.append(ThreadView(name, ident, number, frames, owns_gil=bool(thread.get("owns_gil"))))
     return found
 
 

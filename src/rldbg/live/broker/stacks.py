@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message, WireError
-from rldbg.agent.waits import add_native_waits, look, may_wait_for_gpu
+from rldbg.agent.waits import add_native_waits, look, may_wait_for_gpu, may_wait_for_interpreter
 from rldbg.core import write_whole
 from rldbg.live.broker.processes import Process, ProcessTable
 
@@ -36,6 +36,8 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
         # From outside, as for processes without an agent.
         native = bool(wanted.get("native"))
         seen = (await asyncio.to_thread(look, [pid], children=False, native=native))[0]
+        if may_wait_for_interpreter(seen["threads"]):
+            await asyncio.to_thread(add_native_waits, pid, seen["threads"])
         if seen["threads"]:
             return entry | found | {name: seen[name] for name in _SEEN} | {"unanswered": "", "source": seen["source"]}
     threads = await _spy(process, everyone, wanted)

@@ -89,8 +89,14 @@ def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
         return False
     peer = node.wait.get("peer") if node.wait.get("op") in ("send", "recv", "isend", "irecv") else None
     if peer is not None:
-        return rank == peer and (other is None or other.wait.get("op") == node.wait.get("op"))
+        return rank == peer and (other is None or not _answers(node, other))
     return other is None or _call(other) != _call(node)
+
+
+def _answers(node: Node, other: Node) -> bool:
+    """Whether the other is at its own end of a transfer."""
+    ops = {str(each.wait.get("op")).removeprefix("i") for each in (node, other)}
+    return ops == {"send", "recv"} and other.wait.get("peer") in (None, node.rank)
 
 
 def _call(node: Node) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ Facts = Mapping[str, Any]
 Id = tuple[Any, ...]
 _DEPTH = 12
 # Nobody is expected to end these; they matter only where somebody waits for the one who is in them.
-RESTING = frozenset({"sleep", "computing", "unknown", "event_loop", "signal", "debugger"})
+RESTING = frozenset({"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil"})
 
 
 @dataclass

@@ -12,11 +12,13 @@ _ACTIVITIES = {
     "computing": "is computing",
     "event_loop": "runs an event loop in which no task can continue",
     "signal": "waits for a signal",
+    "holds_gil": "is in C code that does not release the interpreter lock (GIL)",
     "unknown": "is",
     "debugger": "is paused by a debugger (at a breakpoint or an exception)",
 }
 
 
+_OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
 _RELATIONS = {"file_lock": "holds it", "child": "is that process"} | dict.fromkeys(
     ("pipe", "socket", "stream", "poll"), "is at the other end"
 )
@@ -155,10 +157,10 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         if not found and wait.get("between") == "processes" and wait.get("ends") is None:
             may = f"may {DUTIES[kind][1]}"
             return [Edge(edge.target, may) for edge in _pool_edges(stack, known, threads=False)]
-        return found or (_pool_edges(stack, known) if kind == "future" else [])
-    if kind in ("thread", "import"):
+        return found or (_completers(stack, node, known) if kind == "future" else [])
+    if kind in _OWNED:
         ident = wait.get("ident") or wait.get("owner")
-        return [Edge(_thread_id(stack, ident), "is that thread" if kind == "thread" else "imports it")] if ident else []
+        return [Edge(_thread_id(stack, ident), _OWNED[kind])] if ident else []
     if kind == "exit":
         others = [each for each in stack["threads"] if not each["main"] and not each.get("daemon", True)]
         return [Edge((*base, each["ident"]), "has not ended") for each in others]
@@ -188,14 +190,24 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     return found
 
 
-def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True) -> list[Edge]:
+def _completers(stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+    """Pools; and for a thread, the tasks of event loops in others, of which it may have started one."""
+    pooled = _pool_edges(stack, known, children=False)
+    tasks = [(*process_id(stack), "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
+    awaited = {edge.target for task in tasks for edge in known[task].edges}
+    roots = [Edge(task, "may be what completes it") for task in tasks if task not in awaited and "task" not in node.id]
+    return pooled or roots or _pool_edges(stack, known, threads=False)
+
+
+def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True) -> list[Edge]:
     """Who could complete a future of which nobody is known to hold the other end: threads of pools, or children."""
     base = process_id(stack)
     pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
     if pooled and threads:
         return [Edge((*base, _key(thread)), "works for the pool that should complete it") for thread in pooled]
-    children = [(base[0], child["pid"], _front(child["pid"], base[0], known)) for child in stack.get("children") or []]
-    busy = [child for child in children if child in known and not known[child].background]
+    below = stack.get("children") or [] if children else []
+    fronts = [(base[0], child["pid"], _front(child["pid"], base[0], known)) for child in below]
+    busy = [child for child in fronts if child in known and not known[child].background]
     return [Edge(child, "works for the process that should complete it") for child in busy]
 
 

@@ -91,6 +91,7 @@ def _collective(wait: Any, _name: str) -> str:
 
 _OWN_WORDS = {
     "backward": "its backward pass, with the collectives of the gradients, to finish",
+    "parameters": "the parameters of its model to be compared or broadcast (DDP, FSDP)",
     "wait": "an asynchronous collective to finish",
     "wait_tensor": "an asynchronous collective to finish",
 }
@@ -141,6 +142,7 @@ _THINGS = {
     "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
+    "gil": lambda wait, name: "the interpreter lock (GIL)",
     "managed": lambda wait, name: f"`{name}.{wait.get('method')}()` of a multiprocessing manager",
     "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
     "ray_get": _ray,
