@@ -107,6 +107,34 @@ def run_folder(folder: Path, recording: Path, **facts: object) -> Path:
     return folder
 
 
+def crashed(folder: Path) -> Path:
+    """A run that failed in the frame of a function, whose caller holds a hostile value."""
+    source = {"first": 14, "lines": ["def reward_of(step):", "    return REWARDS[step]"]}
+    caller = {"first": 29, "lines": ["    loss = reward_of(step)"]}
+    frames = [
+        {"file": "loop.py", "line": 15, "function": "reward_of", "source": source,
+         "locals": {"step": {"type": "int", "text": "3"}}},
+        {"file": "loop.py", "line": 29, "function": "train", "source": caller,
+         "locals": {"fault": {"type": "str", "text": "<img src=x onerror=document.title=1>"}}},
+    ]  # fmt: skip
+    error = {"type": "IndexError", "module": "builtins", "message": "tuple index out of range", "notes": []}
+    crash = {
+        "schema_version": 1,
+        "who": {"role": "loop", "rank": 1, "pid": 7, "host": "h"},
+        "time": 1.0,
+        "thread": "MainThread",
+        "where": "process",
+        "step": 3,
+        "exceptions": [error | {"relation": "raised", "frames": frames}],
+    }
+    (folder / "crashes").mkdir(parents=True)
+    (folder / "run.json").write_text(
+        json.dumps({"command": ["loop.py"], "started_at": 1.0, "ended_at": 2.0, "exit_code": 1})
+    )
+    (folder / "crashes" / "1.json").write_text(json.dumps(crash))
+    return folder
+
+
 _QUESTION = (
     "<|im_start|>user\n Anna has three boxes with twelve pencils each . She gives away seven . How many are left ?"
 )

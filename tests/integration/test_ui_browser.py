@@ -13,7 +13,7 @@ from live_job import LOOP, LiveJob, until
 from ui_site import CHROMIUM, WAIT_MS, Site, opened_browser, served
 
 from third_party import material, needs
-from ui_recordings import agent, hostile, long_sample, two_turns, weights_of_two_replicas
+from ui_recordings import agent, crashed, hostile, long_sample, two_turns, weights_of_two_replicas
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
 FIXTURES = material("fixtures")
@@ -51,7 +51,8 @@ def server(tmp_path_factory, job):
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{not json")
     roots = [folder / name for name in ("first", "second", "hostile", "long", "held", "agent", "broken")]
-    roots.append(job.run.path)
+    crashed(folder / "crashed")
+    roots += [folder / "crashed", job.run.path]
     with served(*roots) as url:
         yield url
 
@@ -80,7 +81,7 @@ def nothing_is_wrong(site):
 def test_the_runs_are_listed_and_a_broken_one_says_why(site):
     page = site.open("", "#runs")
     names = page.locator("#runs a.name").all_inner_texts()
-    assert names == ["first", "second", "hostile", "long", "held", "agent", "broken", "run"]
+    assert names == ["first", "second", "hostile", "long", "held", "agent", "broken", "crashed", "run"]
     assert "is not valid JSON" in site.text()
     page.locator("#runs a.name", has_text="broken").click()
     page.wait_for_selector(".card.error")
@@ -278,6 +279,15 @@ def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
     page.click("#resume")
     page.wait_for_selector("#processes .verdict:has-text('stopped')", state="detached")
     until(lambda: all(process["state"] == "running" for process in job.ps()), "both ranks run again")
+
+
+def test_a_crash_is_shown_frame_by_frame(site):
+    page = site.open("run/crashed/ranks", "#crashes details[open] .line.here")
+    assert "return REWARDS[step]" in page.inner_text("#crashes .line.here >> nth=0")
+    assert page.locator("#crashes #variables-of-frame >> nth=0 >> tbody td").all_inner_texts() == ["step", "int", "3"]
+    page.locator("#crashes details.frame summary", has_text="train").click()
+    page.wait_for_selector("#crashes code:has-text('<img src=x onerror=document.title=1>')")
+    assert "tuple index out of range" in site.text() and "[object" not in site.text()
 
 
 def test_debug_actions_need_the_token(site, job):

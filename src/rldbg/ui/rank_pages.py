@@ -181,7 +181,7 @@ def _crash(file: Path) -> dict[str, Any]:
     except IncompleteDataError as error:
         return {"file": file.name, "error": error.message}
     errors = [
-        {"type": error.get("type"), "relation": error.get("relation"), "frames": error.get("frames", [])[:60]}
+        {name: error.get(name) for name in ("type", "message", "relation")} | {"frames": error.get("frames", [])[:60]}
         for error in crash.record["exceptions"]
     ]
     return {"file": file.name, "path": str(file), **crash.facts, "exceptions": errors}

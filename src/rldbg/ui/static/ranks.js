@@ -2,7 +2,7 @@
 // The processes of a run: who is stopped where, stacks, breakpoints, commands on one or many ranks, crash files.
 R.views.ranks = async (view) => {
   const { name } = view, base = `runs/${encodeURIComponent(name)}`;
-  view.command = () => `rldbg ps --run ${R.quote(view.path || name)}`;
+  view.command = (answer) => (answer && !answer.alive && answer.crashes.length && answer.crashes[0].path ? `rldbg attach ${R.quote(answer.crashes[0].path)}` : `rldbg ps --run ${R.quote(view.path || name)}`);
   const asked = [], chosen = new Set();  // commands so far, the last one first; ranks whose boxes are marked
   let at = -1;
   const who = R.h("input", { type: "text", id: "who", value: "all", size: "14", "aria-label": "Ranks", title: "Which ranks: all, 0, 1,3, 0:8:2, policy/0, *policy*, dp=0" });
@@ -13,7 +13,7 @@ R.views.ranks = async (view) => {
       if (move && asked.length) { at = Math.max(0, Math.min(asked.length - 1, at + move)); entry.value = asked[at]; event.preventDefault(); }
     } });
   const place = R.h("input", { type: "text", id: "break-place", "aria-label": "Breakpoint", placeholder: "/path/train.py:88 if loss != loss", size: "30", onkeydown: (event) => { if (event.key === "Enter" && place.value.trim()) run("break", place.value.trim()); } });
-  const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), inside = R.h("div", { id: "inside" }), rest = R.h("div");
+  const list = R.h("section.card", { id: "processes" }), answers = R.h("div", { id: "answers" }), stacks = R.h("div", { id: "stacks" }), inside = R.h("div", { id: "inside" }), rest = R.h("div"), crashes = R.h("div", { id: "crashes" });
   const token = R.h("input", { type: "password", id: "token", "aria-label": "Token of the run", placeholder: "token in RUN/broker.json", onchange: () => { R.token = token.value.trim(); R.toast("token kept until this page is closed"); } });
   const needed = R.h("p.problem", { hidden: true }, "Debug actions need the token of the run: open the URL that rldbg ui printed, or give it here: ", token);
   const run = async (action, text = "", whom = who.value) => {
@@ -47,6 +47,8 @@ R.views.ranks = async (view) => {
       inside.querySelector(".line.here")?.scrollIntoView({ block: "nearest" });
     } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
   };
+  // What did not change keeps what was opened in it.
+  const refill = (box, facts, children) => { const text = JSON.stringify(facts); if (box.facts !== text) { box.facts = text; R.fill(box, children()); } };
   const mark = (name) => {
     const box = R.h("input", { type: "checkbox", "aria-label": `select ${name}`, onchange: () => { if (box.checked) chosen.add(name); else chosen.delete(name); who.value = chosen.size ? [...chosen].join(",") : "all"; } });
     box.checked = chosen.has(name);
@@ -56,6 +58,7 @@ R.views.ranks = async (view) => {
     const answer = await R.api(`${base}/ranks`);
     if (!view.alive) return;
     controls.hidden = !answer.alive;
+    view.answer = answer;
     const focusable = () => [...list.querySelectorAll("a, button, input")], focused = focusable().indexOf(document.activeElement);
     R.fill(list, R.h("h2", null, answer.alive ? `${R.plural(answer.processes.length, "process").replace("processs", "processes")}` : "Not running"),
       !answer.alive && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. What is left of it is below."),
@@ -65,11 +68,12 @@ R.views.ranks = async (view) => {
         process.since_s === null ? "" : `${process.since_s} s`, process.host || "", String(process.pid || ""),
         process.state === "stopped" ? R.h("button.small", { onclick: () => run("continue", "", `@${process.pid}`) }, "resume") : process.state === "running" ? R.h("button.small", { onclick: () => run("pause", "", `@${process.pid}`) }, "pause") : ""])));
     focusable()[focused]?.focus();
-    R.fill(rest,
-      answer.breaks.length > 0 && R.h("section.card", { id: "breakpoints" }, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", "action"], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", Object.values(each.hits || {}).reduce((sum, count) => sum + count, 0), R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400)))),
-      answer.crashes.map((crash) => R.h("details.card", null, R.h("summary", null, R.verdict("crashed"), " ", R.h("b", null, crash.who || crash.file), " ", R.cut(crash.message || crash.error || "", 300)),
+    refill(rest, [answer.breaks, answer.log], () => [
+      answer.breaks.length > 0 && R.h("section.card", { id: "breakpoints" }, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", "action"], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", Object.values(each.hits || {}).reduce((sum, count) => sum + count, 0), R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400))))]);
+    refill(crashes, answer.crashes, () => [
+      answer.crashes.map((crash, place) => R.h("details.card", { open: place === 0 }, R.h("summary", null, R.verdict("crashed"), " ", R.h("b", null, crash.who || crash.file), " ", R.cut(crash.message || crash.error || "", 300)),
         crash.path && R.h("p.muted", null, R.h("code", null, `rldbg attach ${crash.path}`)),
-        (crash.exceptions || []).map((error) => [R.h("p", null, R.h("b", null, error.type), ` ${error.relation}`), error.frames.map(R.frame)]))));
+        (crash.exceptions || []).map((error) => [R.h("p", null, R.h("b", null, error.type), ` ${error.message || ""} `, R.h("span.muted", null, `(${error.relation}; the innermost frame first)`)), error.frames.map((frame, number) => R.crashFrame(frame, number === 0))])))]);
   };
   const look = async () => {
     R.fill(stacks, R.h("p.muted", null, "reading the stacks of all ranks, twice …"));
@@ -82,10 +86,14 @@ R.views.ranks = async (view) => {
   const controls = R.h("section.card", null, R.h("div.toolbar", null, R.h("label", null, "ranks ", who), R.h("button", { id: "resume", title: "resume the ranks named on the left", onclick: () => run("continue") }, "resume"), R.h("button", { id: "pause", title: "pause the ranks named on the left", onclick: () => run("pause") }, "pause"),
     ["n", "s", "r"].map((step) => R.h("button", { title: { n: "next line", s: "step into", r: "until return" }[step], onclick: () => run("command", step) }, { n: "next", s: "step", r: "return" }[step])), R.h("button", { id: "look", onclick: look }, "stacks, why does it hang?")),
   R.h("div.toolbar", null, entry, place, R.h("button", { onclick: () => place.value.trim() && run("break", place.value.trim()) }, "set breakpoint")), needed);
-  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, inside, answers, stacks, rest);
+  R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Ranks")), list, controls, inside, answers, stacks, rest, crashes);
   await draw();
   view.every(2000, draw);
 };
 
-R.frame = (frame) => R.h("div.frame", null, R.h("code", null, `${frame.function || "?"}  ${frame.file || ""}:${frame.line || ""}`), frame.source && R.h("pre.text", null, R.cut(frame.source, 400)),
-  frame.locals && R.h("details", null, R.h("summary.muted", null, "locals"), R.h("pre.text", null, R.cut(Object.entries(frame.locals).map(([name, value]) => `${name} = ${typeof value === "object" && value ? value.value ?? value.repr ?? JSON.stringify(value) : value}`).join("\n"), 8000))));
+R.frame = (frame) => R.h("div.frame", null, R.h("code", null, `${frame.function || "?"}  ${frame.file || ""}:${frame.line || ""}`));
+
+// A frame of a crash file: its source around the line, and its variables.
+R.crashFrame = (frame, isOpen) => R.h("details.frame", { open: isOpen }, R.h("summary", null, R.h("code", null, `${frame.function || "?"}  ${frame.file || ""}:${frame.line || ""}`)),
+  frame.source && R.h("div.lines", null, frame.source.lines.map((text, place) => R.h(frame.source.first + place === frame.line ? "div.line.here" : "div.line", null, R.h("span.gutter", null, String(frame.source.first + place)), R.h("code", null, R.cut(text, 400) || " ")))),
+  Object.keys(frame.locals || {}).length > 0 && R.table(["variable", "type", "value"], Object.entries(frame.locals).map(([name, value]) => [R.h("b", null, R.cut(name, 80)), value.type || "", R.h("code.value", null, R.cut(value.text ?? "", 2000))]), { id: "variables-of-frame" }));
