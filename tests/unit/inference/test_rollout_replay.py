@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from rldbg.core import IncompleteDataError, Run
+from rldbg.inference.request_error import RequestError
 from rldbg.inference.workflows import RolloutRequest, rollout, rollout_run
+from rldbg.inference.workflows.agent_protocols import AgentProtocols
 from rldbg.inference.workflows.exchanges import ExchangeLog, RecordedExchanges, ReplayDiverged
 from rldbg.inference.workflows.faults import KINDS, fault_of
 from rldbg.replay import ReplayRollout
@@ -30,6 +32,37 @@ class Agent:
             for call in message.get("tool_calls", ()):
                 json.loads(call["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": "RESULT"})
+        return 1.0
+
+class Responder:
+    async def run(self, data, base_url, http_client):
+        items, previous = [{"role": "user", "content": data["prompt"]}], None
+        tools = [{"type": "function", "name": "calculator", "parameters": {}}]
+        for turn in range(2):
+            body = {"model": "m", "input": items, "tools": tools, "previous_response_id": previous, "stream": turn > 0}
+            answer = await http_client.post(base_url + "/responses", json=body)
+            answer.raise_for_status()
+            last = answer.text.strip().rpartition("data: ")[2]
+            response = json.loads(last)["response"] if turn else answer.json()
+            assert response["status"] == "completed" and response["usage"]["total_tokens"] >= 0
+            calls = [item for item in response["output"] if item["type"] == "function_call"]
+            items = [{"type": "function_call_output", "call_id": call["call_id"], "output": "RESULT"} for call in calls]
+            previous = response["id"]
+        return 1.0
+
+class Claude:
+    async def run(self, data, base_url, http_client):
+        turns = [{"role": "user", "content": data["prompt"]}]
+        tools = [{"name": "calculator", "input_schema": {"type": "object"}}]
+        for turn in range(2):
+            body = {"model": "m", "max_tokens": 64, "messages": turns, "tools": tools}
+            answer = await http_client.post(base_url + "/v1/messages", json=body)
+            answer.raise_for_status()
+            message = answer.json()
+            calls = [block for block in message["content"] if block["type"] == "tool_use"]
+            assert message["stop_reason"] == ("tool_use" if calls else "end_turn")
+            results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "RESULT"} for call in calls]
+            turns += [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": results}]
         return 1.0
 
 def function(prompt, generate):
@@ -58,7 +91,42 @@ def run(tmp_path):
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
 
 
-@pytest.mark.parametrize("name", ["Agent", "function"])
+@pytest.mark.parametrize("name", ["Responder", "Claude"])
+def test_agents_of_other_protocols_ask_what_agents_of_chat_completions_ask(run, name):
+    asked, rows = {}, {}
+    for kind in ("Agent", name):
+        with small_server() as server:
+            report = run(kind, server, folder=kind)
+            assert report.ok, report.failures
+            asked[kind] = sorted([said_in(each) for each in request["messages"]] for request in server.requests)
+            rows[kind] = [(row.sample, row.tokens.tolist()) for row in ReplayRollout(report.batch).trajectories(0)]
+    assert asked[name] == asked["Agent"] and rows[name] == rows["Agent"]
+
+
+def said_in(message):
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return message["role"], message.get("content") or "", [(call["name"], call["arguments"]) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "said"),
+    [
+        ("responses", {"input": "x", "background": True}, "background is not supported"),
+        ("responses", {"input": "x", "text": {"verbosity": "high"}}, "text.verbosity is not supported"),
+        ("responses", {"input": "x", "previous_response_id": "resp_1"}, "no response 'resp_1'"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled"}},
+            "thinking is not",
+        ),
+    ],
+)
+def test_a_field_that_a_rollout_cannot_pass_on_is_named(protocol, body, said):
+    with pytest.raises(RequestError, match=said):
+        AgentProtocols().as_chat(protocol, body)
+
+
+@pytest.mark.parametrize("name", ["Agent", "function", "Responder", "Claude"])
 def test_a_rollout_is_repeated_from_its_recording_without_a_server(run, tmp_path, name):
     with small_server() as server:
         first = run(name, server, n=2)
@@ -74,7 +142,7 @@ def test_a_rollout_is_repeated_from_its_recording_without_a_server(run, tmp_path
         (tmp_path / folder / "generated" / "exchanges.jsonl").read_text().splitlines() for folder in ("run", "again")
     ]
     answers = [sorted(json.dumps(json.loads(line)["answer"]) for line in lines) for lines in kept]
-    assert answers[0] == answers[1] and len(answers[0]) == (8 if name == "Agent" else 4)
+    assert answers[0] == answers[1] and len(answers[0]) == (4 if name == "function" else 8)
 
 
 def test_show_prints_the_conversation_that_a_sample_came_of(run, tmp_path, capsys):

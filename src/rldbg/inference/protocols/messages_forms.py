@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from rldbg.inference.conversation.answer import Part
+from rldbg.inference.conversation.answer import Answer, Part
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.answer_stream import Reader
 from rldbg.inference.protocols.responses_forms import token_fields
@@ -64,18 +64,47 @@ class MessageForm:
         return {"weight_version": outcome.weight_version} | ids
 
 
+def told(
+    answer: Answer, name: str, model: str, counts: tuple[int, int], cut: bool, matched: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An answer that is known as a whole message, and as the events of a stream. `counts` are tokens in and out."""
+    base = {"id": name, "type": "message", "role": "assistant", "model": model}
+    stop = _stopped(cut, matched, calls=bool(answer.calls))
+    usage = {"input_tokens": counts[0], "output_tokens": counts[1]}
+    usage |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    opening: dict[str, Any] = base | {
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage | {"output_tokens": 0},
+    }
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": opening}]
+    for index, part in enumerate(answer.parts()):
+        events.append({"type": "content_block_start", "index": index, "content_block": _empty_block(part)})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in _deltas(part)]
+        events.append({"type": "content_block_stop", "index": index})
+    events += [{"type": "message_delta", "delta": stop, "usage": usage}, {"type": "message_stop"}]
+    return base | {"content": [_block(part) for part in answer.parts()], "usage": usage} | stop, events
+
+
 def _stop(outcome: Outcome, *, calls: bool) -> dict[str, Any]:
-    finish = outcome.finish
-    if finish.kind == "length":
+    return _stopped(outcome.finish.kind == "length", outcome.finish.matched, calls=calls)
+
+
+def _stopped(cut: bool, matched: Any, *, calls: bool) -> dict[str, Any]:
+    if cut:
         return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if isinstance(finish.matched, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": finish.matched}
+    if isinstance(matched, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": matched}
     return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
 
 
 def _block(part: Part) -> dict[str, Any]:
     if part.call is not None:
-        return _empty_block(part) | {"input": json.loads(part.call.arguments)}
+        try:
+            return _empty_block(part) | {"input": json.loads(part.call.arguments)}
+        except ValueError:  # a call that was cut off has no arguments in this protocol
+            return _empty_block(part)
     name = "thinking" if part.kind == "reasoning" else "text"
     return _empty_block(part) | {name: part.text}
 

@@ -28,9 +28,7 @@ class ResponseForm:
         self._reader = reader
         self._with_ids = fields.flag("return_token_ids")
         given = {name: fields.raw(name) for name in _REPEATED if fields.has(name)}
-        self._base: dict[str, Any] = dict(_REPEATED) | given
-        self._base |= {"id": job.id, "object": "response", "created_at": int(time.time()), "model": model}
-        self._base |= {"error": None, "incomplete_details": None, "usage": None}
+        self._base = _base(given, job.id, model)
         self._with_logprobs = "message.output_text.logprobs" in (fields.raw("include") or ())
 
     def whole(self, outcome: Outcome) -> tuple[dict[str, Any], Answer]:
@@ -42,19 +40,8 @@ class ResponseForm:
         cut = outcome.finish.kind == "length"
         tokens = len(outcome.tokens)
         prompt = outcome.prompt or self._job.prompt
-        body = self._base | {
-            "status": "incomplete" if cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": self._with_scores(list(items), outcome),
-            "usage": {
-                "input_tokens": len(prompt),
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": tokens,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": len(prompt) + tokens,
-            },
-            "weight_version": outcome.weight_version,
-        }
+        body = self._base | _ended(len(prompt), tokens, cut)
+        body |= {"output": self._with_scores(list(items), outcome), "weight_version": outcome.weight_version}
         return body | (token_fields(prompt, outcome) if self._with_ids else {})
 
     def _with_scores(self, items: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, Any]]:
@@ -90,6 +77,41 @@ class ResponseForm:
                 whole = self._complete(piece.outcome, output.items)
                 done.append(Answer.of_parts(parts))
                 yield {"type": f"response.{whole['status']}", "response": whole}
+
+
+def told(
+    answer: Answer, request: Mapping[str, Any], name: str, counts: tuple[int, int], cut: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An answer that is known as a whole response, and as the events of a stream. `counts` are tokens in and out."""
+    given = {key: request[key] for key in _REPEATED if request.get(key) is not None}
+    base, output = _base(given, name, str(request.get("model"))), _Output()
+    start = base | {"status": "in_progress", "output": []}
+    events = [{"type": f"response.{state}", "response": start} for state in ("created", "in_progress")]
+    for part in answer.parts():
+        events += output.add(part)
+    events += output.close()
+    whole = base | _ended(*counts, cut) | {"output": output.items}
+    events.append({"type": f"response.{whole['status']}", "response": whole})
+    return whole, [event | {"sequence_number": number} for number, event in enumerate(events)]
+
+
+def _base(given: Mapping[str, Any], name: str, model: str) -> dict[str, Any]:
+    known = {"id": name, "object": "response", "created_at": int(time.time()), "model": model}
+    return {**_REPEATED, **given, **known, "error": None, "incomplete_details": None, "usage": None}
+
+
+def _ended(prompt: int, tokens: int, cut: bool) -> dict[str, Any]:
+    return {
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + tokens,
+        },
+    }
 
 
 class _Output:

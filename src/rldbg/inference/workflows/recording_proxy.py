@@ -1,5 +1,7 @@
 """A recording proxy in this process, in front of the inference servers: each episode has its own OpenAI base_url.
 
+Chat completions and completions are passed on; Responses and Messages are asked as chat completions.
+
 Requests pass on the network thread, so an agent that is stopped at a breakpoint does not delay the others' answers. A
 stream is made of the whole answer: the tokens must be known before anything is passed on.
 """
@@ -10,11 +12,13 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from rldbg.core import PrerequisiteError, RldbgError, async_http_client
+from rldbg.inference.request_error import RequestError
+from rldbg.inference.workflows.agent_protocols import CHAT, AgentProtocols
 from rldbg.inference.workflows.episode import Episode
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
@@ -36,6 +40,7 @@ class _ProxiedEpisode:
         self.episode = episode
         self.answered_us = 0
         self.tools: dict[str, tuple[str, str]] = {}
+        self.protocols = AgentProtocols()
 
     def hear(self, messages: Any) -> None:
         """Tools whose results come with this request ran between the last answer and now."""
@@ -117,6 +122,10 @@ class RecordingProxy:
             routes=[
                 Route("/{key}/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/{key}/v1/completions", self._complete, methods=["POST"]),
+                Route("/{key}/v1/responses", self._complete, methods=["POST"]),
+                Route("/{key}/v1/messages", self._complete, methods=["POST"]),
+                # Anthropic's client adds the version to a base_url that already has it.
+                Route("/{key}/v1/v1/messages", self._complete, methods=["POST"]),
                 Route("/{key}/v1/models", self._models, methods=["GET"]),
             ]
         )
@@ -145,13 +154,23 @@ class RecordingProxy:
         if not isinstance(body, dict):
             return _refused(400, "the request is not a JSON object")
         path = "/v1/" + request.url.path.partition("/v1/")[2]
+        protocol = path.rpartition("/")[2]
         try:
-            answered = await self._exchange(proxied, path, body)
+            if protocol == "completions":
+                answered = await self._exchange(proxied, path, body)
+                events = _stream(answered, path)
+            else:
+                asked = proxied.protocols.as_chat(protocol, body)
+                chat = await self._exchange(proxied, CHAT, asked)
+                answered, told = proxied.protocols.told(protocol, body, asked, chat)
+                events = _named(told)
+        except RequestError as error:
+            return _refused(error.status, error.message)
         except RldbgError as error:
             status = getattr(error, "status", 0) or 502
             return _refused(status, f"{error.message} (try: {error.hint})")
         if body.get("stream"):
-            return StreamingResponse(_stream(answered, path), media_type="text/event-stream")
+            return StreamingResponse(events, media_type="text/event-stream")
         return JSONResponse(answered)
 
     async def _exchange(self, proxied: _ProxiedEpisode, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,6 +217,11 @@ async def _stream(answer: Mapping[str, Any], path: str) -> AsyncIterator[bytes]:
             last = {"index": index, "text": choice.get("text", ""), "finish_reason": choice.get("finish_reason")}
         yield _event(head | {"choices": [last]})
     yield b"data: [DONE]\n\n"
+
+
+async def _named(events: Sequence[Mapping[str, Any]]) -> AsyncIterator[bytes]:
+    for event in events:
+        yield f"event: {event['type']}\n".encode() + _event(event)
 
 
 def _event(body: Mapping[str, Any]) -> bytes:
