@@ -86,3 +86,15 @@ def test_a_stop_by_itself_and_a_bug_that_does_not_exist(tmp_path):
     assert played["stop"] == "crash" and played["exit_code"] == 1 and "torchrun" in played["command"]
     unknown = subprocess.run([*command, "--bug", "clip-hihg"], capture_output=True, text=True, timeout=60)
     assert unknown.returncode == 2 and "clip-high" in unknown.stderr
+
+
+@pytest.mark.soak
+def test_a_hidden_bug_is_named_in_the_answer_only(tmp_path):
+    folder = tmp_path / "tour"
+    command = [sys.executable, "-m", "rldbg", "demo", "--run", str(folder), "--bug", "clip-high"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "answer.txt").read_text().startswith("clip-high: ")
+    files = [file for run in ("first", "second") for file in (folder / run).rglob("*") if file.is_file()]
+    assert [file.name for file in files if b"clip-high" in file.read_bytes()] == []
+    assert "clip-high" not in done.stdout + done.stderr and "answer.txt" in done.stdout

@@ -9,7 +9,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line
 from rldbg.core import ExitCode
-from rldbg.demo import REPORT, STOPS, Stage, hide_bug
+from rldbg.demo import ANSWER, REPORT, STOPS, Stage, hide_bug
 
 
 @verb("demo")
@@ -30,9 +30,10 @@ def command(run_folder: Path | None, only: str | None, bug: str | None, as_json:
     stage = Stage(run.path.absolute(), say=(lambda _: None) if as_json else print_line, quiet=as_json)
     stage.say(f"The runs of this tour are in {run.path}; each command can be repeated there.")
     if hidden is not None:
-        hide_bug(stage, hidden.name)
+        hide_bug(stage, hidden.name, hidden.story)
         stage.say(
-            "`second` has a bug. Start with: rldbg check second; rldbg compare first second; rldbg ui first second"
+            f"`second` has a bug. Look for it: cd {run.path}; rldbg check second; rldbg compare first second\n"
+            f"Then compare with the answer: cat {ANSWER}"
         )
     for stop in () if hidden is not None else STOPS:
         if only in (None, stop.name):

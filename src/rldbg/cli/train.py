@@ -46,9 +46,10 @@ def command(
         return profile_this_command(run_folder)
 
     chosen = [f"++steps={steps}"] if steps is not None else []
-    chosen += record_overrides(record) if record is not None else []
     chosen += ["++cluster.in_process=true"] if in_process else []
-    loaded = read_recipe(recipe, [*overrides, *chosen], allow_partial=allow_partial)
+    # What --record enables, an override can disable again.
+    recorded = record_overrides(record) if record is not None else []
+    loaded = read_recipe(recipe, [*recorded, *overrides, *chosen], allow_partial=allow_partial)
     run = Run.create(name=loaded.recipe.name, path=run_folder)
     print_note(f"run folder: {run.path}")
     with _live_line(loaded.recipe.steps) as on_step:

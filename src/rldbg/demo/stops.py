@@ -10,6 +10,7 @@ from rldbg.core import ExitCode
 from rldbg.demo.stage import Stage, stopped_ranks
 
 REPORT = "report"
+ANSWER = "answer.txt"
 BUG = "one-rank-shifts-old-log-probs"
 _FOUND = (ExitCode.FINDING,)
 _STEPS = 6
@@ -86,17 +87,19 @@ def _place_program(stage: Stage) -> Path:
     return Path(shutil.copy(Path(__file__).with_name("loop.py"), stage.folder))
 
 
-def hide_bug(stage: Stage, name: str) -> None:
-    """Two trainings, the second with a bug that the user looks for: its name is nowhere in the run."""
+def hide_bug(stage: Stage, name: str, story: str) -> None:
+    """Two trainings, the second with a bug that the user looks for: its name is in the file ANSWER only."""
     stage.say("\nTraining twice, recorded; one of the two has a bug ...")
     silent = Stage(stage.folder, say=lambda _: None, quiet=True)
-    _trained(silent, "first", recipe="zoo")
-    _trained(silent, "second", f"++zoo.bug={name}", recipe="zoo")
+    # A capsule would hold the recipe, and with it the name.
+    _trained(silent, "first", "debug.capsule=false", recipe="zoo")
+    _trained(silent, "second", "debug.capsule=false", f"++zoo.bug={name}", recipe="zoo")
     facts = stage.folder / "second" / "run.json"
     document = json.loads(facts.read_text())
     document["config"]["zoo"] = {"bug": None}
     document["command"] = []
     facts.write_text(json.dumps(document))
+    (stage.folder / ANSWER).write_text(f"{name}: {story}\n")
 
 
 STOPS = (
