@@ -20,6 +20,7 @@ _SKEW_S = 60.0
 _RIGHT_BEFORE_S = 90.0
 _RIGHT_BEFORE_LINES = 15
 _MESSAGE_LINES = 8
+_HEADER_LINES = 2
 
 WRAPPERS = (
     "RayTaskError",
@@ -222,7 +223,14 @@ def _family(unknown: Failure | None, symptoms: Sequence[Sighting], library: Libr
     if entry is None:
         return []
     hit = Hit(entry.id, unknown.place, unknown.headline, unknown.headline)
-    return [] if any(_precedes(s.first, hit) for s in symptoms) else [Sighting(entry, (hit,), survived=False)]
+    earlier = [s for s in symptoms if _precedes(s.first, hit) and not _announces(s.first, unknown)]
+    return [] if earlier else [Sighting(entry, (hit,), survived=False)]
+
+
+def _announces(symptom: Hit, failure: Failure) -> bool:
+    """Whether a line says what the traceback right under it shows."""
+    below = failure.place.line - symptom.place.line
+    return symptom.place.file == failure.place.file and 0 <= below <= _HEADER_LINES and bool(failure.frames)
 
 
 def _ordered(causes: Sequence[Sighting], symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
