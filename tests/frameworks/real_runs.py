@@ -5,6 +5,6 @@ import subprocess
 import sys
 
 
-def rldbg(*arguments, typed=None, **environment):
+def rldbg(*arguments, typed=None, cwd=None, **environment):
     command = [sys.executable, "-m", "rldbg", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, input=typed)
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, input=typed, cwd=cwd)

@@ -38,6 +38,17 @@ class WrongSign(trl.GRPOTrainer):
 TRAINERS = {"GRPO": trl.GRPOTrainer, "RLOO": trl.RLOOTrainer, "wrong mask": WrongMask, "wrong sign": WrongSign}
 
 
+def adapter():
+    """A LoRA adapter, if the settings ask for one; a trainer that forgets to merge it, too."""
+    if "lora" not in SETTINGS:
+        return {}
+    import peft
+
+    if SETTINGS["lora"] == "forgotten":
+        peft.LoraModel.merge_adapter = peft.LoraModel.unmerge_adapter = lambda *_, **__: None
+    return {"peft_config": peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)}
+
+
 def main():
     name = SETTINGS.get("trainer", "GRPO")
     configuration = trl.RLOOConfig if name == "RLOO" else trl.GRPOConfig
@@ -51,6 +62,7 @@ def main():
         processing_class=AutoTokenizer.from_pretrained(SETTINGS["model"]),
         reward_funcs=[digits, short],
         args=configuration(output_dir="out", **common | SETTINGS.get("args", {})),
+        **adapter(),
         train_dataset=Dataset.from_list([{"prompt": f"{a}+{b}="} for a in range(4) for b in range(4)]),
     )
     trainer.train()

@@ -8,13 +8,22 @@ named beside `weights`.
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
+from rldbg.agent import say
 from rldbg.frameworks.engine_weights import held_pieces
-from rldbg.frameworks.recorded import FrameworkRecording, Recorded
+from rldbg.frameworks.recorded import FrameworkRecording, Recorded, process_hooks
 from rldbg.recording import Recorder
-from rldbg.weights import Box, FingerprintStream, LiveBases, fingerprints_of_pieces, snapshot_fields, value_fields
+from rldbg.weights import (
+    Box,
+    Fingerprint,
+    FingerprintStream,
+    LiveBases,
+    fingerprints_of_pieces,
+    snapshot_fields,
+    value_fields,
+)
 
 Call = Generator[None, Any, Any]
 
@@ -25,6 +34,7 @@ class SentWeights:
     def __init__(self, recorded: Recorded, version: int, dtype: Any = None) -> None:
         self._recorder = recorded.recorder()
         self._version = version
+        self._began = time.time()
         self._dtype = dtype
         """What the engine keeps floating-point weights in; as they are sent if not given."""
         self._found = FingerprintStream()
@@ -51,7 +61,7 @@ class SentWeights:
             raise ValueError(f"the weights of version {self._version} are not recorded: {self._problem}")
         if self._seen:
             fields = snapshot_fields("sent", self._found.read(), base=self._bases.read())
-            self._recorder.record("weights", step=self._version, micro=0, at=time.time(), **fields)
+            self._recorder.record("weights", step=self._version, micro=0, at=self._began, **fields)
 
     def _look_at(self, name: str, tensor: Any) -> None:
         # One at a time: a sender may use a tensor's memory again as soon as it asks for the next.
@@ -93,6 +103,21 @@ class HeldWeights(FrameworkRecording):
                 _record_values(recorder, self._updates, micro, number, piece)
             recorder.end_step(self._updates)
         self._updates += 1
+
+
+def record_served(ask: Callable[[], Mapping[str, Any]], version: int, engine: str = "") -> None:
+    """What a server of rldbg holds, by its answer to /weight_fingerprints. A server that is not told versions is named:
+    the time says which one it holds then."""
+    hooks = process_hooks()
+    if hooks is None or not hooks.recorded.recorder().wants("weights", version):
+        return
+    try:
+        held = [Fingerprint.from_dict(item) for item in ask()["tensors"]]
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        say(f"the weights that the server holds are not recorded: {error!r}; training continues")
+        return
+    place = {"micro": 1 + os.getpid(), "engine": engine, "at": time.time()} if engine else {"micro": 1}
+    hooks.recorded.recorder().record("weights", step=version, **place, **snapshot_fields("held", held))
 
 
 def _record_values(recorder: Recorder, step: int, snapshot: int, number: int, piece: tuple[str, Any, Box]) -> None:

@@ -90,6 +90,11 @@ class _Replica:
             for name in pieces
             if name not in self._whole and not _is_quantisation_scale(name, self._whole)
         ]
+        found += [
+            self._fault(name, "lora-missing", "was sent as the base weight: its LoRA delta was not merged")
+            for name, base in self._sent.base.items()
+            if base.delta_norm > 0 and name in self._whole and self._whole[name].total == base.total
+        ]
         yield from self._fused_order(found)
 
     def _with_head(self, sent: dict[str, Fingerprint]) -> dict[str, Fingerprint]:

@@ -322,7 +322,9 @@ class LoraLinear(torch.nn.Module):
         return self.lora_B[adapter].weight @ self.lora_A[adapter].weight * 2
 
 
-def test_the_engine_that_holds_the_base_of_an_adapter_is_told(tmp_path):
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_weights_without_the_delta_of_an_adapter_are_told(tmp_path, is_merged):
+    """An engine that holds the base, and a trainer that sends it."""
     plain = trainer_weights()
     name = "layer.down_proj.weight"
     model = torch.nn.Module()
@@ -334,7 +336,8 @@ def test_the_engine_that_holds_the_base_of_an_adapter_is_told(tmp_path):
     hooks = recorded.ProcessHooks(plan_for(tmp_path))
     sent = SentWeights(hooks.recorded, 0)
     sent.adapted(model)
-    merged = plain | {name: (plain[name] + adapted.get_delta_weight("default")).detach()}
+    delta = adapted.get_delta_weight("default").detach() if is_merged else 0
+    merged = plain | {name: plain[name] + delta}
     assert [pair[0] for pair in sent.passing(merged.items())] == list(merged)
     sent.record()
     held = snapshot_fields("held", fingerprints(plain))
@@ -342,3 +345,4 @@ def test_the_engine_that_holds_the_base_of_an_adapter_is_told(tmp_path):
     hooks.recorded.recorder().close()
     (fault,) = faults_of(snapshots_of(open_recording(tmp_path)))
     assert (fault.how, fault.name) == ("lora-missing", name)
+    assert ("not merged" in fault.text) == (not is_merged)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rldbg.frameworks.weight_recording import record_served
+
 _MOST_BYTES = 256 << 20
 
 
@@ -46,6 +48,10 @@ def _updating(original: Callable[..., None]) -> Callable[..., None]:
         for body in _bodies(named_params):
             self._post(f"{self.base_url}/update_weights", data=body, headers=headers)
         self._post(f"{self.base_url}/finish_weight_update", json={})
+        self.weight_updates = getattr(self, "weight_updates", -1) + 1
+        record_served(
+            lambda: self._get(f"{self.base_url}/weight_fingerprints"), self.weight_updates, engine=self.base_url
+        )
 
     return update_named_params
 
@@ -57,7 +63,8 @@ def _bodies(named_params: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
     held: dict[str, Any] = {}
     size = 0
     for name, tensor in named_params:
-        held[name] = tensor.detach().cpu().contiguous()
+        # A copy: behind the last tensor TRL takes adapters out of the weights again.
+        held[name] = tensor.detach().to("cpu", copy=True).contiguous()
         size += held[name].nbytes
         if size >= _MOST_BYTES:
             yield save(held)

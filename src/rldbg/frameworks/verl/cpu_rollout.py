@@ -7,16 +7,15 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import Any
 
 import ray
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from rldbg.agent import say
 from rldbg.core import Environment
-from rldbg.frameworks.recorded import process_hooks
-from rldbg.weights import Fingerprint, snapshot_fields
+from rldbg.frameworks.weight_recording import record_served
 
 
 class LaptopServer:
@@ -93,7 +92,8 @@ class LaptopRollout(BaseRollout):  # type: ignore[misc]
             address = Environment().text("RLDBG_LAPTOP_SERVER")
             path = f"/update_weights_from_tensor?weight_version={global_steps or 0}"
             await asyncio.to_thread(post, address, path, save(tensors))
-            await asyncio.to_thread(_record_held, address, global_steps or 0)
+            asked = partial(post, address, "/weight_fingerprints", None)
+            await asyncio.to_thread(record_served, asked, global_steps or 0)
         server = ray.get_actor(_actor_name(self._replica))
         await server.set_global_steps.remote(global_steps or 0)
 
@@ -109,19 +109,6 @@ def post(address: str, path: str, body: bytes | None) -> dict[str, Any]:
             return answer
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{path}: {error.code}: {error.read()[:500].decode(errors='replace')}") from error
-
-
-def _record_held(address: str, version: int) -> None:
-    """What the server holds now, beside what was sent, if weights are recorded."""
-    hooks = process_hooks()
-    if hooks is None or not hooks.recorded.recorder().wants("weights", version):
-        return
-    try:
-        held = [Fingerprint.from_dict(item) for item in post(address, "/weight_fingerprints", None)["tensors"]]
-    except (RuntimeError, OSError, ValueError, KeyError) as error:
-        say(f"the weights that the server holds are not recorded: {error!r}; training continues")
-        return
-    hooks.recorded.recorder().record("weights", step=version, micro=1, **snapshot_fields("held", held))
 
 
 def _actor_name(replica: int) -> str:
