@@ -91,6 +91,8 @@ def test_the_runs_are_listed_and_a_broken_one_says_why(site):
 def test_the_overview_shows_kinds_and_the_verdict(site):
     page = site.open("run/first", "#check .verdict")
     assert page.locator("#kinds td:first-child").all_inner_texts() == ["trajectory", "old_log_probs"]
+    page.get_by_role("link", name="step 1 sample g0/1 token 6").click()  # from a finding to its token
+    page.wait_for_selector(".details:has-text('token 6, id')")
 
 
 def test_samples_are_filtered_by_expression_and_by_histogram_and_opened_by_key(site):

@@ -4,6 +4,7 @@ Columns come from the kind that holds a step's samples (trajectories where there
 such as the trainer's log probs, is joined for one step or sample at a time, when somebody looks at it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,10 +20,14 @@ KINDS_WITH_SAMPLES = (
     *("trajectory", "prepared_trajectories", "datums", "old_log_probs", "forward_data", "is_loss_debug"),
     *("batch_inputs", "validation"),
 )
+# How findings name a sample: with its step, or at any.
+_SAMPLE = re.compile(r"(?:step (\d+)\b.*?)?\bsample (.+?/\d+)")
 _TEXT_LIMIT = 200
 _BINS = 24
 _MAX_EXTRA = 16
 _NUMBERS = "biuf"
+# Columns that are made of all rows.
+_LATER = ("truncated", "finding")
 _OWN = frozenset(
     {"step", "group", "run", "length", "trained", "turns", "group_id", "run_id", "finding", "truncated", "prompt_hash"}
 )
@@ -39,6 +44,7 @@ class SampleTable:
         self.count = 0
         self.unreadable: list[str] = []
         self._done: set[Entry] = set()
+        self._named: dict[tuple[str, str], str] | None = None
 
     @property
     def records(self) -> int:
@@ -65,7 +71,7 @@ class SampleTable:
             self._append(parts)
 
     def _append(self, parts: list[dict[str, np.ndarray]]) -> None:
-        before = [{name: column for name, column in self.columns.items() if name != "truncated"}] if self.count else []
+        before = [{name: column for name, column in self.columns.items() if name not in _LATER}] if self.count else []
         names = dict.fromkeys(name for part in [*before, *parts] for name in part)
         every = [*before, *parts]
         lengths = [len(part["step"]) for part in every]
@@ -74,6 +80,7 @@ class SampleTable:
         truncated = _truncated(self.columns.get("last_token"))
         if truncated is not None:
             self.columns["truncated"] = truncated
+        self._mark()
 
     def names(self) -> list[str]:
         known = [name for name in _FIRST if name in self.columns]
@@ -103,17 +110,23 @@ class SampleTable:
         return {name: _histogram(self.columns[name][numbers]) for name in self.names()}
 
     def mark_findings(self, findings: Sequence[Finding]) -> None:
-        """A column that names the first finding which speaks of a sample; nothing where none does."""
-        if not self.count:
-            return
-        texts = [(finding.id, " ".join((finding.where, *finding.evidence))) for finding in findings]
-        marked = np.full(self.count, "", object)
-        for number, (group, run) in enumerate(zip(self.columns["group"], self.columns["run"], strict=True)):
-            name = f"sample {group}/{run}"
-            found = next((id for id, text in texts if name in text), None) if texts else None
-            if found:
-                marked[number] = found
-        self.columns["finding"] = marked
+        """A column that names the first finding which speaks of a sample, also of rows that are read later."""
+        self._named = {}
+        for finding in findings:
+            for text in (finding.where, *finding.evidence):
+                for step, name in _SAMPLE.findall(text):
+                    self._named.setdefault((step, name), finding.id)
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._named is not None and self.count:
+            rows = zip(*(self.columns[name].tolist() for name in ("step", "group", "run")), strict=True)
+            named = self._named
+            marks = (
+                named.get((str(step), f"{group}/{run}")) or named.get(("", f"{group}/{run}"), "")
+                for step, group, run in rows
+            )
+            self.columns["finding"] = np.array([*marks, None], object)[:-1]
 
 
 def sample_entries(entries: Sequence[Entry]) -> list[Entry]:

@@ -132,6 +132,15 @@ def test_the_same_prompt_is_found_over_steps(tmp_path):
     assert "prompt_hash" not in page["columns"]
 
 
+def test_findings_mark_their_samples_whenever_they_are_read(recording):
+    client = client_of(recording)
+    findings = done(client, "/api/runs/small/check")["findings"]
+    said = " ".join(text for finding in findings for text in (finding["where"], *finding["evidence"]))
+    page = client.get("/api/runs/small/samples", params={"filter": 'finding != ""'}).json()
+    marked = {(str(row[0]), f"{row[1]}/{row[2]}") for row in page["rows"]}
+    assert marked and marked == set(re.findall(r"step (\d) sample (g\d/\d)\b", said))
+
+
 def test_the_list_checks_small_recordings_when_asked_to(recording):
     client = client_of(recording)
     assert client.get("/api/runs").json()["runs"][0]["verdict"] is None

@@ -39,7 +39,7 @@ R.comparison = (pair, stages) => {
       R.facts({ A: pair.a, B: pair.b })),
     first && R.h("section.card.firstcard", null, R.h("h2", null, `First difference: stage ${first.stage}, ${first.kind}.${first.field}`),
       R.facts(Object.fromEntries(["step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "name", "a", "b"].filter((key) => first[key] !== null && first[key] !== undefined).map((key) => [key.replace("_", "-"), first[key]]))),
-      first.sample && R.h("p", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`), "  "]))),
+      first.sample && R.h("p.links", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`)]))),
     R.h("h2", null, "Stages in causal order"), R.h("div.stages", null, stages.map(box)),
     R.whyCards(pair),
     R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"), R.table(["stage", "field", "verdict", "compared", "beyond tolerance", "allowed by noise", "max |a − b|", "mean |a − b|", "max relative"],

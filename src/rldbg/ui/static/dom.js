@@ -109,8 +109,14 @@ R.meaning = {
   "allowed by noise": "differences above the tolerance that repeated runs have too", "beyond tolerance": "values that differ by more than the tolerance of their dtype", prompt: "hash of the prompt's tokens: equal prompts have equal hashes",
 };
 
-R.findings = (findings) => findings.map((finding) => R.h("details.finding", { open: finding.severity !== "info" },
-  R.h("summary", null, R.verdict(finding.severity), " ", R.h("code", null, finding.id), " ", R.h("span", null, R.cut(finding.where, 400))),
+// "step 9 sample g0/1 token 6" of a run leads to the token.
+R.place = (name, where) => {
+  const at = name && /step (\d+)\b.*?\bsample (.+?\/\d+)(?:\b.*?\btoken (\d+))?/.exec(where);
+  return at ? R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step: at[1], sample: at[2], token: at[3] }) }, R.cut(where, 400)) : R.h("span", null, R.cut(where, 400));
+};
+
+R.findings = (findings, name) => findings.map((finding) => R.h("details.finding", { open: finding.severity !== "info" },
+  R.h("summary", null, R.verdict(finding.severity), " ", R.h("code", null, finding.id), " ", R.place(name, finding.where)),
   finding.cause && R.h("p", null, finding.cause),
   finding.evidence.length > 0 && R.h("ul", null, finding.evidence.map((line) => R.h("li", null, R.cut(line, 2000)))),
   finding.fix.length > 0 && R.h("ol", null, finding.fix.map((line) => R.h("li", null, R.cut(line, 2000))))));

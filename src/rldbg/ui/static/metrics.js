@@ -40,7 +40,7 @@ R.views.step = async (view) => {
   const go = (other) => R.h("a.button", { href: R.link(`run/${encodeURIComponent(name)}/step/${other}`) }, `step ${other}`);
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, `Step ${step}`), step > 0 && go(step - 1), go(step + 1)),
     R.facts(answer.metrics),
-    R.h("section.card", null, R.h("h2", null, "Check ", R.verdict(answer.check.verdict)), R.findings(answer.check.findings),
+    R.h("section.card", null, R.h("h2", null, "Check ", R.verdict(answer.check.verdict)), R.findings(answer.check.findings, name),
       !answer.check.findings.length && R.h("p.muted", null, `${R.plural(answer.check.passed.length, "check")} passed at this step.`)),
     R.h("section.card", null, R.h("h2", null, "Samples that carry most of the loss and gradient"), R.h("p.muted", null, `Loss: ${answer.by}. Gradient: |advantage × ratio| of each token, 0 where it is clipped. ${R.plural(answer.count, "sample")} in this step.`),
       R.table(["sample", "share of loss", "share of gradient", "loss", "reward", "trained tokens", "largest token", "at token", "not finite", "trainer − rollout"], answer.samples.map((row) => [
@@ -57,17 +57,12 @@ R.views.mismatch = async (view) => {
   const found = await R.job(view, `runs/${encodeURIComponent(name)}/mismatch`, null, (seconds) => R.fill(view.main, R.h("p.muted", null, `reading log probs … ${seconds.toFixed(0)} s`)));
   if (!view.alive) return;
   const flat = (value) => Object.fromEntries(Object.entries(value || {}).filter(([, each]) => typeof each === "number"));
-  // "step 9 sample g0/1 token 6" leads to the token.
-  const proven = (where) => {
-    const at = /^step (\d+) sample (.+) token (\d+)/.exec(where);
-    return at ? R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { step: at[1], sample: at[2], token: at[3] }) }, R.cut(where, 160)) : R.cut(where, 160);
-  };
   const causes = [...found.causes, ...(found.unexplained ? [found.unexplained] : [])];
   R.fill(view.main, R.h("h1", null, "Mismatch of rollout and trainer ", R.verdict(found.verdict === "agree" ? "equal within noise" : "different")), R.facts(flat(found.metrics)),
     causes.length === 0 && R.h("p.empty", null, "They give the same log probs to the same tokens, up to rounding."),
     causes.length > 0 && R.h("p.muted", null, "How much of the gap between both log probs each cause accounts for."),
     causes.map((cause) => R.h("section.card", null, R.h("h2", null, R.share(cause.share), " ", cause.text),
       R.facts({ cause: R.h("code", null, cause.id), tokens: cause.tokens, ...cause.parameters }),
-      cause.proof.length > 0 && R.table(["token that shows it", "rollout", "trainer", "difference"], cause.proof.map((proof) => [proven(proof.where), proof.rollout, proof.trainer, proof.trainer - proof.rollout])))),
+      cause.proof.length > 0 && R.table(["token that shows it", "rollout", "trainer", "difference"], cause.proof.map((proof) => [R.place(name, proof.where), proof.rollout, proof.trainer, proof.trainer - proof.rollout])))),
     Object.entries(found.parts || {}).map(([title, parts]) => R.h("section.card", null, R.h("h2", null, `By ${title}`), R.table([title, ...Object.keys(flat(Object.values(parts)[0])).map(R.words)], Object.entries(parts).map(([part, metrics]) => [part, ...Object.values(flat(metrics))])))));
 };

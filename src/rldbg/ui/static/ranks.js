@@ -27,7 +27,7 @@ R.views.ranks = async (view) => {
           answer.not_stopped.length > 0 && R.h("p.muted", null, `not stopped: ${answer.not_stopped.join(", ")}`)));
         while (answers.children.length > 30) answers.lastChild.remove();
         entry.select();
-      } else R.toast(`${action}: done`);
+      } else R.toast({ break: "breakpoint set", clear: "breakpoint removed", continue: "resumed", pause: "pause asked for" }[action]);
       await draw();
     } catch (error) {
       if (error.kind === "refused") { needed.hidden = false; token.focus(); }

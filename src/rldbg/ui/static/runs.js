@@ -70,7 +70,7 @@ R.views.overview = async (view) => {
     if (!view.alive) return;
     R.fill(check, R.h("h2", null, "Check ", R.verdict(report.verdict)),
       R.h("p.muted", null, `${R.plural(report.passed.length, "check")} passed, ${Object.keys(report.not_applicable).length} not applicable, over ${R.plural(report.steps.length, "step")}`),
-      R.findings(report.findings),
+      R.findings(report.findings, name),
       R.h("details", null, R.h("summary", null, "All checks"), R.table(["check", "result"], [
         ...report.passed.map((id) => [R.h("code", null, id), R.verdict("pass")]),
         ...Object.entries(report.not_applicable).map(([id, why]) => [R.h("code", null, id), R.h("span.muted", null, `not applicable: ${why}`)])])));
