@@ -69,6 +69,9 @@ WORDS = {
     "locked_database": ["for the lock on file", "runs.db", "holds it, but sleeps"],
     "abandoned_socket": ["data from a local socket", "no other process has the other end", "has ended (exit code 9)"],
     "failed_task": ["`items` to be marked as done", "task reward-worker has ended: RuntimeError: reward of item 7"],
+    "task_group": ["for the tasks of its TaskGroup; task fetch-0 is awaited", "create_future()` to be completed"],
+    "managed_queue": ["an item of queue `scores` (multiprocessing queue)", "would put an item in"],
+    "interpreter_kept": ["for the interpreter lock (GIL); thread tokenizer holds it, but is in C code", "(tokenize)"],
     "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
 }
 # Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.

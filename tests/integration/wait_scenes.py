@@ -1,6 +1,7 @@
 """Programs that wait for ever: `python wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
 
 import asyncio
+import ctypes
 import fcntl
 import multiprocessing
 import os
@@ -551,6 +552,42 @@ def failed_task():
         await items.join()
 
     asyncio.run(main())
+
+
+async def fetch(number):
+    if number == 0:
+        await asyncio.get_running_loop().create_future()
+
+
+def task_group():
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(fetch(number), name=f"fetch-{number}")
+            ready()
+
+    asyncio.run(main())
+
+
+def managed_queue():
+    with multiprocessing.get_context("fork").Manager() as manager:
+        scores = manager.Queue()
+        ready()
+        scores.get()
+
+
+def interpreter_kept():
+    libc, begun = ctypes.PyDLL(None), threading.Event()
+
+    def tokenize():
+        begun.wait()
+        libc.sleep(3600)
+
+    threading.Thread(target=tokenize, name="tokenizer").start()
+    ready()
+    begun.set()
+    for _ in iter(int, 1):
+        pass
 
 
 def load_checkpoint():

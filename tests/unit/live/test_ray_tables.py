@@ -1,6 +1,7 @@
 """Ray's tables of a cluster without a dashboard, in the form of its state API."""
 
 from rldbg.live import explain
+from rldbg.live.unarmed.ray_cluster import _place_constructors
 from rldbg.live.unarmed.ray_tables import actor_rows, driver_rows, group_rows
 
 ACTORS = [
@@ -45,3 +46,11 @@ def _waits(pid, who, methods):
     thread |= {"frames": [place], "place": place, "wait": wait, "holds": []}
     process = {"who": who, "role": who, "rank": None, "state": "running", "host": "h", "pid": pid, "node_id": "n1"}
     return process | {"threads": [thread], "tasks": [], "ended": [], "children": []}
+
+
+def test_a_constructor_that_runs_is_on_the_node_of_its_process():
+    workers = [{"pid": 7, "node_id": "n"}, {"pid": 8, "node_id": "n"}, {"pid": 8, "node_id": "m"}]
+    tasks = [{"worker_pid": pid, "node_id": None} for pid in (7, 8, None)]
+    _place_constructors({"workers": workers, "tasks": tasks})
+    # AND nothing is guessed where two nodes have a process of that number
+    assert [task["node_id"] for task in tasks] == ["n", None, None]

@@ -129,7 +129,16 @@ def _view(ray: Any) -> dict[str, Any]:
             continue
         found = [{name: _plain(getattr(row, name, None)) for name in names.split()} for row in rows]
         view[kind] = _without_own(found, own)
+    _place_constructors(view)
     return view
+
+
+def _place_constructors(view: Mapping[str, Any]) -> None:
+    """Ray tells the process of a constructor that runs, but not its node."""
+    for row in view["tasks"]:
+        if row["worker_pid"] and not row["node_id"]:
+            nodes = {worker["node_id"] for worker in view["workers"] if worker["pid"] == row["worker_pid"]}
+            row["node_id"] = nodes.pop() if len(nodes) == 1 else None
 
 
 def _without_own(rows: list[dict[str, Any]], job: str) -> list[dict[str, Any]]:
