@@ -187,3 +187,11 @@ def test_a_thread_that_waits_for_a_coroutine_is_followed_to_it():
     assert (
         "future `handle` to be completed; task never may be what completes it, and waits for an event" in found.verdict
     )
+
+
+def test_ranks_without_a_number_are_joined_by_the_size_of_their_group():
+    waits = _process(1, _thread("MainThread", _collective("all_reduce"), main=True), distributed=2)
+    elsewhere = _process(2, _thread("MainThread", {"kind": "sleep"}, main=True), distributed=2)
+    stranger = _process(3, _thread("MainThread", {"kind": "sleep"}, main=True), distributed=4)
+    (found,) = explain([waits, stranger, elsewhere])
+    assert "job@2 has a process group of that size and is not in it, but sleeps" in found.verdict

@@ -62,7 +62,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     _relate(waiting, sources)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
-    _name_groups([entry["wait"] for entry in entries], modules)
+    ranks = _name_groups([entry["wait"] for entry in entries], modules)
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
     waits = [entry["wait"] for entry, _ in waiting]
     far = any(wait.get("file") or wait.get("files") or wait.get("descriptor") is not None for wait in waits)
@@ -79,6 +79,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         ],
         "children": children_of(view.pid),
         "raised": _last_exception(modules),
+        "distributed": ranks,
     }
 
 
@@ -191,9 +192,11 @@ def _merged(each: Iterable[Mapping[int, set[str]]]) -> dict[int, set[str]]:
     return found
 
 
-def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> None:
-    """The name and the ranks of the process group of a collective, as torch knows them."""
+def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:
+    """The name and the ranks of the process group of a collective, as torch knows them. How many ranks there are."""
     module = modules.get("torch.distributed.distributed_c10d")
+    every = module.get("_pg_group_ranks") if module is not None else None
+    sizes = [value.length() or 0 for _, value in every.pairs()] if every is not None else []
     for wait in waits:
         if wait["kind"] != "collective":
             continue
@@ -207,6 +210,7 @@ def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> None:
         of_group = members.get(address)
         numbers = [key.number() for key, _ in of_group.pairs()] if of_group is not None else []
         wait["members"] = [number for number in numbers if number is not None] or None
+    return max(sizes, default=0)
 
 
 def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:

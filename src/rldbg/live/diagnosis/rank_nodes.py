@@ -1,6 +1,7 @@
 """Ranks in the wait graph: who is missing in the collective or the process group that others wait in."""
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 from rldbg.agent import Message
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
@@ -19,6 +20,7 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
     ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
     waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
     _join_devices(nodes, ranked, waiting)
+    _join_unranked(nodes, stacks)
     if not waiting:
         return nodes
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
@@ -51,6 +53,17 @@ def _may_be_same(node: Node, other: Node) -> bool:
     if len(ops) == 1 or node.kind != other.kind:
         return False
     return bool(ops & _ASYNCHRONOUS) or ("backward" in ops and bool(ops & _REDUCTIONS))
+
+
+def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
+    """Actors that were told their rank in a call: others with a process group of the same size that are elsewhere."""
+    nameless = [stack for stack in stacks if stack.get("rank") is None and int(stack.get("distributed") or 0) > 1]
+    waiting = {process_id(stack): _waiting(nodes, stack) for stack in nameless}
+    for stack, other in permutations(nameless, 2):
+        node, same_size = waiting[process_id(stack)], stack["distributed"] == other["distributed"]
+        front = _front(nodes, other, None)
+        if node is not None and front is not None and same_size and waiting[process_id(other)] is None:
+            node.edges.append(Edge(front.id, "has a process group of that size and is not in it"))
 
 
 def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:
