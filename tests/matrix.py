@@ -166,6 +166,18 @@ def busy_machine() -> Iterator[Place]:
             loop.wait()
 
 
+@contextlib.contextmanager
+def bare_surroundings() -> Iterator[Place]:
+    """A service's environment: no terminal, no language, another time zone, files for nobody else."""
+    before = os.umask(0o077)
+    try:
+        yield Place(
+            environment={"CI": "true", "LC_ALL": "C", "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "60", "TZ": "Asia/Kolkata"}
+        )
+    finally:
+        os.umask(before)
+
+
 CELLS = (
     variable("MKL_ENABLE_INSTRUCTIONS", "SSE4_2", needs_mkl("sse4_2")),
     variable("MKL_ENABLE_INSTRUCTIONS", "AVX2", needs_mkl("avx2")),
@@ -182,6 +194,7 @@ CELLS = (
     Cell("random", "in random order", random_order),
     Cell("clone", "a copy in a path with a space, nothing beside it", clone_alone),
     Cell("user", "as a user who is not root", plain_user),
+    Cell("bare", "CI=true, LC_ALL=C, no colours, 60 columns, a strict umask", bare_surroundings),
     Cell("busy", "beside two busy loops", busy_machine),
 )
 
