@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from rldbg.agent import STARTUP
 from rldbg.core import Finding
+from rldbg.frameworks import GENERIC, frameworks
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
@@ -16,7 +18,6 @@ from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
-_KILLERS = re.compile(r"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|rldbg|sglang|vllm)\b")
 _RAY_VARIABLES = (
     "RAY_DEBUG",
     "RAY_DEBUG_POST_MORTEM",
@@ -38,7 +39,7 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
     text = script.read_text(encoding="utf-8", errors="replace")
     found: list[Finding] = []
     for line in logical_lines(text):
-        match = _KILLERS.search(line.text)
+        match = _killers().search(line.text)
         if match:
             found.append(_kills(f"{script}:{line.number}", match[0], match[1]))
     if _BATCH_HEADER.match(text) and not in_slurm:
@@ -47,6 +48,13 @@ def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool)
         if any(left.text in word for command in commands if command.kind == "training" for word in command.call.argv):
             found.append(finding("launch.placeholder", f"{script}:{left.number}", left.text, text=left.text))
     return _once(found)
+
+
+@cache
+def _killers() -> re.Pattern[str]:
+    """Commands that end every process of a name that a training job, its cluster or its engines have."""
+    names = "|".join(re.escape(framework.name) for framework in frameworks() if framework.name != GENERIC)
+    return re.compile(rf"\b(?:pkill|killall)\b[^;&|\n]*\b(python\w*|ray|{names})\b")
 
 
 def _kills(where: str, command: str, victim: str) -> Finding:
@@ -60,7 +68,7 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
     for call in dry_run.calls:
         base = call.argv[0].rsplit("/", 1)[-1]
         words = " ".join(call.argv)
-        if base in ("pkill", "killall") and (match := _KILLERS.search(words)):
+        if base in ("pkill", "killall") and (match := _killers().search(words)):
             found.append(_kills(_place(call), words, match[1]))
         if base == "ray" and call.argv[1:2] == ("stop",):
             found.append(finding("launch.stops-ray", _place(call), words))

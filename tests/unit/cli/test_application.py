@@ -100,6 +100,7 @@ def test_progress_shows_a_rate_on_a_terminal_after_a_while_only(capsys, monkeypa
             advance()
             time.sleep(0.02)
 
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(module, "SHOWN_AFTER_S", 0.05)
     assert "of 50 records" in shown(Terminal(), long_work)
     monkeypatch.setattr(module, "SHOWN_AFTER_S", 60)
