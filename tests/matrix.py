@@ -171,9 +171,8 @@ def bare_surroundings() -> Iterator[Place]:
     """A service's environment: no terminal, no language, another time zone, files for nobody else."""
     before = os.umask(0o077)
     try:
-        yield Place(
-            environment={"CI": "true", "LC_ALL": "C", "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "60", "TZ": "Asia/Kolkata"}
-        )
+        terminal = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "60"}
+        yield Place(environment={"CI": "true", "LC_ALL": "C", "TZ": "Asia/Kolkata", **terminal})
     finally:
         os.umask(before)
 
