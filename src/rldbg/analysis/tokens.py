@@ -135,8 +135,8 @@ def _add_responses(table: dict[SampleId, SampleTokens], record: Record) -> None:
 
 
 def _is_of_sequences(table: dict[SampleId, SampleTokens], record: Record, name: str) -> bool:
-    """Whether values stand on the tokens of whole sequences, as some frameworks write them, and not on those of responses:
-    every row is as long as its sequence."""
+    """Whether values stand on the tokens of whole sequences, as some frameworks write them, and not on those of
+    responses: every row is as long as its sequence."""
     if not isinstance(record.fields[name], Ragged):
         return False
     known = [(table[sample], len(values)) for sample, values in _rows(record, name) if sample in table]
