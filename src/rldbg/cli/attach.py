@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ide", is_flag=True, help="Open a local port for VS Code or another editor with a debug adapter client."
 )
-@click.option("--port", default=0, help="Local port for --ide (default: a free one).")
+@click.option("--port", default=0, help="Local port for --ide.  [default: a free one]")
 @click.option(
     "--socket",
     "socket_path",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     is_flag=False,
     flag_value=Path(".vscode/launch.json"),
-    help="With --ide: also write the configuration to this file (default .vscode/launch.json).",
+    help="With --ide: also write the configuration to this file.  [default: .vscode/launch.json]",
 )
 @click.option("--wait", "wait_s", default=30.0, show_default=True, help="Seconds to wait for the next stop.")
 def command(

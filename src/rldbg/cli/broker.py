@@ -25,7 +25,7 @@ from rldbg.core import Environment, Run, UsageError, explained_as
 @click.option(
     "--listen", default="127.0.0.1", show_default=True, help="Address to listen on for agents on other hosts."
 )
-@click.option("--port", default=0, help="Port to listen on (default: a free one).")
+@click.option("--port", default=0, help="Port to listen on.  [default: a free one]")
 @click.option("--post-mortem", "post_mortem_s", default=0.0, help="Seconds to hold a crashed process for inspection.")
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() in Ray processes to Ray's own debugger.")
 @click.option("--no-redact", is_flag=True, help="Write values into crash files as they are, secrets included.")

@@ -17,7 +17,7 @@ _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WAR
 @click.option("--list", "list_checks", is_flag=True, help="List the checks, then exit.")
 @click.option("--only", multiple=True, help="Run only this check. Repeatable.")
 @click.option("--step", "steps", multiple=True, type=int, help="Check only this step. Repeatable.")
-@click.option("--layout", help="Layout of the recording (default: detected).")
+@click.option("--layout", help="Layout of the recording.  [default: detected]")
 @click.option("--metrics", is_flag=True, help="Also print training metrics per step: KL, ratio tails, staleness ...")
 @click.option(
     "--export",

@@ -22,14 +22,14 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 
 @verb("compare")
 @click.argument("recordings", nargs=-1, metavar="A B [C]...")
-@click.option("--step", "steps", help="One step N, a range N:M (M not included), or all (default: all common steps).")
+@click.option("--step", "steps", help="One step N, a range N:M (M not included), or all.  [default: all common steps]")
 @click.option(
     "--shift",
     type=int,
     help="Number to add to the steps of every recording but A, if it counts from a different start.",
 )
 @click.option("--kind", "kinds", multiple=True, help="Compare only this kind. Repeatable.")
-@click.option("--layout", help="Layout of all recordings (default: detected).")
+@click.option("--layout", help="Layout of all recordings.  [default: detected]")
 @click.option("--atol", type=float, help="Absolute tolerance for every floating-point field.")
 @click.option("--rtol", type=float, help="Relative tolerance for every floating-point field.")
 @click.option("--tolerance-file", type=click.Path(path_type=Path), help="Tolerances by field, YAML or JSON.")
@@ -44,9 +44,9 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 @click.option(
     "--fail-on",
     help="What makes the exit code nonzero, comma-separated: different, drift, incomplete, config, stages, finding ids,"
-    " or never (default: different,incomplete).",
+    " or never.  [default: different,incomplete]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes (default: chosen by recording size).")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: chosen by recording size]")
 @click.option("--on-ray", is_flag=True, help="Run the comparison on the running Ray cluster.")
 @click.option("--ray-address", default="auto", help="The cluster for --on-ray.", show_default=True)
 @click.option("--html", type=click.Path(path_type=Path), help="Also write an HTML report: one self-contained file.")
@@ -54,8 +54,8 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
 @click.option("--self_hosted_dir", help="Dump of the self-hosted mode, instead of A (form of the NexRL document).")
 @click.option("--remote_api_dir", help="Dump of the remote API mode, compared with --self_hosted_dir.")
 @click.option("--weaver_dir", help="Dump of the trainer service, compared with --self_hosted_dir.")
-@click.option("--num_ranks", type=click.IntRange(min=1), help="Compare only ranks below this (default: all).")
-@click.option("--num_micros", type=click.IntRange(min=1), help="Compare only micro-batches below this (default: all).")
+@click.option("--num_ranks", type=click.IntRange(min=1), help="Compare only ranks below this.  [default: all]")
+@click.option("--num_micros", type=click.IntRange(min=1), help="Compare only micro-batches below this.  [default: all]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the result as JSON to this file.")
 def command(
     recordings: tuple[str, ...],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--knowledge", multiple=True, type=click.Path(path_type=Path), help="Folder with your own entries.")
 @click.option("--nodes/--no-nodes", default=True, help="Without PATH: also check every node of the Ray cluster.")
 @click.option(
-    "--probe/--no-probe", default=None, help="Confirm causes by checks of this machine (default: if the job ran here)."
+    "--probe/--no-probe", default=None, help="Confirm causes by checks of this machine.  [default: if the job ran here]"
 )
 @click.option(
     "--engine", type=click.Choice(["auto", "hyperscan", "numpy"]), default="auto", help="Search engine for logs."

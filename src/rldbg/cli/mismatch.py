@@ -18,9 +18,9 @@ from rldbg.core import ExitCode, UsageError
 @click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Samples that --probe scores.")
 @click.option("--engine", help="Engine that --probe asks too: its address, or `embedded` for one on the same weights.")
 @click.option(
-    "--model", type=click.Path(path_type=Path), help="Model folder for --probe (default: the capsule of the step)."
+    "--model", type=click.Path(path_type=Path), help="Model folder for --probe.  [default: the capsule of the step]"
 )
-@click.option("--layout", help="Layout of the recordings (default: detected).")
+@click.option("--layout", help="Layout of the recordings.  [default: detected]")
 def command(
     run: str,
     rollout: str | None,

@@ -61,7 +61,7 @@ _READERS = {"timeline": timeline, "report": report}
 @click.option("--ranks", default="", metavar="SEL", help="Ranks to profile: 0, 1,3, 0:8:2, policy/0, dp=0.")
 @click.option("--steps", default="", metavar="START:STOP", help="Steps to profile, from 1: 3:5 is steps 3 and 4.")
 @click.option("--tool", type=click.Choice(_TOOLS), help="[default: torch; nsys with NRL_NSYS_WORKER_PATTERNS]")
-@click.option("--opt", "options", multiple=True, metavar="K[=V]", help="Set an option of the tool; may be repeated.")
+@click.option("--opt", "options", multiple=True, metavar="K[=V]", help="Set an option of the tool. Repeatable.")
 @click.option("--delay", "delay_s", type=click.FloatRange(min=0), default=0.0, help="Seconds before profiling starts.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for profiles.  [default: RUN/profiles]")
 @click.option(
@@ -72,7 +72,7 @@ _READERS = {"timeline": timeline, "report": report}
     show_default=True,
     help="Seconds to wait for reports at the end.",
 )
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--attach", "who", default="", metavar="WHO", help="Profile running processes.")
 @click.option("--for", "duration", default="10s", show_default=True, metavar="TIME", help="Duration, with --attach.")
 def command(

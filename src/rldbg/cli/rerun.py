@@ -26,7 +26,7 @@ _LOSS_NOISE = 0.3
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a key of the recipe; with --loss, an argument of the loss (config.clip_ratio=0.1). May be repeated.",
+    help="Override a key of the recipe; with --loss, an argument of the loss (config.clip_ratio=0.1). Repeatable.",
 )
 @click.option("--pdb", "debugger", is_flag=True, help="Open pdb at the start of the step or of the loss.")
 @click.option("--loss", metavar="module:function", help="Run this loss on a saved batch instead of a whole step.")

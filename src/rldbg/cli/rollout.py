@@ -44,7 +44,7 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
     help="Shape of the workflow.  [default: detected]",
 )
 @click.option(
-    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Argument of the workflow's class; may be repeated."
+    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Argument of the workflow's class. Repeatable."
 )
 @click.option("--reward", metavar="module:function", help="Reward function of a TRL rollout_func.")
 @click.option("--tokenizer", metavar="PATH|tiny", help="Tokenise in this process.  [default: on the servers]")

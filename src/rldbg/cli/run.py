@@ -34,13 +34,13 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 @click.option("--dry-run", is_flag=True, help="Show what would run and what would change; start nothing.")
 @click.option("--post-mortem/--no-post-mortem", default=True, help="Enable post-mortem debugging (default).")
 @click.option("--steps", type=click.IntRange(min=1), help="Train for this many steps.")
-@click.option("--epochs", type=click.IntRange(min=1), help="Train for this many epochs (default 1).")
+@click.option("--epochs", type=click.IntRange(min=1), help="Train for this many epochs.  [default: 1]")
 @click.option("--full-length", is_flag=True, help="Keep the length of the training.")
 @click.option("--name-suffix", default="-Debug", show_default=True, help="Append this to the experiment's name.")
 @click.option("--set", "set_options", multiple=True, metavar="KEY=VALUE", help="Set an option of the framework.")
 @click.option("--env", "set_environment", multiple=True, metavar="NAME=VALUE", help="Set a variable in all processes.")
 @click.option("--framework", default="", help="Framework of the script, if not detected.")
-@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder (default: a new one).")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Enable recording.")
 @click.option("--watch", is_flag=True, help="Judge every step while it is recorded; keep the last steps only.")
 @click.option("--stop/--note", default=False, help="With --watch: stop all ranks after an event, or note it (default).")
@@ -58,7 +58,7 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
     "wait_s",
     type=click.FloatRange(min=0),
     default=None,
-    help="Seconds to hold a crashed process for inspection (default: 600 at a terminal, else 0).",
+    help="Seconds to hold a crashed process for inspection.  [default: 600 at a terminal, else 0]",
 )
 @click.option(
     "--pass-exceptions",
@@ -67,7 +67,10 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
     help="Exceptions that never hold a process, comma separated; subclasses are included.",
 )
 @click.option(
-    "--listen", default="", metavar="ADDRESS", help="Address of this host for processes on others (default: as needed)."
+    "--listen",
+    default="",
+    metavar="ADDRESS",
+    help="Address of this host for processes on others.  [default: as needed]",
 )
 @click.option("--redact/--no-redact", "hide", default=True, help="Keep secrets out of the run folder (default).")
 @click.option("--skip-kills", is_flag=True, help="Ignore the script's pkill, killall and `ray stop`.")

@@ -48,7 +48,7 @@ timeout_option = click.option(
 @click.option(
     "--strict/--nearest", default=True, help="recording: refuse unknown prompts, or answer with the nearest one."
 )
-@click.option("--alias", multiple=True, help="Additional name of the model; may be repeated.")
+@click.option("--alias", multiple=True, help="Additional name of the model. Repeatable.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -75,12 +75,12 @@ timeout_option = click.option(
 @click.option("--deterministic", is_flag=True, help="train: give equal requests bit-equal results.")
 @timeout_option
 @click.option(
-    "--engine-option", "extra", multiple=True, help="sglang, vllm: additional argument of the engine; may be repeated."
+    "--engine-option", "extra", multiple=True, help="sglang, vllm: additional argument of the engine. Repeatable."
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Read allocation mode and model from this AReaL configuration."
 )
-@click.option("--set", "overrides", multiple=True, help="With --config: override a key; may be repeated.")
+@click.option("--set", "overrides", multiple=True, help="With --config: override a key. Repeatable.")
 def up(
     as_json: bool,
     host: str,

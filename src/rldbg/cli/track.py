@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 2.0
 @click.option("--follow", is_flag=True, help="Continue until the run has ended or Ctrl-C is pressed.")
 @click.option("--project", default="rldbg", show_default=True, help="Project or experiment in the tracker.")
 @click.option("--name", help="Name of the run in the tracker.  [default: the folder's name]")
-@click.option("--layout", help="Layout of the recording (default: detected).")
+@click.option("--layout", help="Layout of the recording.  [default: detected]")
 @click.option("--grafana", is_flag=True, help="Print a Grafana dashboard for --prometheus, then exit.")
 def command(
     path: Path | None,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @verb("tunnel")
 @click.argument("job", required=False)
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine (default: the same, or a free one).")
-@click.option("--dashboard-port", type=click.IntRange(1, 65535), help="Port of the dashboard (default: detected).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine.  [default: the same, or a free one]")
+@click.option("--dashboard-port", type=click.IntRange(1, 65535), help="Port of the dashboard.  [default: detected]")
 @click.option("--login", help="Login node, if Slurm's commands are not on this machine.")
 @click.option("--jump", default="", help="Jump host, as for ssh -J.")
 @click.option("--run", "run_folder", default="", help="Run folder on the cluster, to forward its broker too.")

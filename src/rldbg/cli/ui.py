@@ -23,7 +23,7 @@ from rldbg.core import ExitCode, UsageError
     type=click.Path(path_type=Path, file_okay=False),
     help="Write a static report of the runs into this folder instead; it opens from disk.",
 )
-@click.option("--layout", help="Layout of the recordings (default: detected).")
+@click.option("--layout", help="Layout of the recordings.  [default: detected]")
 @click.option("--tokenizer", metavar="PATH", help="Folder of the tokenizer, if not found in the run.")
 def command(
     roots: tuple[str, ...],

@@ -23,7 +23,7 @@ def test_help_errors_hints_findings_and_knowledge_are_among_the_words():
     texts = {" ".join(text.split()) for _, _, text in found}
     assert len(found) > 2000
     for text in (
-        "Number of processes (default: chosen by recording size).",  # the help of an option
+        "Number of processes. [default: chosen by recording size]",  # the help of an option
         "check needs a recording",  # an error
         "rldbg check RUN, or rldbg check --list",  # its hint
         "List processes and their state.",  # a verb's summary
