@@ -184,3 +184,15 @@ def test_a_model_is_walked_as_torch_walks_it() -> None:
     modules, named = modules_and_parameters(net)
     assert list(modules) == list(net.modules())
     assert [(name, id(value)) for name, value in named] == [(n, id(p)) for n, p in net.named_parameters()]
+
+
+def test_statistics_of_a_large_tensor_are_those_of_float64(tmp_path: Path) -> None:
+    model = torch.nn.Linear(300, 700, bias=False)
+    with torch.no_grad():
+        model.weight += 100.0
+    with Recorder(tmp_path, parameter_patterns=["."]) as recorder:
+        recorder.record_parameters(0, model)
+    (record,) = rldbg.open(tmp_path).records(kind="param")
+    exact = model.weight.detach().double()
+    assert record.fields["norm"] == pytest.approx(exact.norm().item(), rel=1e-12)
+    assert record.fields["std"] == pytest.approx(exact.std().item(), rel=1e-9)

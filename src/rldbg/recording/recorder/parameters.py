@@ -28,6 +28,7 @@ _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_
 # The placement of a parameter that FSDP1 has cut: a rank's part says neither where it begins nor where it ends.
 FLAT_SHARD = "FlatShard()"
 _CHUNK = 2**17
+_FEW = 2**13
 # Of the sum of squares: what is left of it must be so large for its digits to be right.
 _CANCELLED = 1e-6
 _FSDP1 = "FullyShardedDataParallel"
@@ -241,7 +242,7 @@ def _statistics(value: np.ndarray | EncodedArray) -> dict[str, float | None]:
     for chunk in _chunks(value):
         count += chunk.size
         total += float(np.add.reduce(chunk))  # as sum(), without its preparations
-        squares += float(chunk @ chunk)
+        squares += _sum_of_squares(chunk)
     mean = total / count if count else None
     return {"norm": math.sqrt(squares), "mean": mean, "std": _deviation(value, count, mean, squares)}
 
@@ -252,8 +253,13 @@ def _deviation(value: np.ndarray | EncodedArray, count: int, mean: float | None,
     deviations = squares - count * mean**2
     # Where the values are nearly equal the difference of two large sums has no digits left.
     if deviations < _CANCELLED * squares:
-        deviations = sum(float(each @ each) for each in (chunk - mean for chunk in _chunks(value)))
+        deviations = sum(_sum_of_squares(chunk - mean) for chunk in _chunks(value))
     return math.sqrt(deviations / (count - 1))
+
+
+def _sum_of_squares(chunk: np.ndarray) -> float:
+    """Of many numbers not as a dot product: BLAS would wake its threads, which wait busily beside the training's."""
+    return float(chunk @ chunk if chunk.size <= _FEW else np.einsum("i,i->", chunk, chunk))
 
 
 def _chunks(value: np.ndarray | EncodedArray) -> Iterator[np.ndarray]:
