@@ -278,9 +278,16 @@ def test_stopped_ranks_are_listed_asked_and_resumed(site, job):
     page.go_back()
     page.locator("button:has-text('remove')").click()
     page.wait_for_selector("button:has-text('remove')", state="detached")
+    before = {process["line"] for process in job.stopped()}
+    page.get_by_role("button", name="next", exact=True).click()
+    until(lambda: len(now := job.stopped()) == 2 and not before & {each["line"] for each in now}, "both ranks step")
     page.click("#resume")
     page.wait_for_selector("#processes .verdict:has-text('stopped')", state="detached")
     until(lambda: all(process["state"] == "running" for process in job.ps()), "both ranks run again")
+    page.click("#pause")
+    job.wait_stopped(2)
+    page.click("#resume")
+    until(lambda: all(process["state"] == "running" for process in job.ps()), "both ranks run after a pause")
 
 
 def test_a_crash_is_shown_frame_by_frame(site):

@@ -27,7 +27,7 @@ R.valueMembers = (ask, expression, found) => [
 
 R.tensorPicture = (picture) => R.h("div.charts", null,
   picture.histogram && R.barChart({ title: "histogram", bins: picture.histogram }),
-  R.heatMap({ title: `values${picture.each.some((each) => each > 1) ? `, every ${picture.each.join(" by ")}` : ""}`, rows: picture.rows.map(() => ""), columns: picture.rows[0].map(() => ""), labels: [], left: 4, size: 8, scale: R.extent(picture.rows.flat()), value: (row, column) => picture.rows[row][column] }));
+  R.heatMap({ title: `values${picture.each.some((each) => each > 1) ? `, every ${picture.each.join(" by ")}` : ""}`, rows: picture.rows.map(() => ""), columns: picture.rows[0].map(() => ""), labels: [], left: 4, size: Math.max(4, Math.min(20, Math.floor(400 / picture.rows[0].length))), scale: R.extent(picture.rows.flat()), value: (row, column) => picture.rows[row][column] }));
 
 // The samples that a process worked on, each opened token by token.
 R.lastRecorded = (name, recorded) => recorded && recorded.samples && R.h("p", { id: "recorded" }, `Recorded last: ${recorded.kind} of step ${recorded.step}, micro-batch ${recorded.micro}: `,

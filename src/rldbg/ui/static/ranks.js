@@ -44,7 +44,8 @@ R.views.ranks = async (view) => {
       if (!view.alive) return;
       R.fill(inside, R.sourceCard(source, { breaks, onbreak: async (where) => { await run("break", where); await inspect(process); } }),
         R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.lastRecorded(name, found.recorded), R.valueMembers(asking(process), "", found)));
-      inside.querySelector(".line.here")?.scrollIntoView({ block: "nearest" });
+      const here = inside.querySelector(".line.here");
+      if (here) here.parentElement.scrollTop += here.getBoundingClientRect().top - here.parentElement.getBoundingClientRect().top - here.parentElement.clientHeight / 2;
     } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
   };
   // What did not change keeps what was opened in it.
