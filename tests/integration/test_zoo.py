@@ -88,15 +88,18 @@ def test_another_cut_on_other_kernels_is_no_difference_and_a_bug_in_it_is_found(
     assert rest.rows == done.rows and rest.left == 1 and not again
 
 
-def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path):
+def test_a_run_that_fails_is_a_row_and_a_bug_without_effect_is_called_that(tmp_path):
     kernel = {"CUDA_VISIBLE_DEVICES": ""}
     quick = ("warm_start.max_steps=1", "steps=1", "model.tiny.layers=1")
     chosen = [
         Cell("broken", Reference(0, quick), kernel, ("policy.ranks=5",)),
         Cell("whole", Reference(0, quick), kernel, ("policy.ranks=1",)),
+        # With one micro-batch per rank the last one is all there is.
+        Cell("inert", Reference(0, quick), kernel, ("policy.micro_batch_size=8",), "only-the-last-micro-batch-counts"),
     ]
     score = score_matrix(chosen, RECIPE, tmp_path, processes=1)
     assert score.rows[0].verdict == "failed" and score.rows[1].right
+    assert score.rows[2].hidden == "no effect" and score.rows[2] not in score.wrong
     assert "policy.ranks=5" in score.rows[0].error and score.totals()["failed"] == 1
     lines = list(matrix_to_lines(score, kept=True))
     assert any("policy.ranks=5" in line for line in lines) and "clean pairs 1, false alarms 0" in lines[-2]

@@ -11,16 +11,17 @@ from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.missing_kinds import missing_kinds
-from rldbg.analysis.noise import judge_by_repetitions, judge_with_noise
+from rldbg.analysis.noise import judge_by_repetitions, judge_by_rules, judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
-from rldbg.analysis.results import Comparison, FirstDifference
+from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled, engine_noise, resampled
+from rldbg.analysis.results import Comparison, FieldResult, FirstDifference
 from rldbg.analysis.run_metrics import metrics_findings
 from rldbg.analysis.samples import StepSamples
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 from rldbg.analysis.tolerances import Tolerances
-from rldbg.analysis.units import UnitResult, units_of
+from rldbg.analysis.units import Unit, UnitResult, UnitWorker, units_of
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.recording import Recording, how_to_record
 
@@ -62,7 +63,13 @@ def compare(
     tolerances = tolerances or Tolerances()
     for result in run_units(left, right, units, tolerances, jobs=jobs, on_ray=on_ray):
         total.merge(result)
-    noise = judge_with_noise(left, right, chosen, kinds, tolerances, total)
+    if (sampled := total.fields.get(("trajectory", "logprobs"))) is not None and sampled.first is not None:
+        tolerances = tolerances.of_engines(engine_noise(left, right, min(chosen)))
+        total.fields |= _judged_again(left, right, [unit for unit in units if "trajectory" in unit.kinds], tolerances)
+    odd = _other_tokens(left, right, chosen, units, tolerances, total)
+    noise = judge_with_noise(left, right, chosen, kinds, tolerances, total, odd)
+    if tolerances.propagates and kinds is None:
+        judge_by_rules(left, right, chosen, total)
     others = [Side(item, "A2", num_ranks=num_ranks, num_micros=num_micros) for item in repetitions]
     if others:
         judge_by_repetitions(left, right, others, chosen, kinds, tolerances, total)
@@ -83,6 +90,29 @@ def compare(
     if kinds is None:
         comparison.findings.extend(metrics_findings(comparison, left, right, None if steps is None else chosen))
     return comparison
+
+
+def _other_tokens(
+    a: Side, b: Side, steps: Sequence[int], units: Sequence[Unit], tolerances: Tolerances, result: UnitResult
+) -> Resampled:
+    """The samples that noise gave other tokens; `result` is then what the others say."""
+    tokens = result.fields.get(("trajectory", "tokens"))
+    if tokens is None or tokens.first is None or not tolerances.propagates:
+        return NOTHING_RESAMPLED
+    found = resampled(a, b, steps)
+    if found.samples:
+        result.fields = _judged_again(a, b, units, tolerances, found)
+        result.findings.extend(found.findings)
+    return found
+
+
+def _judged_again(
+    a: Side, b: Side, units: Sequence[Unit], tolerances: Tolerances, odd: Resampled = NOTHING_RESAMPLED
+) -> dict[tuple[str, str], FieldResult]:
+    worker, fresh = UnitWorker(a, b, tolerances, odd), UnitResult()
+    for unit in units:
+        fresh.merge(worker.run(unit))
+    return fresh.fields
 
 
 def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: Sequence[Side]) -> None:

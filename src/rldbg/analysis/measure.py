@@ -56,7 +56,7 @@ def measure(
     """
     flat_a, flat_b = FlatArray(a), FlatArray(b)
     flat_valid = None if valid is None else valid.reshape(-1)
-    flat_allowance = None if allowance is None else allowance.reshape(-1)
+    flat_allowance = None if allowance is None else np.broadcast_to(allowance.reshape(-1), (flat_a.size,))
     total = Measured(compared=flat_a.size if flat_valid is None else int(np.count_nonzero(flat_valid)))
     same_type = flat_a.raw.dtype == flat_b.raw.dtype and flat_a.encoding == flat_b.encoding
     is_float = flat_a.is_float or flat_b.is_float

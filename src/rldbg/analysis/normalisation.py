@@ -67,6 +67,10 @@ def normalisations(
     )
     yield "group, then whole batch (population standard deviation)", (scaled - scaled.mean()) / (scaled.std() + 1e-8)
     deviation = np.divide(centred, scaled, out=np.zeros_like(centred), where=scaled != 0)
+    yield (
+        "batch mean, group standard deviation",
+        np.divide(rewards - rewards.mean(), deviation, out=np.zeros_like(centred), where=deviation != 0),
+    )
     for epsilon in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         yield f"group mean and standard deviation + {epsilon:g}", centred / (deviation + epsilon)
     yield "group mean and variance", np.divide(scaled, deviation, out=np.zeros_like(scaled), where=deviation != 0)

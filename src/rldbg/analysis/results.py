@@ -37,6 +37,7 @@ COMPARISON_FINDINGS = (
     "metrics-unreadable",
     "noise-unknown",
     "not-explained",
+    "resampled",
     "shape-mismatch",
     "step-on-one-side",
     "tokenizers-differ",

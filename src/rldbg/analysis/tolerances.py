@@ -7,6 +7,7 @@ whose rounding error grows with their terms (gradients).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,7 +144,7 @@ class Tolerances:
         self._atol, self._rtol = atol, rtol
         self._by_field = dict(by_field or {})
         self._perturbed: list[tuple[Update, float]] = []
-        self._always = self._roundoff = 0.0
+        self._always = self._roundoff = self._engine = 0.0
 
     @property
     def propagates(self) -> bool:
@@ -170,6 +171,19 @@ class Tolerances:
         copy._roundoff = found
         return copy
 
+    def of_engines(self, noise: float) -> Tolerances:
+        """The same where the engines of both sides compute more coarsely than their trainers, by this much."""
+        copy = self._copy()
+        copy._engine = noise
+        return copy
+
+    def forgotten(self) -> Tolerances:
+        """The same for what follows from other samples: nothing that is summed over them can be judged."""
+        copy = self._copy()
+        copy._roundoff = math.inf
+        copy._perturbed, copy._always = [], math.inf
+        return copy
+
     def at_most(self, rounding: float) -> Tolerances:
         """The same where what this pass rounds is known to matter no more than this."""
         copy = self._copy()
@@ -189,6 +203,7 @@ class Tolerances:
     def _copy(self) -> Tolerances:
         copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)
         copy._perturbed, copy._always, copy._roundoff = self._perturbed, self._always, self._roundoff
+        copy._engine = self._engine
         return copy
 
     def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
@@ -205,6 +220,8 @@ class Tolerances:
         if self._roundoff:
             extra = passed_on(field, self._roundoff)
             derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
+        if self._engine and field == "logprobs":
+            derived = replace(derived, atol=derived.atol + self._engine)
         if self._atol is not None:
             derived = replace(derived, atol=self._atol, scale=0.0)
         if self._rtol is not None:

@@ -7,22 +7,26 @@ processes, or over a cluster, is bit-identical to one in this process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rldbg.analysis.fields import FieldDifference, Place, compare_block
 from rldbg.analysis.flat_arrays import give_back
 from rldbg.analysis.measured import Measured
 from rldbg.analysis.pairing import kinds_to_pair, pair_kind
+from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled
 from rldbg.analysis.results import FieldResult
 from rldbg.analysis.samples import StepSamples
 from rldbg.analysis.side import Side
-from rldbg.analysis.stages import stage_of
+from rldbg.analysis.stages import Stage, stage_of
 from rldbg.analysis.tolerances import EXACT, Tolerances
-from rldbg.analysis.whole import Pairing, Unpaired
+from rldbg.analysis.whole import Block, Pairing, Unpaired
 from rldbg.core import Finding, IncompleteDataError, Severity
 
 PRESENCE = "presence"
+# What is summed over the samples of a micro-batch, or of a step.
+_SUMMED = frozenset((Stage.LOSS, Stage.GRADIENT, Stage.METRICS))
+_PER_TOKEN = frozenset({"elementwise_loss"})
 
 
 class Unit(NamedTuple):
@@ -63,8 +67,8 @@ def units_of(a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None
 class UnitWorker:
     """Runs units one after another; caches the pairing of the last kind and step, which its ranks share."""
 
-    def __init__(self, a: Side, b: Side, tolerances: Tolerances) -> None:
-        self._a, self._b, self._tolerances = a, b, tolerances
+    def __init__(self, a: Side, b: Side, tolerances: Tolerances, resampled: Resampled = NOTHING_RESAMPLED) -> None:
+        self._a, self._b, self._tolerances, self._resampled = a, b, tolerances, resampled
         self._samples: tuple[int, StepSamples, StepSamples] | None = None
         self._pairing: tuple[tuple[int, tuple[str, str]], Pairing] | None = None
 
@@ -79,7 +83,7 @@ class UnitWorker:
         for block in pairing.blocks:
             key = block.a.key
             if key.rank == unit.rank and update in (None, (key.epoch, key.mini_batch)):
-                for name, difference in compare_block(block, self._tolerances):
+                for name, difference in self._compared(block, unit.step):
                     _field(result, pairing.kind, name).add(unit.step, block.a.key, difference)
                 for record in (block.a, block.b):
                     give_back(record.fields.values())
@@ -87,6 +91,20 @@ class UnitWorker:
             result.findings.extend(_pairing_findings(pairing))
             _note_presence(result, pairing)
         return result
+
+    def _compared(self, block: Block, step: int) -> Iterator[tuple[str, FieldDifference]]:
+        """The fields of a block, without the samples that have other tokens by noise and what follows from them."""
+        hidden = 0
+        if step in self._resampled.samples and block.rows_a is not None:
+            kept = self._resampled.kept(step, block)
+            hidden = len(block.rows_a) - int(kept.sum())
+            block = replace(block, rows_a=block.rows_a[kept], rows_b=block.rows_b[kept])  # type: ignore[index]
+        for name, difference in compare_block(block, self._tolerances):
+            if self._resampled.follows(step) and stage_of(block.a.key.kind, name) in _SUMMED and name not in _PER_TOKEN:
+                difference = dict(compare_block(block, self._tolerances.forgotten()))[name]
+            if hidden and name in ("tokens", "advantages"):
+                difference.measured.allowed += hidden
+            yield name, difference
 
     def _paired(self, unit: Unit) -> Pairing:
         if self._pairing is None or self._pairing[0] != unit[:2]:

@@ -24,6 +24,7 @@ _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_
 # The value for prompt positions in a field that was recorded for the response only.
 _ON_PROMPT = {"policy_versions": -1}
 _MASK = "attention_mask"
+_OF_SEQUENCES = frozenset({"input_ids", "position_ids", _MASK})
 
 
 class Extent(NamedTuple):
@@ -110,6 +111,13 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
     kind = record.key.kind
     declared = {field.name for field in KINDS[kind].fields if field.shape is Shape.RESPONSE} if kind in KINDS else set()
     padded = {name: value for name, value in record.fields.items() if name in declared and _is_padded(value)}
+    # What a loop records beside them in their shape, such as a mask of its own, has their columns.
+    shapes = {value.shape for value in padded.values()}
+    padded |= {
+        name: value
+        for name, value in record.fields.items()
+        if name not in _OF_SEQUENCES and _is_padded(value) and value.shape in shapes
+    }
     mask = padded.get(_RESPONSE_MASKS.get(kind, ""))
     if not padded or not record.samples or (kind in _RESPONSE_MASKS and mask is None):
         return record

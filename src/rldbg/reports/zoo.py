@@ -49,6 +49,9 @@ def matrix_to_lines(score: MatrixScore, *, kept: bool) -> Iterator[str]:
             yield f"  {row.error}"
         elif kept:
             yield f"  rldbg compare {' '.join(row.recordings)}"
+    for row in score.rows:
+        if row.hidden:
+            yield f"{row.name}: {row.hidden}, so it cannot be seen here"
     yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in score.totals().items())
     seconds = [row.seconds for row in score.rows if row.seconds]
     if seconds:

@@ -7,6 +7,7 @@ import pytest
 
 from rldbg.analysis.explain import contexts, optimizer, sampling
 from rldbg.analysis.explain.aggregation import PassStatistics, Totals
+from rldbg.analysis.explain.evidence import Explanation
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.tokens import SampleTokens, Values
 from rldbg.core import SampleId
@@ -92,8 +93,9 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
         norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
         adam.step()
         parameters.append(parameter.detach().numpy().astype(np.float64))
+    sizes = np.repeat(np.asarray(norms)[:, None], 400, axis=1)
     history = optimizer._History(
-        np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(parameters), frozenset()
+        np.stack(gradients), np.asarray(norms), np.asarray(largest), sizes, np.stack(parameters), frozenset()
     )
     found = optimizer._fitting(history, optimizer._CLIPS, optimizer._KINDS)[0]
     assert found.rule.clip == clip and found.rule.betas == options["betas"]
@@ -121,3 +123,10 @@ def test_a_side_that_avoids_tokens_of_its_context_has_a_penalty():
     assert sampling._avoids_repetition(SimpleNamespace(samples=avoided)) == ("B", 9, 9)
     assert sampling._avoids_repetition(SimpleNamespace(samples=[*avoided, split(9, 7), split(9, 6)])) is None
     assert sampling._avoids_repetition(SimpleNamespace(samples=avoided[2:])) is None
+
+
+def test_counts_of_one_are_in_the_singular():
+    said = [
+        Explanation("x", text).explains for text in ("1 samples have other tokens", "11 rows", "in 21 samples (1 rows)")
+    ]
+    assert said == ["1 sample has other tokens", "11 rows", "in 21 samples (1 row)"]

@@ -171,6 +171,14 @@ def two_of_each(rewards):
     return np.where(np.arange(len(rewards)) % PER_GROUP < 2, 1.0, 0.0)
 
 
+def of_many_values(rewards):
+    return np.linspace(-2.0, 3.0, len(rewards))
+
+
+def truncated(rewards):
+    return np.trunc(of_many_values(rewards))
+
+
 def _answers(mask):
     return np.cumsum(np.diff(np.concatenate([[0], mask])) == 1) * mask
 
@@ -221,7 +229,7 @@ SCENARIOS = [
     ("reward-normalised", "reward", {"rewards": lambda r: grpo_advantages(r, np.repeat(np.arange(4), PER_GROUP))}, ()),
     ("rows-permuted", "reward", {"rewards": lambda r: np.roll(r, 3)}, ()),
     ("reward-clipped", "reward", {"rewards": lambda r: np.minimum(r, 1.0)}, ("reward-lost",)),
-    ("reward-rounded", "reward", {"rewards": np.trunc}, ("reward-clipped",)),
+    ("reward-rounded", "reward", {"rewards": truncated}, ("reward-clipped",)),
     ("reward-by-length", "reward", {"rewards": with_length_penalty}, ()),
     ("reward-lost", "reward", {"rewards": lambda r: np.where(np.arange(16) < 6, -1.0, r)}, ()),
     ("reward-of-group", "reward", {"rewards": half_of_them_the_mean}, ()),
@@ -346,9 +354,12 @@ SCENARIOS = [
 
 
 def base_of(hooks):
-    """Rewards of two values where the scenario permutes them: only then can their order not be told by values."""
+    """Rewards of two values where the scenario permutes them: only then can their order not be told by values; of many
+    where it truncates them: of a few, a threshold would give the same."""
     if hooks.get("rewards") is rotated_within_groups:
         return ImaginedRun(rewards=two_of_each).side()
+    if hooks.get("rewards") is truncated:
+        return ImaginedRun(rewards=of_many_values).side()
     return RIGHT
 
 

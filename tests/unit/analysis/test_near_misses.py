@@ -98,6 +98,7 @@ NEAR = [
     ("reward-affine", "reward", {"rewards": lambda r: np.where(np.arange(16) == 5, 9.0, 2 * r + 1)}),
     ("reward-clipped", "reward", {"rewards": lambda r: np.where(r > 1, 1.0, 0.9 * r)}),
     ("reward-rounded", "reward", {"rewards": lambda r: np.round(2 * r) / 2}),
+    ("reward-rounded", "reward", {"rewards": lambda r: (r >= 1).astype(float)}),
     ("reward-lost", "reward", {"rewards": lambda r: np.where(np.arange(16) < 6, -1.0 - 0.1 * np.arange(16), r)}),
     ("rows-permuted", "reward", {"rewards": lambda r: np.roll(r, 3) + 0.25 * (np.arange(16) == 2)}),
     ("reward-by-length", "reward", {"rewards": lambda r: jitter(r)}),

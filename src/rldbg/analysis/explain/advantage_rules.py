@@ -6,6 +6,7 @@ are taken (a group, a part of it, a rank, a micro-batch), and how rewards are no
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from rldbg.analysis.normalisation import guarded, normalisations
 from rldbg.analysis.tokens import SampleTokens
 
 SLACK = 1e-3
-_BOUNDS_TRIED = 40
+# Per power of ten.
+_BOUNDS_TRIED = 20
 _FACTORS = tuple(sign * base * 10.0**power for power in range(-3, 1) for base in (1, 2, 5) for sign in (1, -1))
 # The normalisations tried on shaped rewards: the first ones of the list, which are those in use.
 _COMMON = 5
@@ -120,25 +122,38 @@ def groupings(samples: list[SampleTokens], side: SideStep) -> Iterator[tuple[str
 
 def _shaped(advantages: np.ndarray, scored: Scored, groups: np.ndarray) -> Iterator[str]:
     """Rewards that were clipped, or had a term added, before they were normalised."""
-    for text, rewards in _shapes(scored):
-        for number, (rule, expected) in enumerate(normalisations(rewards, groups)):
-            if number >= _COMMON:
-                break
+    for text, rewards in shapes(scored):
+        for rule, expected in common_normalisations(rewards, groups):
             if _agrees(advantages, expected):
                 yield f"{rule}, of rewards {text}"
                 return
 
 
-def _shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
+def common_normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    return itertools.islice(normalisations(rewards, groups), _COMMON)
+
+
+def shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
+    """What may be done to rewards before they are normalised."""
     rewards = scored.rewards
-    low, high = float(rewards.min()), float(rewards.max())
-    for bound in np.linspace(low, high, _BOUNDS_TRIED + 1)[1:-1].tolist():
-        yield f"clipped from above at about {bound:.4g}", np.minimum(rewards, bound)
-        yield f"clipped from below at about {bound:.4g}", np.maximum(rewards, bound)
+    bounds = _round_numbers(float(rewards.min()), float(rewards.max()))
+    for bound in bounds:
+        yield f"clipped from above at {bound:.4g}", np.minimum(rewards, bound)
+        yield f"clipped from below at {bound:.4g}", np.maximum(rewards, bound)
+    for low, high in itertools.combinations(bounds, 2):
+        yield f"clipped to [{low:.4g}, {high:.4g}]", np.clip(rewards, low, high)
     yield "that are above 0 or not", (rewards > 0).astype(np.float64)
     for name, term in terms_of(scored.samples):
         for factor in _FACTORS:
             yield f"plus {factor:g} times {name}", rewards + factor * term
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Bounds that people choose between two numbers: multiples of a twentieth of their distance's power of ten."""
+    if not high > low or not np.isfinite(high - low):
+        return []
+    unit = 10.0 ** np.ceil(np.log10(high - low)) / _BOUNDS_TRIED
+    return [float(n * unit) for n in range(int(np.floor(low / unit)) + 1, int(np.ceil(high / unit)))]
 
 
 def terms_of(samples: list[SampleTokens]) -> Iterator[tuple[str, np.ndarray]]:

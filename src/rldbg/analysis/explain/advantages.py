@@ -192,8 +192,8 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def discounted(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's advantages change by a constant factor from token to token."""
-    rates, rows = [], []
+    """One side's advantages change by a constant factor from token to token, or from trained token to trained token."""
+    rows = []
     for one, other in evidence.samples:
         a, b = one.trained("advantages"), other.trained("advantages")
         if a is None or b is None or len(a[0]) != len(b[0]) or len(a[0]) < 2 or not (np.all(a[0]) and np.all(b[0])):
@@ -201,19 +201,18 @@ def discounted(evidence: Evidence) -> Iterator[Explanation]:
         ratio = b[0].astype(np.float64) / a[0]
         if (ratio <= 0).any():
             return
-        rates.append(np.diff(np.log(ratio)) / np.diff(a[1]))
-        rows.append((a[0].astype(np.float64), b[0].astype(np.float64), a[1]))
-    if not rates:
-        return
-    every = np.concatenate(rates)
-    rate, residual = float(np.median(every)), largest(every - np.median(every))
-    if abs(rate) > 1e-4 and residual <= 1e-3:
-        text = f"B's advantages change by a factor of {np.exp(rate):.5g} per token relative to A's: a discount"
-        # Each sample keeps the factor of its first token.
-        parts = [a * (b[0] / a[0]) * np.exp(rate * (places - places[0])) for a, b, places in rows]
-        given, recorded = (np.concatenate([row[side] for row in rows]) for side in (0, 1))
-        made = Recomputed(given, recorded, np.concatenate(parts))
-        yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))}, recomputed=made)
+        rows.append((a[0].astype(np.float64), b[0].astype(np.float64), a[1], np.arange(len(a[1]))))
+    for what, axis in (("token", 2), ("trained token", 3)) if rows else ():
+        every = np.concatenate([np.diff(np.log(row[1] / row[0])) / np.diff(row[axis]) for row in rows])
+        rate, residual = float(np.median(every)), largest(every - np.median(every))
+        if abs(rate) > 1e-4 and residual <= 1e-3:
+            text = f"B's advantages change by a factor of {np.exp(rate):.5g} per {what} relative to A's: a discount"
+            # Each sample keeps the factor of its first token.
+            parts = [row[0] * (row[1][0] / row[0][0]) * np.exp(rate * (row[axis] - row[axis][0])) for row in rows]
+            given, recorded = (np.concatenate([row[side] for row in rows]) for side in (0, 1))
+            made = Recomputed(given, recorded, np.concatenate(parts))
+            yield Explanation("discount", text, residual, 1e-3, {"gamma": float(np.exp(-abs(rate)))}, recomputed=made)
+            return
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
@@ -243,6 +242,9 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
                 given, recorded = np.asarray(firsts).T
                 made = Recomputed(given, recorded, given * products.mean() / counts)
                 text = f"{label}'s advantages are divided by {what}"
+                # A side whose advantages follow from its rewards by a usual rule is the right one.
+                if rules_of((evidence.a, evidence.b)[wrong]):
+                    text = f"{'AB'[right]}'s advantages are multiplied by {what}"
                 yield Explanation(name, text, parameters=facts, recomputed=made)
 
 

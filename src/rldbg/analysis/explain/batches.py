@@ -13,7 +13,7 @@ from rldbg.analysis.explain.inputs import faults_of
 from rldbg.analysis.explain.passes import SideStep, Update
 from rldbg.core import SampleId
 
-_COLUMNS = ("input_ids", "attention_mask", "position_ids", "response_mask")
+_COLUMNS = ("input_ids", "attention_mask", "position_ids", "response_mask", "effective_valid")
 Rows = dict[SampleId, dict[str, np.ndarray]]
 
 
@@ -182,9 +182,11 @@ _MASK_TEXTS = {
 def _mask_faults(side: SideStep) -> Counter[str]:
     """How many samples have a mask that differs from their trajectory's, by kind of difference."""
     counted: Counter[str] = Counter()
-    rows = _inputs(side, "forward_data", None)
-    for sample in side.samples.values() if rows else ():
-        mask = rows.get(sample.sample, {}).get("response_mask")
+    # What the loss uses decides, where it was recorded.
+    rows, used_by_loss = (_inputs(side, kind, None) for kind in ("forward_data", "is_loss_debug"))
+    for sample in side.samples.values() if rows or used_by_loss else ():
+        mask = used_by_loss.get(sample.sample, {}).get("effective_valid")
+        mask = rows.get(sample.sample, {}).get("response_mask") if mask is None else mask
         if mask is None:
             continue
         own = sample.loss_mask[sample.prompt_length :] != 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,6 +71,9 @@ class Explanation:
     # None where it says something of tokens, masks or ids, of which nothing can be recomputed.
     recomputed: Recomputed | None = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "explains", _of_one(self.explains))
+
     @property
     def fits(self) -> bool:
         """Numbers that are not finite fit nothing."""
@@ -84,6 +88,15 @@ class Explanation:
             "parameters": self.parameters,
             "share": self.share,
         }
+
+
+_VERBS = {"": "", " have": " has", " are": " is", " differ": " differs", " were": " was"}
+_ONE = re.compile(r"(?<![\d.,+-])1 (sample|row|token|step|turn|parameter)s\b( have| are| differ| were)?(?! of)")
+
+
+def _of_one(text: str) -> str:
+    """Counts of 1 in the singular."""
+    return _ONE.sub(lambda found: f"1 {found[1]}{_VERBS[found[2] or '']}", text)
 
 
 class Evidence:
@@ -167,6 +180,12 @@ class Evidence:
         """The same with the passes of some ranks, or micro-batches, only."""
         view = copy.copy(self)
         view.a, view.b = self.a.of_passes(what, numbers), self.b.of_passes(what, numbers)
+        return view
+
+    def until(self, update: tuple[int, int]) -> Evidence:
+        """The same with the passes up to an optimizer step only."""
+        view = copy.copy(self)
+        view.a, view.b = self.a.until(update), self.b.until(update)
         return view
 
     def tokens(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -67,7 +67,7 @@ def _formulas(side: SideStep) -> Iterator[tuple[str, list[str]]]:
 
 def _kl_passes(side: SideStep) -> Iterator[tuple[str, list[Pass]]]:
     """The KL of every token by every formula, against the reference and against the policy before the step."""
-    for against, name in itertools.product(("ref_log_probs", "old_log_probs"), _FORMULAS):
+    for against, name in itertools.product(("ref_log_probs", "old_log_probs"), KL_FORMULAS):
         passes: list[Pass] = []
         for item in side.micros:
             new, other = item.array("forward_data", "log_probs"), _other_policy(side, item, against)
@@ -76,7 +76,7 @@ def _kl_passes(side: SideStep) -> Iterator[tuple[str, list[Pass]]]:
                 continue
             if mask.shape == new.shape == other.shape:
                 gap = np.nan_to_num(new - other, nan=0.0, posinf=0.0, neginf=0.0)
-                passes.append((item, _FORMULAS[name](gap), mask, number))
+                passes.append((item, KL_FORMULAS[name](gap), mask, number))
         yield name if against == "ref_log_probs" else f"{name} against the old policy", passes
 
 
@@ -138,7 +138,7 @@ def _bound(side: SideStep, passes: Sequence[Pass], rules: Sequence[str]) -> floa
 
 
 # By log p of the policy minus log p of the reference.
-_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+KL_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k1 (log ratio)": lambda gap: gap,
     "k2 (half the squared log ratio)": lambda gap: gap**2 / 2,
     "k3 (ratio - 1 - log ratio)": lambda gap: np.expm1(-gap) + gap,

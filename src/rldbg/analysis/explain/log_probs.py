@@ -250,9 +250,10 @@ def taken_from(quantity: str, source: str, id: str, text: str) -> Hypothesis:
     def hypothesis(evidence: Evidence) -> Iterator[Explanation]:
         same = [_same(side, quantity, source, (0, 0)) for _, side in evidence.sides]
         for (label, side), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
-            # As long as the policy is the reference, every log prob is the reference's.
+            # As long as the policy is the reference, every log prob is the reference's: later steps decide.
             untrained = side.step == min(side.side.steps()) and _same(side, "log_probs", "ref_log_probs", (0, 0))
-            if mine and other is False and not untrained and not _ends_later(side, quantity, source):
+            later = _later(side, quantity, source)
+            if mine and other is False and False not in later and (not untrained or True in later):
                 made = _taken(evidence, label, quantity, source)
                 said = f"{label}'s {quantity} are those of {text}"
                 yield Explanation(id, said, parameters={"side": label}, recomputed=made)
@@ -272,10 +273,10 @@ def _taken(evidence: Evidence, label: str, quantity: str, source: str) -> Recomp
     return Recomputed(np.concatenate(given), np.concatenate(recorded), np.concatenate(made)) if rows else None
 
 
-def _ends_later(side: SideStep, quantity: str, source: str) -> bool:
-    """Whether two quantities that agree at a step no longer do at a later one: then one is not taken from the other."""
+def _later(side: SideStep, quantity: str, source: str) -> list[bool | None]:
+    """Whether two quantities that agree at a step do so at the next ones: if not, one is not taken from the other."""
     later = sorted(step for step in side.side.steps("old_log_probs") if step > side.step)[:2]
-    return any(_same(SideStep(side.side, step), quantity, source, (0, 0)) is False for step in later)
+    return [_same(SideStep(side.side, step), quantity, source, (0, 0)) for step in later]
 
 
 def of_rollout(evidence: Evidence) -> Iterator[Explanation]:
@@ -370,7 +371,10 @@ def reference_differs(evidence: Evidence) -> Iterator[Explanation]:
     if known["ref_log_probs"] is None or known["log_probs"] is None or not differs(evidence, "ref_log_probs"):
         return
     if not differs(evidence, "log_probs") and not differs(evidence, "entropy"):
-        text = "only the reference's log probs differ, those of the policy agree: a different reference model"
+        text = (
+            "only the reference's log probs differ, those of the policy agree: a different reference model, or its log "
+            "probs at the wrong places"
+        )
         yield Explanation("reference-differs", text)
 
 

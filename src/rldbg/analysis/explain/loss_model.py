@@ -23,7 +23,7 @@ from rldbg.analysis.explain.loss_rules import (
     loss_passes,
     policy_loss,
 )
-from rldbg.analysis.explain.loss_variations import near_rules
+from rldbg.analysis.explain.loss_variations import near_rules, other_advantages
 from rldbg.analysis.side import Side
 
 _BUDGET_S = 10.0
@@ -48,6 +48,7 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
     rules = [_rules(side.side, deadline) for _, side in evidence.sides]
     for (label, side), mine, other in zip(evidence.sides, rules, reversed(rules), strict=True):
         if other and not mine and time.thread_time() < deadline:
+            yield from other_advantages(label, list(loss_passes(side.side, wide=True)), other[0])
             yield from near_rules(label, list(loss_passes(side.side)), other[0])
     if not rules[0] or not rules[1] or set(rules[0]) & set(rules[1]) or time.thread_time() > deadline:
         return  # a search that was cut short proves no difference
@@ -111,8 +112,9 @@ def _rules(side: Side, deadline: float) -> list[LossRule]:
             continue
         for form, name, reduction in itertools.product(_FORMS, _distinct(passes), reductions):
             rule = LossRule(name, form, (None, None), reduction, 0.0, 0.0)
-            # Where the ratio is 1 no clip matters: that decides the rest first.
-            if early and (terms or _weights(early, rule, ()) is not None) and time.thread_time() < deadline:
+            # Where the ratio is 1 no clip matters: that decides the rest first, if there are enough such passes.
+            told = len(early) > len(terms)
+            if early and (not told or _weights(early, rule, terms) is not None) and time.thread_time() < deadline:
                 found += _with_clip(passes, rule, terms)
         if found:
             return found
@@ -136,7 +138,7 @@ def _with_clip(passes: list[LossPass], rule: LossRule, terms: tuple[str, ...]) -
         tried = rule._replace(clip=clip)
         weights = _weights(passes, tried, terms)
         if weights is not None:
-            known = dict(zip(terms, (round(value, 6) for value in weights), strict=True))
+            known = dict(zip(terms, (float(f"{value:.3g}") for value in weights), strict=True))
             yield tried._replace(entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
 
 

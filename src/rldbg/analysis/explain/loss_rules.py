@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rldbg.analysis.explain.advantage_rules import Scored, common_normalisations, groupings, shapes
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.normalisation import normalisations
@@ -16,6 +17,8 @@ from rldbg.analysis.tokens import SampleTokens
 from rldbg.core import SampleId
 
 _STEPS = 6
+# Many rules of few steps.
+_WIDE_STEPS = 2
 
 
 class LossRule(NamedTuple):
@@ -49,6 +52,8 @@ class LossPass(NamedTuple):
     # By how much the policy's log prob is above the engine's.
     above_rollout: np.ndarray | None
     rank: int = 0
+    # Log prob of the policy minus that of the reference.
+    above_reference: np.ndarray | None = None
     # Of the whole mini-batch: trained tokens, sequences and passes; of its rank's part: tokens and passes; the ranks.
     whole: tuple[int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1)
 
@@ -111,9 +116,9 @@ REDUCTIONS: dict[str, Callable[[np.ndarray, LossPass], float]] = {
 }
 
 
-def _passes(side: SideStep) -> Iterator[LossPass]:
+def _passes(side: SideStep, *, wide: bool) -> Iterator[LossPass]:
     by_update: dict[tuple[int, int], list[LossPass]] = defaultdict(list)
-    rules = _advantages(side)
+    rules = _advantages(side, wide=wide)
     for item in side.micros:
         # A policy loss that was recorded by itself has no further terms.
         number = item.number("loss", "pg_loss")
@@ -160,6 +165,7 @@ def _pass(
         entropy if entropy is not None and len(entropy) == len(new) else None,
         None if rollout is None or len(rollout) != len(new) else old - rollout,
         record.key.rank,
+        None if gap is None else -gap,
     )
 
 
@@ -179,21 +185,28 @@ def _column(rows: list[SampleTokens], name: str) -> np.ndarray | None:
     return np.concatenate(known).astype(np.float64) if rows and len(known) == len(rows) else None
 
 
-def _advantages(side: SideStep) -> dict[str, dict[SampleId, float]]:
-    """Every rule's advantage of each sample of the step."""
+def _advantages(side: SideStep, *, wide: bool) -> dict[str, dict[SampleId, float]]:
+    """Every rule's advantage of each sample of the step; `wide`, also over other samples and of shaped rewards."""
     samples = [sample for sample in side.samples.values() if sample.reward is not None]
     if len(samples) < 2 or len(samples) < len(side.samples):
         return {}
-    names = list(dict.fromkeys(sample.sample.group_id for sample in samples))
-    groups = np.asarray([names.index(sample.sample.group_id) for sample in samples])
     rewards = np.asarray([sample.reward for sample in samples], dtype=np.float64)
     lengths = np.asarray([np.count_nonzero(sample.loss_mask) for sample in samples], dtype=np.float64)
+    scored, own = Scored(samples, rewards, rewards), next(groupings(samples, side))[1]
+    made = list(normalisations(rewards, own, lengths))
+    if wide:
+        for suffix, groups in list(groupings(samples, side))[1:]:
+            made += [(rule + suffix, values) for rule, values in common_normalisations(rewards, groups)]
+        for text, shaped in shapes(scored):
+            made += [(f"{rule}, of rewards {text}", values) for rule, values in common_normalisations(shaped, own)]
+        made += [(f"{rule}, without those below 0", np.maximum(values, 0)) for rule, values in made[:2]]
+        made += [(f"{rule}, without their sign", np.abs(values)) for rule, values in made[:2]]
     return {
         name: {sample.sample: float(value) for sample, value in zip(samples, values, strict=True)}
-        for name, values in normalisations(rewards, groups, lengths)
+        for name, values in made
     }
 
 
-def loss_passes(side: Side) -> Iterator[LossPass]:
-    for step in sorted(side.steps("loss"))[:_STEPS]:
-        yield from _passes(SideStep(side, step))
+def loss_passes(side: Side, *, wide: bool = False) -> Iterator[LossPass]:
+    for step in sorted(side.steps("loss"))[: _WIDE_STEPS if wide else _STEPS]:
+        yield from _passes(SideStep(side, step), wide=wide)

@@ -1,4 +1,5 @@
-"""Losses that follow the other side's rule, but for some tokens, or for a weight of every token."""
+"""Losses that follow the other side's rule in all parts but one: its advantages, its KL term, some tokens, or a weight
+of every token."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from rldbg.analysis.explain.evidence import Explanation, Recomputed, fit_factor, largest
-from rldbg.analysis.explain.loss_rules import LossPass, LossRule, loss_by, policy_loss
+from rldbg.analysis.explain.kl_terms import KL_FORMULAS
+from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossRule, loss_by, policy_loss
 
 _FEWEST = 3
+_REFINEMENTS = 9
 
 
 def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[Explanation]:
@@ -18,6 +21,8 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
         return
     left = np.asarray([item.number - loss_by(item, rule) for item in passes])
     noise = 1e-5 * largest(np.asarray([item.number for item in passes])) + 2e-6
+    yield from _other_kl(label, passes, rule, left, noise)
+    yield from _other_weights(label, passes, rule, left, noise)
     for what, chosen in _some_tokens(passes):
         parts = np.asarray([policy_loss(item, rule, some) for item, some in zip(passes, chosen, strict=True)])
         factor = fit_factor(parts, left)
@@ -50,6 +55,65 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
 
 def _names(label: str) -> tuple[str, str]:
     return f"{label}'s loss by the other side's rule", f"{label}'s loss"
+
+
+def other_advantages(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[Explanation]:
+    """Losses by the other side's rule, but of advantages by another one, with or without its further terms."""
+    numbers = np.asarray([item.number for item in passes])
+    noise = 1e-5 * largest(numbers) + 2e-6
+    names = [name for name in passes[0].advantages if all(name in item.advantages for item in passes)] if passes else []
+    for lost in ((), *((term,) for term in ("kl", "entropy") if getattr(rule, term))):
+        for name in names if len(passes) >= _FEWEST else ():
+            kept = {term: 0.0 if term in lost else getattr(rule, term) for term in ("kl", "entropy")}
+            tried = rule._replace(advantages=name, kl=kept["kl"], entropy=kept["entropy"])
+            gap = largest(numbers - np.asarray([loss_by(item, tried) for item in passes]))
+            if gap <= noise and name != rule.advantages:
+                text = (
+                    f"from log probs and rewards: {label}'s advantages are rewards normalised by {name}, "
+                    f"the other side's by {rule.advantages}"
+                )
+                text += "".join(f"; {label}'s loss has no {term} term" for term in lost)
+                facts = {"side": label, "rule": name, "other": rule.advantages}
+                yield Explanation("advantage-normalisation", text, gap, noise, facts)
+                return
+
+
+def _other_kl(
+    label: str, passes: list[LossPass], rule: LossRule, left: np.ndarray, noise: float
+) -> Iterator[Explanation]:
+    """The KL term by another formula, with the other side's weight or one of its own."""
+    if not rule.kl or any(item.above_reference is None or item.kl is None for item in passes):
+        return
+    reduce = REDUCTIONS[rule.reduction]
+    without = left + rule.kl * np.asarray([reduce(item.kl, item) for item in passes])  # type: ignore[arg-type]
+    for name, formula in KL_FORMULAS.items():
+        terms = np.asarray([reduce(formula(item.above_reference), item) for item in passes])  # type: ignore[arg-type]
+        weight = fit_factor(terms, without)
+        gap = largest(without - weight * terms)
+        if gap <= noise < largest(left) and abs(weight - rule.kl) <= 1e-3 * abs(rule.kl):
+            text = f"from log probs and rewards: {label}'s KL term is {name}, the other side's is not"
+            yield Explanation("kl-estimator", text, gap, noise, {"side": label, "formula": name})
+
+
+def _other_weights(
+    label: str, passes: list[LossPass], rule: LossRule, left: np.ndarray, noise: float
+) -> Iterator[Explanation]:
+    """One factor per token towards the end of a sample: a discount."""
+    to_end = [np.repeat(item.starts + item.lengths - 1, item.lengths) - np.arange(len(item.ratio)) for item in passes]
+
+    def error(gamma: float) -> float:
+        parts = [policy_loss(item, rule, gamma**back - 1) for item, back in zip(passes, to_end, strict=True)]
+        return largest(left - parts)
+
+    low, high = 0.5, 1.0
+    for _ in range(_REFINEMENTS):
+        tried = np.linspace(low, high, 12)
+        place = int(np.argmin([error(float(gamma)) for gamma in tried]))
+        low, high = float(tried[max(place - 1, 0)]), float(tried[min(place + 1, 11)])
+    gamma = (low + high) / 2
+    if error(gamma) <= noise < largest(left) and gamma < 1 - 1e-3:
+        text = f"from log probs and rewards: {label}'s loss counts a token {gamma:.4g} times the next one: a discount"
+        yield Explanation("discount", text, error(gamma), noise, {"side": label, "gamma": gamma})
 
 
 def _some_tokens(passes: list[LossPass]) -> Iterator[tuple[str, list[np.ndarray]]]:

@@ -259,6 +259,26 @@ def _products(side: SideStep) -> tuple[np.ndarray, dict[str, np.ndarray]] | None
     }
 
 
+def one_term(evidence: Evidence) -> Iterator[Explanation]:
+    """Of the recorded terms of the loss one differs, and the others agree: the fault lies in it."""
+    terms = ("pg_loss", "entropy_loss", "kl_loss")
+    apart: dict[str, bool] = {}
+    for name in terms:
+        numbers = [
+            {(item.rank, item.micro): item.number("loss", name) for item in side.in_update(evidence.update)}
+            for _, side in evidence.sides
+        ]
+        pairs = [(numbers[0][key], numbers[1].get(key)) for key in numbers[0]]
+        if pairs and all(a is not None and b is not None for a, b in pairs):
+            noise = 10 * _NOISE * max([1.0, *(abs(a) for a, _ in pairs if a is not None)])
+            apart[name] = any(not abs(a - b) <= noise for a, b in pairs if a is not None and b is not None)
+    odd = [name for name, differs in apart.items() if differs]
+    if len(odd) == 1 and len(apart) > 1:
+        rest = ", ".join(name for name in apart if name not in odd)
+        text = f"only {odd[0]} differs ({rest} agree): the fault is in how this term is computed"
+        yield Explanation("one-term", text, parameters={"term": odd[0]}, share=0.5)
+
+
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
     """Every loss is the other side's times one number."""
     numbers = []
@@ -314,8 +334,9 @@ def _odd_passes(evidence: Evidence) -> tuple[str, set[int]] | None:
     return None
 
 
-_RULES = (
+# What each side does, told by its own numbers.
+RULES = (
     *map(where_odd, (surrogate, clipping, coefficients)),
     *(aggregation, kl_estimator, entropy_aggregation, kl_aggregation),
 )
-HYPOTHESES = {"ratio": (clipping,), "loss": (*_RULES, scaled), "gradient": _RULES}
+HYPOTHESES = {"ratio": (clipping,), "loss": (*RULES, scaled, one_term), "gradient": RULES}

@@ -37,21 +37,35 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
     for label, right, wrong in () if found else evidence.directions:
         if _may_be_right(changed, right, wrong):
             yield from _loosely(label, [(pair[right], pair[wrong]) for pair in changed])
+            yield from _of_one_token(label, [(pair[right], pair[wrong]) for pair in pairs], len(changed))
 
 
 def _may_be_right(changed: list[Pair], right: int, wrong: int) -> bool:
     """Whether one side's masks may be the right ones: they cover only tokens that the policy sampled, and what the
-    other side covers in addition is not sampled; as far as versions say so."""
+    other side covers in addition is not sampled; as far as versions, or the rollout's log probs, say so."""
     for pair in changed:
         own, other = pair[right].loss_mask != 0, pair[wrong].loss_mask != 0
-        versions = pair[right].quantities.get("policy_versions")
-        if versions is None:
-            continue
-        sampled = np.zeros(len(own), bool)
-        sampled[versions.start : versions.start + len(versions.values)] = versions.values >= 0
-        if (own & ~sampled).any() or (other & ~own & sampled).any():
+        sampled = _sampled(pair[right], "policy_versions", lambda values: values >= 0)
+        if sampled is not None and (own & ~sampled).any():
+            return False
+        if sampled is None:
+            sampled = _sampled(pair[right], "rollout_log_probs", lambda values: values != 0)
+            # Where text that nobody trains on has log probs as well, they say nothing.
+            if sampled is None or (sampled & ~own & ~other).any():
+                continue
+        extra = own & ~other
+        if (other & ~own & sampled).any() or (extra.any() and not sampled[extra].any()):
             return False
     return True
+
+
+def _sampled(sample: SampleTokens, quantity: str, rule: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
+    values = sample.quantities.get(quantity)
+    if values is None:
+        return None
+    found = np.zeros(len(sample.tokens), bool)
+    found[values.start : values.start + len(values.values)] = rule(values.values)
+    return found
 
 
 def _gives(rule: _Rule, right: SampleTokens, wrong: SampleTokens) -> bool:
@@ -118,6 +132,16 @@ def _before_answers(mask: np.ndarray) -> np.ndarray:
     starts = _edges(mask, first=True) & (turn_of(mask) > 1)
     before: np.ndarray = np.append(starts[1:], False)
     return before
+
+
+def _of_one_token(label: str, pairs: list[tuple[SampleTokens, SampleTokens]], changed: int) -> Iterator[Explanation]:
+    """One token is trained on wherever it was sampled on one side, and nowhere on the other."""
+    left_out = {int(token) for a, b in pairs for token in a.tokens[(a.loss_mask != 0) & (b.loss_mask == 0)]}
+    if len(left_out) == 1 and changed > 1:
+        token = next(iter(left_out))
+        if all(np.array_equal((a.loss_mask != 0) & (a.tokens != token), b.loss_mask != 0) for a, b in pairs):
+            text = f"{label}'s loss mask leaves out every token {token} ({changed} samples)"
+            yield Explanation("token-not-trained", text, parameters={"side": label, "token": token})
 
 
 def _loosely(label: str, changed: list[tuple[SampleTokens, SampleTokens]]) -> Iterator[Explanation]:

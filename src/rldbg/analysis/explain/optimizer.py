@@ -72,6 +72,7 @@ class _History:
     gradients: np.ndarray  # [steps, elements]
     norms: np.ndarray  # [steps]
     largest: np.ndarray  # [steps], elements of the whole gradient
+    tensor_norms: np.ndarray  # [steps, elements], of the tensor that an element belongs to
     parameters: np.ndarray  # [steps, elements]
     # Places of the first optimizer step of each step of the run after the first one.
     step_starts: frozenset[int]
@@ -82,7 +83,7 @@ def _history(side: SideStep, only: str | None = None) -> _History | None:
     places = side.updates("param")[:_STEPS]
     if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
         return None
-    gradients, norms, largest, parameters = [], [], [], []
+    gradients, norms, largest, parameters, of_tensors = [], [], [], [], []
     for place in places:
         gradient, parameter = side.tensors_of("gradient", place), side.tensors_of("param", place)
         names = sorted(name for name in gradient if name in parameter and only in (None, name))
@@ -93,15 +94,27 @@ def _history(side: SideStep, only: str | None = None) -> _History | None:
         norms.append(float(np.linalg.norm(np.concatenate([value.ravel() for value in gradient.values()]))))
         largest.append(max(float(np.abs(value).max(initial=0.0)) for value in gradient.values()))
         gradients.append(flat[::stride])
+        sizes = [np.full(gradient[name].size, np.linalg.norm(gradient[name])) for name in names]
+        of_tensors.append(np.concatenate(sizes)[::stride])
         parameters.append(np.concatenate([parameter[name].ravel() for name in names])[::stride])
     if len({len(row) for row in gradients}) != 1:
         return None
     starts = frozenset(place for place in range(1, len(places)) if places[place][0] != places[place - 1][0])
-    history = _History(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(parameters), starts)
+    history = _History(
+        *(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(of_tensors)),
+        *(np.stack(parameters), starts),
+    )
     moving = (history.parameters[1:] != history.parameters[:-1]).any(0)
     if not moving.any() or not np.isfinite(history.gradients).all():
         return None
-    return replace(history, gradients=history.gradients[:, moving], parameters=history.parameters[:, moving])
+    return _of_elements(history, moving)
+
+
+def _of_elements(history: _History, chosen: np.ndarray) -> _History:
+    gradients, sizes, parameters = (
+        values[:, chosen] for values in (history.gradients, history.tensor_norms, history.parameters)
+    )
+    return replace(history, gradients=gradients, tensor_norms=sizes, parameters=parameters)
 
 
 def identify(side: SideStep) -> list[Optimizer]:
@@ -115,7 +128,18 @@ def identify(side: SideStep) -> list[Optimizer]:
     if not found:
         found = [item for decay in _COUPLED for item in _fitting(history, _CLIPS, _KINDS[:4], coupled=decay)]
     found = found or _fitting(history, _CLIPS, _RARE) or _fitting(history, _clips_between(history), _KINDS[:4])
-    return found or _by_largest_element(history)
+    return found or _by_largest_element(history) or _by_tensor_norm(history)
+
+
+def _by_tensor_norm(history: _History) -> list[Optimizer]:
+    """Gradients of which each tensor is clipped by itself: what is left is no longer clipped as a whole."""
+    for clip in (*_CLIPS[1:], *_SMALL_CLIPS):
+        assert clip is not None
+        shorter = np.minimum(1.0, clip / (history.tensor_norms + 1e-6))
+        found = _fitting(replace(history, gradients=history.gradients * shorter), (None,), _KINDS[:4])
+        if found and (shorter < 1).any():
+            return [replace(item, rule=item.rule._replace(clip=clip, clips="tensors' norms")) for item in found]
+    return []
 
 
 def _by_largest_element(history: _History) -> list[Optimizer]:
@@ -185,7 +209,7 @@ def _moments(history: _History, rule: OptimizerRule) -> list[tuple[np.ndarray, n
         clipped = gradient if rule.clip is None else gradient * min(1.0, rule.clip / (norm + 1e-6))
         if rule.coupled:
             clipped = clipped + rule.coupled * (
-                history.parameters[place - 1] if place else _start(history, gradient, rule)
+                history.parameters[place - 1] if place else _start(history, clipped, rule)
             )
         mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
         square = beta2 * square + (1 - beta2) * clipped**2
@@ -202,7 +226,7 @@ def _certain(history: _History, clip: float | None, coupled: float) -> _History:
     after, rate = history.parameters[0], _rate(history)
     shorter = 1.0 if clip is None else min(1.0, clip / (float(history.norms[0]) + 1e-6))
     sure = np.abs(history.gradients[0] * shorter + coupled * after) > 2 * coupled * rate
-    return replace(history, gradients=history.gradients[:, sure], parameters=history.parameters[:, sure])
+    return _of_elements(history, sure)
 
 
 def _rate(history: _History) -> float:
@@ -364,7 +388,7 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
     elif abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
     if one.clips != other.clips:
-        in_a, in_b = (f"by their {rule.clips}" if rule.clip is not None else "not clipped" for rule in (one, other))
+        in_a, in_b = (f"by their {rule.clips} to {_show(rule.clip)}" for rule in (one, other))
         yield "gradient-clip", "gradients are clipped", in_a, in_b
     elif one.clip != other.clip:
         yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip

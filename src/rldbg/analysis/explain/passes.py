@@ -77,6 +77,12 @@ class SideStep:
         view.__dict__["micros"] = [item for item in self.micros if getattr(item, what) in numbers]
         return view
 
+    def until(self, update: Update) -> SideStep:
+        """The same with the passes up to an optimizer step only."""
+        view = copy.copy(self)
+        view.__dict__["micros"] = [item for item in self.micros if item.update <= update]
+        return view
+
     @cached_property
     def homes(self) -> dict[SampleId, RecordKey]:
         """The first pass over each sample: its rank, micro-batch and mini-batch."""
@@ -99,7 +105,8 @@ class SideStep:
             key = record.key
             whole = part_held(record) == ()
             if (key.epoch, key.mini_batch) == update and kind in record.fields and whole:
-                yield (str(record.fields["param_name"]), key.rank), record.array(kind).astype(np.float64)
+                name = str(record.fields.get("param_name", key.micro))
+                yield (name, key.rank), record.array(kind).astype(np.float64)
 
     def updates(self, kind: str) -> list[tuple[int, Update]]:
         """The optimizer steps of the whole recording up to this step, in order, as (step, (epoch, mini-batch))."""

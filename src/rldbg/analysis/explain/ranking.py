@@ -25,7 +25,7 @@ _SHOWN_BY_IDS = frozenset(
         "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
         "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
-        "tokens-missing", "turn-not-trained", "turns-cut",
+        "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut",
     )
 )
 _DESCRIPTIONS = frozenset(
@@ -36,7 +36,7 @@ _DESCRIPTIONS = frozenset(
     )
 )
 # fmt: on
-_LOCATIONS = frozenset({"rollout-mismatch", "backward", "one-term"})
+_LOCATIONS = frozenset({"rollout-mismatch", "one-term", "samples-agree", "version-differs"})
 # The first follows from the second, which says more.
 _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},
@@ -58,6 +58,7 @@ _FOLLOWS = {
         "turns-cut",
     },
     "mask-shifted": {"mask-off-at-start", "mask-off-at-end"},
+    "token-not-trained": {"mask-off-at-end"},
     "policy-version": {"version-label"},
     "prompt-changed": {"samples-of-another-step"},
     "reference-is-old-policy": {"reference-is-policy"},

@@ -23,6 +23,8 @@ from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.normalisation import normalisations
 from rldbg.analysis.tokens import read_tokens
 
+_FEWEST_BROKEN, _FEWEST_WHOLE = 4, 3
+
 
 def _rewards(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
     found = [(a.reward, b.reward) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
@@ -81,9 +83,12 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def rounded(evidence: Evidence) -> Iterator[Explanation]:
-    """Rewards converted to integers."""
+    """Rewards converted to integers; of a few different rewards, many functions of them are whole."""
     a, b = _rewards(evidence)
     for label, full, whole in (("B", a, b), ("A", b, a)):
+        broken = np.unique(full[full != np.trunc(full)])
+        if len(broken) < _FEWEST_BROKEN or len(np.unique(whole)) < _FEWEST_WHOLE:
+            continue
         for how, rule in (("truncated to", np.trunc), ("rounded to", np.round)):
             if full.size and largest(full - whole) > 0 and np.array_equal(rule(full), whole):
                 text = f"{label}'s rewards are the other side's {how} integers"
@@ -205,7 +210,8 @@ def lost(evidence: Evidence) -> Iterator[Explanation]:
     for label, full, holed in (("B", a, b), ("A", b, a)):
         apart = full != holed
         fixed = np.unique(holed[apart])
-        if apart.any() and len(fixed) == 1 and not apart.all() and np.isfinite(fixed[0]):
+        # Of a single reward that became another one, many rules may be the reason.
+        if len(fixed) == 1 and not apart.all() and np.isfinite(fixed[0]) and len(np.unique(full[apart])) > 1:
             # It must be a default given to some, not a rule for all samples of that reward.
             spared = (~apart) & np.isin(full, np.unique(full[apart]))
             if spared.any():

@@ -47,25 +47,48 @@ def policy_version(evidence: Evidence) -> Iterator[Explanation]:
         return
     facts = {"lag_a": lag_a, "lag_b": lag_b}
     label, behind = evidence.sides[int(lag_b > lag_a)]
-    name = trainer_name(behind)
-    gap = None if name is None else _gap(behind, name)
-    # Weights of a whole step ago give other log probs than the policy's, unless nothing was learned in between.
-    if gap is not None and largest(gap) <= contexts.NOISE and _has_learned(behind):
+    gaps = [None if (name := trainer_name(side)) is None else _gap(side, name) for _, side in evidence.sides]
+    own, other = gaps[int(lag_b > lag_a)], gaps[int(lag_b <= lag_a)]
+    moved = _moved_in_a_step(behind)
+    if own is None or other is None:
+        text = (
+            f"tokens are labelled {lag_a} steps behind the policy in A and {lag_b} in B: old weights, or wrong labels"
+        )
+        yield Explanation("version-differs", text, parameters=facts, share=0.5)
+    elif _size(own) > _CLEARLY * max(_size(other), contexts.NOISE / _CLEARLY):
+        text = f"the rollout's weights lag the policy by {lag_a} steps in A and {lag_b} in B: weights were not synced"
+        yield Explanation("policy-version", text, parameters=facts)
+    # Weights of a step ago give log probs as far from the policy's as a step moves them.
+    elif moved > _CLEARLY * max(_size(own), contexts.NOISE / _CLEARLY):
         text = (
             f"{label}'s tokens are labelled with a version {max(lag_a, lag_b)} steps behind, but their log probs are "
             "those of the current policy: the label is wrong, not the weights"
         )
         yield Explanation("version-label", text, parameters=facts)
-        return
-    text = f"the rollout's weights lag the policy by {lag_a} steps in A and {lag_b} in B: weights were not synced"
-    yield Explanation("policy-version", text, parameters=facts)
+    else:
+        text = (
+            f"tokens are labelled {lag_a} steps behind the policy in A and {lag_b} in B: old weights, or wrong labels"
+        )
+        yield Explanation("version-differs", text, parameters=facts, share=0.5)
 
 
-def _has_learned(side: SideStep) -> bool:
-    """Whether the policy has moved away from the reference, as far as that is recorded."""
-    samples = side.samples_at((0, 0)).values()
-    found = [values for sample in samples if (values := sample.trained("log_probs", "ref_log_probs"))]
-    return any(largest(new - reference) > contexts.NOISE for new, reference, _ in found)
+_CLEARLY = 4.0
+
+
+def _size(gap: np.ndarray) -> float:
+    """What most tokens are apart by: a few that are far off say nothing of weights."""
+    return float(np.mean(np.abs(gap))) if np.isfinite(gap).all() else math.inf
+
+
+def _moved_in_a_step(side: SideStep) -> float:
+    """How far the updates of a step move log probs, or all updates so far, as the distance from the reference says."""
+    last = max((item.update for item in side.micros), default=(0, 0))
+    moves = [0.0]
+    for update, pair in ((last, ("log_probs", "old_log_probs")), ((0, 0), ("log_probs", "ref_log_probs"))):
+        found = [rows for sample in side.samples_at(update).values() if (rows := sample.trained(*pair))]
+        if found:
+            moves.append(_size(np.concatenate([one.astype(np.float64) - other for one, other, _ in found])))
+    return max(moves)
 
 
 def _lag(side: SideStep) -> int | None:

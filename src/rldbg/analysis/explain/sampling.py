@@ -38,14 +38,19 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
     equal, expected, spread = _repeated_by_chance(evidence, min(turns))
     facts = {"samples_that_differ": len(turns), "equal": equal, "equal_by_chance": expected}
     where = f", from turn {min(turns)} on" if min(turns) > 1 else ""
+    copied = [(label, count) for label, side in evidence.sides if (count := _copies_of_others(evidence, label))]
+    if copied:
+        text = f"{copied[0][1]} of {copied[0][0]}'s samples that differ are equal to another one of their group"
+        yield Explanation("samples-agree", f"{text}: copies, or the same random numbers", parameters=facts, share=0.5)
+        return
     odd = [(label, found) for label, side in evidence.sides if (found := _agree_too_often(side)) is not None]
     if odd:
         label, (same, by_chance) = odd[0]
         text = (
             f"samples of one group choose the same token {same} times in {label} where independent random numbers "
-            f"would {by_chance:.0f} times: they share random numbers, or a token is not sampled"
+            f"would {by_chance:.0f} times: they share random numbers, are copies, or a token is not sampled"
         )
-        yield Explanation("sampling-rule", text, parameters={**facts, "side": label})
+        yield Explanation("samples-agree", text, parameters={**facts, "side": label}, share=0.5)
         return
     steps = np.asarray([step for a, b in evidence.samples if (step := _likelier(a, b)) is not None])
     # Independent choices are the likelier ones of one side as often as of the other.
@@ -75,8 +80,13 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
             f". Those of {label} are the likelier ones: it samples from a part of the vocabulary (top-k, top-p, min-p)"
         )
         yield Explanation("truncated-support", text, parameters={**facts, "side": label})
-    else:
+    elif len(turns) >= _FEWEST_AVOIDED:
         yield Explanation("sampling-rule", text, parameters=facts)
+    else:
+        text = (
+            f"{len(turns)} samples differ, at tokens that were sampled from the same probabilities: too few to say why"
+        )
+        yield Explanation("samples-agree", text, parameters=facts, share=0.5)
 
 
 def _avoids_repetition(evidence: Evidence) -> tuple[str, int, int] | None:
@@ -91,6 +101,21 @@ def _avoids_repetition(evidence: Evidence) -> tuple[str, int, int] | None:
     label, often, seldom = ("B", only_a, only_b) if only_a >= only_b else ("A", only_b, only_a)
     # By chance both are as frequent.
     return (label, often, often + seldom) if often >= _FEWEST_AVOIDED and seldom <= often // 10 else None
+
+
+def _copies_of_others(evidence: Evidence, label: str) -> int:
+    """How many of a side's samples that differ from the other side's are equal to another of their group, if most are
+    and few of the other side's."""
+    place = "AB".index(label)
+    changed = [pair for pair in evidence.samples if not np.array_equal(pair[0].tokens, pair[1].tokens)]
+    counts = []
+    for side in (place, 1 - place):
+        groups: dict[str, list[bytes]] = defaultdict(list)
+        for pair in evidence.samples:
+            groups[pair[side].sample.group_id].append(pair[side].tokens.tobytes())
+        own = (groups[pair[side].sample.group_id].count(pair[side].tokens.tobytes()) > 1 for pair in changed)
+        counts.append(sum(own))
+    return counts[0] if 2 * counts[0] > len(changed) and 2 * counts[1] < counts[0] else 0
 
 
 def _agree_too_often(side: SideStep) -> tuple[int, float] | None:

@@ -61,7 +61,9 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
         turns.add(int(turn_of(a.loss_mask)[place]))
     if changed > 1:
         where = f", from turn {min(turns)} on" if min(turns) > 1 else ""
-        text = f"{changed} samples have different tokens but the same log probs{where}: they were tokenised again"
+        text = (
+            f"{changed} samples have different tokens but the same log probs{where}: tokens were changed after sampling"
+        )
         yield Explanation("retokenised", text, residual, NOISE, {"samples": changed, "first_turn": min(turns)})
 
 

@@ -27,6 +27,7 @@ from rldbg.analysis.noise.tensors import (
     tensor_histories,
     tensor_pair,
 )
+from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
@@ -52,7 +53,13 @@ _ROUNDED_AT_MOST = roundoff_of("bfloat16")
 
 
 def judge_with_noise(
-    a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None, tolerances: Tolerances, result: UnitResult
+    a: Side,
+    b: Side,
+    steps: Sequence[int],
+    kinds: Sequence[str] | None,
+    tolerances: Tolerances,
+    result: UnitResult,
+    resampled: Resampled = NOTHING_RESAMPLED,
 ) -> list[NoiseLevel]:
     """Replaces what `result` says of fields that upstream differences may explain; the noise after each update."""
     first = first_of(result.fields.values())
@@ -72,16 +79,16 @@ def judge_with_noise(
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
             left.append((item.update, item.block, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
-    levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b))
+    levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b, resampled))
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for update, block, difference in left:
         if update[0] in steps:
             is_lost = not difference.equal and given.at(*update).knows_nothing
             judged = _judge(block, PARAMETER, tolerances, np.asarray(np.inf)) if is_lost else difference
             tensors[PARAMETER].add(update[0], block.a.key, judged)
-    gaps = forward_gaps(a, b, steps)
+    gaps = forward_gaps(a, b, steps, resampled)
     for history in histories:
-        for update, block, difference in _gradients(history, tolerances, given, gaps, coarse):
+        for update, block, difference in _gradients(history, tolerances, given, gaps, coarse, resampled):
             levels.see_gradient(update, difference)
             if update[0] in steps:
                 tensors[GRADIENT].add(update[0], block.a.key, difference)
@@ -89,7 +96,7 @@ def judge_with_noise(
         known = result.fields.get((name, name))
         if known is not None and known.measured.compared == field.measured.compared:
             result.fields[name, name] = field
-    _judge_passes(a, b, steps, kinds, given, result)
+    _judge_passes(a, b, steps, kinds, given, result, resampled)
     return levels.all()
 
 
@@ -118,20 +125,29 @@ def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarra
 
 
 def _gradients(
-    history: TensorHistory, alone: Tolerances, given: Tolerances, gaps: Mapping[Update, float], coarse: float
+    history: TensorHistory,
+    alone: Tolerances,
+    given: Tolerances,
+    gaps: Mapping[Update, float],
+    coarse: float,
+    resampled: Resampled,
 ) -> list[tuple[Update, Block, FieldDifference]]:
-    """Each gradient with what its parameters allow, in units of the largest that this tensor's gradient ever is.
+    """Each gradient with what its parameters allow, in units of the terms that it sums.
 
     What a pass may round says little of its gradient: the gap of the log probs that it follows from says more, with a
     few roundings of its own. Before the first update nothing else differs, and its own size counts for these.
     """
     found = []
-    largest = history.largest_gradient()
+    sizes_of_terms = history.gradient_terms()
     for update, block in history.gradients.items():
         dtypes = (block.a.dtype(GRADIENT), block.b.dtype(GRADIENT))
         pair = tensor_pair(block, GRADIENT)
         sizes = np.maximum(*(np.abs(part) for part in pair))
-        allowed, terms = given.at(*update), largest
+        largest = terms = sizes_of_terms[update]
+        allowed = given.at(*update)
+        if resampled.follows(update[0]):
+            found.append((update, block, _judge(block, GRADIENT, alone, np.asarray(np.inf))))
+            continue
         if update in gaps:
             allowed = allowed.at_most(gaps[update] / log_prob_error(1.0) + coarse * _COARSE_PRODUCTS)
             terms = largest if allowed.drift else largest_finite(sizes)
@@ -144,7 +160,13 @@ def _gradients(
 
 
 def _judge_passes(
-    a: Side, b: Side, steps: Sequence[int], kinds: Sequence[str] | None, given: Tolerances, result: UnitResult
+    a: Side,
+    b: Side,
+    steps: Sequence[int],
+    kinds: Sequence[str] | None,
+    given: Tolerances,
+    result: UnitResult,
+    resampled: Resampled,
 ) -> None:
     """Fields beyond tolerance that follow the parameters, with the tolerances that the parameters leave them."""
     suspects = {
@@ -152,7 +174,7 @@ def _judge_passes(
     }
     if not suspects:
         return
-    worker = UnitWorker(a, b, given)
+    worker = UnitWorker(a, b, given, resampled)
     fresh = UnitResult()
     for unit in units_of(a, b, steps, kinds):
         if any(unit.kinds[0] == kind for kind, _ in suspects):

@@ -17,6 +17,7 @@ import numpy as np
 from rldbg.analysis.flat_arrays import give_back
 from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory
+from rldbg.analysis.resampling import Resampled
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
 
@@ -33,22 +34,25 @@ def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -
     return None if None in found else _MARGIN * min(value for value in found if value is not None)
 
 
-def first_pass_gaps(a: Side, b: Side) -> np.ndarray:
+def first_pass_gaps(a: Side, b: Side, resampled: Resampled) -> np.ndarray:
     """How far the log probs of each trained token are apart before the first update."""
     first = min(a.steps("forward_data") | a.steps("old_log_probs"), default=0)
     found = [np.empty(0)]
     for read in (_old_log_probs, _first_forward):
         one, other = (read(side, first) for side in (a, b))
-        found += [_gaps(one[sample], other[sample]) for sample in one.keys() & other.keys()]
+        shared = (one.keys() & other.keys()) - resampled.samples.get(first, frozenset())
+        found += [_gaps(one[sample], other[sample]) for sample in shared]
     return np.concatenate(found)
 
 
-def forward_gaps(a: Side, b: Side, steps: Sequence[int]) -> dict[Update, float]:
+def forward_gaps(a: Side, b: Side, steps: Sequence[int], resampled: Resampled) -> dict[Update, float]:
     """The largest difference of a trained token's log prob in the pass of each update."""
     found: dict[Update, float] = {}
     for step in steps:
         rows = [_trained(side, step) for side in (a, b)]
         for key in rows[0].keys() & rows[1].keys():
+            if key[0] in resampled.samples.get(step, ()):
+                continue
             update = (step, key[1], key[2])
             found[update] = max(found.get(update, 0.0), _gaps(rows[0][key], rows[1][key]).max(initial=0.0))
     return found

@@ -18,6 +18,7 @@ from rldbg.analysis.side import Side
 from rldbg.analysis.whole import Block, pair_tensors
 
 GRADIENT, PARAMETER = "gradient", "param"
+_USUAL = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,19 @@ class TensorHistory:
     gradients: dict[Update, Block] = field(default_factory=dict)
     parameters: dict[Update, Block] = field(default_factory=dict)
 
-    def largest_gradient(self) -> float:
-        """In any update of either side. The terms of a sum do not shrink when they cancel: this is nearest to them."""
-        best = 0.0
-        for block in self.gradients.values():
-            best = max(best, *(largest_finite(part) for part in tensor_pair(block, GRADIENT)))
+    def gradient_terms(self) -> dict[Update, float]:
+        """How large the terms are that the gradient of each update sums: as its largest element, or that of others.
+
+        Terms do not shrink when they cancel, so the largest element of any update is nearest to them; but one update
+        whose gradient explodes says nothing of the others: no more than _USUAL times their median counts.
+        """
+        sizes = {}
+        for update, block in self.gradients.items():
+            sizes[update] = max(largest_finite(part) for part in tensor_pair(block, GRADIENT))
             give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
-        return best
+        known = list(sizes.values())
+        usual = min(max(known), _USUAL * float(np.median(known))) if known else 0.0
+        return {update: max(size, usual) for update, size in sizes.items()}
 
     def updates(
         self, step_sizes: Mapping[Update, float], norms: Mapping[Update, np.ndarray]

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, TypedDict
 
 from rldbg.core import Environment
 from rldbg.trainer.zoo.catalogue import find_bug
-from rldbg.trainer.zoo.judging import compared
+from rldbg.trainer.zoo.judging import BELOW_NOISE, NO_EFFECT, compared, hidden_by
 from rldbg.trainer.zoo.matrix import ON_CPU, Cell, Reference
 from rldbg.trainer.zoo.pairs import SILENT
 from rldbg.trainer.zoo.runs import ZooRunner
@@ -44,6 +44,8 @@ class CellScore:
     """The verdict of compare on a cell, or `failed`, and whether it is right.
 
     `recordings` are those of the reference and, unless all is right, of the cell; `error` says why a run failed.
+    `hidden` says of a bug that was not found why it cannot be: beside a clean run that is otherwise the same it changes
+    nothing, or nothing that exceeds the noise, by size or by shape.
     """
 
     name: str
@@ -57,6 +59,7 @@ class CellScore:
     seconds: float
     recordings: tuple[str, ...]
     error: str = ""
+    hidden: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,7 +75,7 @@ class MatrixScore:
     @property
     def wrong(self) -> tuple[CellScore, ...]:
         """False alarms, bugs that were not found and placed or that were named wrongly, and runs that failed."""
-        return tuple(row for row in self.rows if not row.right or row.wrongly_named)
+        return tuple(row for row in self.rows if not (row.right or row.hidden) or row.wrongly_named)
 
     def totals(self) -> dict[str, int]:
         judged = [row for row in self.rows if row.verdict != FAILED]
@@ -81,6 +84,8 @@ class MatrixScore:
             "clean_pairs": len(clean),
             "false_alarms": sum(not row.right for row in clean),
             "bugs": len(spoiled),
+            "without_effect": sum(row.hidden == NO_EFFECT for row in spoiled),
+            "below_the_noise": sum(row.hidden == BELOW_NOISE for row in spoiled),
             "found": sum(row.verdict == "different" for row in spoiled),
             "placed": sum(row.right for row in spoiled),
             "named": sum(row.named for row in spoiled),
@@ -103,6 +108,8 @@ class _Task(TypedDict):
     base: str | None
     bug: str | None
     overrides: list[str]
+    # Of the run that is the same but for the bug.
+    clean_overrides: list[str]
 
 
 class _Group(NamedTuple):
@@ -196,15 +203,16 @@ def _reference_task(reference: Reference, recipe: Path, folder: Path) -> _Task:
         base=None,
         bug=None,
         overrides=[f"seed={reference.seed}", *reference.settings, *injected],
+        clean_overrides=[],
     )
 
 
 def _task(cell: Cell, recipe: Path, folder: Path) -> _Task:
     reference = cell.reference
     base = folder / "recordings" / str(_number(reference))
-    overrides = [f"seed={reference.seed}", *reference.settings, *cell.overrides]
-    if injected := [name for name in (reference.precision, cell.variation, cell.bug) if name]:
-        overrides.append(f"++zoo.bug={'+'.join(injected)}")
+    plain = [f"seed={reference.seed}", *reference.settings, *cell.overrides]
+    ways = [name for name in (reference.precision, cell.variation) if name]
+    overrides, clean = ([*plain, *_injected(names)] for names in ([*ways, *filter(None, [cell.bug])], ways))
     if cell.bug is None:
         overrides += [*_REPLAY, f"++rollout_worker.trajectory_load_path={base}"]
     return _Task(
@@ -215,7 +223,12 @@ def _task(cell: Cell, recipe: Path, folder: Path) -> _Task:
         base=str(base),
         bug=cell.bug,
         overrides=overrides,
+        clean_overrides=clean,
     )
+
+
+def _injected(names: Sequence[str]) -> list[str]:
+    return [f"++zoo.bug={'+'.join(names)}"] if names else []
 
 
 def _answers(group: _Group, deadline: float | None) -> Iterator[CellScore]:
@@ -285,8 +298,24 @@ def _run(task: _Task) -> CellScore:
         wrong = bool(causes) and not named
     if base is not None and right and not wrong:
         runner.delete(task["number"])
+    hidden = ""
+    if base is not None and task["bug"] is not None and verdict != "different":
+        twin = task["number"] + 1
+        hidden = hidden_by(Path(base), runner.run(twin, task["clean_overrides"]).recording, made.recording)
+        runner.delete(twin)
     recordings = () if base is None else (base, str(made.recording))
     seconds = time.process_time() - started
     return CellScore(
-        task["name"], task["bug"], verdict, stage, causes, right, named, wrong, round(seconds, 2), recordings
+        task["name"],
+        task["bug"],
+        verdict,
+        stage,
+        causes,
+        right,
+        named,
+        wrong,
+        round(seconds, 2),
+        recordings,
+        "",
+        hidden,
     )
