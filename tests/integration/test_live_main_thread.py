@@ -115,7 +115,7 @@ def test_attach_says_at_once_that_a_rank_in_c_stops_later_and_opens_its_prompt_t
     command = [sys.executable, "-m", "rldbg", "attach", "train", "-c", "p loss", "--wait", str(PATIENCE_S)]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([*command, "--run", str(job.run.path)], **pipes) as attach:
-        assert "train runs no Python now and stops at its next line" in attach.stderr.readline()
+        assert "train is not in Python code now; it stops at its next line of Python" in attach.stderr.readline()
         gate()
         text, _ = attach.communicate(timeout=PATIENCE_S)
     assert attach.returncode == 0 and "0.25" in text, text

@@ -42,7 +42,7 @@ def _lost(wait: Facts, stack: Facts) -> str:
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
     gone = _gone(ended, stack)
     if kind == "lock":
-        holders = "no thread holds it now: it was acquired and never released"
+        holders = "no thread is seen holding it: it was acquired and never released"
         return f"{holders}; {gone}" if gone else holders
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
