@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, mark_padding, unpad_responses, unpad_sequences
 from rldbg.recording import Entry, Record, Recording
 from rldbg.recording import open as open_recording
-from rldbg.weights import WeightFault, faults_of, snapshots_of
+
+if TYPE_CHECKING:
+    from rldbg.weights import WeightFault
 
 # What `rldbg rerun` needs to repeat a step: inputs that other kinds already show, and where they came from; and
 # fingerprints, which say of two weights that they differ but not by how much; and chosen experts, which rounding may
@@ -84,6 +86,8 @@ class Side:
     @cached_property
     def weight_faults(self) -> dict[int, list[WeightFault]] | None:
         """By version, what engine replicas hold that was not sent; None when that was not recorded."""
+        from rldbg.weights import faults_of, snapshots_of  # few recordings have weights
+
         snapshots = list(snapshots_of(self.recording))
         if not any(item.side == "held" for item in snapshots):
             return None

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -195,6 +194,8 @@ def verb(name: str, **settings: Any) -> Callable[[Callable[..., int | None]], cl
 
 def version_lines() -> Iterator[str]:
     """The version alone on the first line, as scripts expect it; nothing is imported to find the others."""
+    import platform
+
     yield f"rldbg {__version__}"
     yield f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     from rldbg.frameworks import frameworks
