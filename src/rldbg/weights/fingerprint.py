@@ -192,14 +192,12 @@ def _read(pending: list[tuple[_Members, Sums]]) -> list[Fingerprint]:
         own, numbers = numbers[: count * (cells + 2)].reshape(count, -1), numbers[count * (cells + 2) :]
         blocks, values = values[: 2 * count * cells].reshape(count, high, wide, 2), values[2 * count * cells :]
         kind = str(dtype).removeprefix("torch.")
-        for name, row, of_values in zip(names, own, blocks, strict=True):
-            sums = (
-                int(row[-2]),
-                int(row[-1]),
-                math.sqrt((of_values[..., 0] ** 2).sum()),
-                float(of_values[..., 1].sum()),
-            )
-            found.append(Fingerprint(name, kind, box, row[:-2].reshape(high, wide), *sums, of_values))
+        grids = own[:, :-2].reshape(count, high, wide)
+        norms = np.sqrt((blocks[..., 0] ** 2).sum((1, 2))).tolist()
+        totals = blocks[..., 1].sum((1, 2)).tolist()
+        by_row, by_column = own[:, -2].tolist(), own[:, -1].tolist()
+        columns = (names, grids, by_row, by_column, norms, totals, blocks)
+        found += [Fingerprint(name, kind, box, *numbers) for name, *numbers in zip(*columns, strict=True)]
     return found
 
 
