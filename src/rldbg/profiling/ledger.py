@@ -104,11 +104,14 @@ def _leak(title: str, track: Track, name: str, at: int) -> Leak | None:
         return None
     since = steps[first:]
     slope = _slope(since, [ends[step] for step in since]) / _KIB_PER_MIB
-    return Leak(title, name, _phase_that_gains(track, since[0], at, slope), since[0], slope, len(since))
+    before = [step for step in ends if step < since[0]][-1:]
+    grew = bool(before) and ends[since[0]] - ends[before[0]] >= slope * _KIB_PER_MIB / 2
+    begins = since[0] if grew or not before else since[1]  # growth is measured from the end of the step before
+    return Leak(title, name, _phase_that_gains(track, begins, at, slope), begins, slope, len(since))
 
 
 def _first_rising(steps: Sequence[int], held: Sequence[int]) -> int | None:
-    """Where the growth begins that lasts to the end; None when the end does not grow."""
+    """The step after which the growth begins that lasts to the end; None when the end does not grow."""
     last = len(steps) - _FEWEST_STEPS
     if last < 0 or not _rises(steps[last:], held[last:]):
         return None

@@ -123,7 +123,8 @@ def _by_role(tracks: Sequence[Track]) -> dict[str, list[Track]]:
 
 
 def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
-    """Begin and end of each step: as a driver says, else from the first to the last phase that belongs to it."""
+    """Begin and end of each step: as a driver says, else from its first phase to that of the next, so that idleness
+    between them counts; the last one to its own end."""
     told = {span.step: (span.start_ns, span.end_ns) for t in tracks for span in t.spans if span.phase == "step"}
     if told:
         return dict(sorted(told.items()))
@@ -133,7 +134,11 @@ def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
             if span.step > 0:
                 start, end = found.get(span.step, (span.start_ns, span.end_ns))
                 found[span.step] = min(start, span.start_ns), max(end, span.end_ns)
-    return dict(sorted(found.items()))
+    ordered = sorted(found.items())
+    following = [start for _, (start, _) in ordered[1:]]
+    return {
+        number: (start, max(end, after)) for (number, (start, end)), after in zip(ordered, [*following, 0], strict=True)
+    }
 
 
 def self_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:

@@ -54,8 +54,8 @@ def test_a_leak_of_a_megabyte_per_step_is_named_within_30_steps() -> None:
 
 def test_the_first_step_that_leaks_is_named() -> None:
     (leak,) = leaks_of("policy/0", run_of(40, leak_kib=2 * MIB, begins=18, phase="update"))
-    assert (leak.first_step, leak.phase) == (17, "update")
-    assert "since step 17, in phase update" in leak.text
+    assert (leak.first_step, leak.phase) == (18, "update")
+    assert "since step 18, in phase update" in leak.text
 
 
 @pytest.mark.parametrize("noise", [0, 300, 5000])
@@ -168,6 +168,14 @@ def test_a_process_that_works_between_its_phases_is_not_idle(tmp_path: Path) -> 
     assert by_role["works"].outside_share == pytest.approx(0.8 * 4 / 5, abs=0.01)
     assert by_role["works"].idle_share < 0.2
     assert by_role["waits"].idle_share == pytest.approx(0.8)
+
+
+def test_idleness_between_two_steps_counts(tmp_path: Path) -> None:
+    lines = [
+        ["update", step * 10 * MS, 4 * MS, step, 1, [], [step * 4 * MS, (step + 1) * 4 * MS]] for step in range(1, 6)
+    ]
+    (role,) = make_report(write_run(tmp_path, {"trainer": lines})).roles
+    assert role.idle_share == pytest.approx(1 - 20 / 44)
 
 
 def test_a_process_without_phases_stays_on_the_timeline(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from rldbg.tripwire import Judge, Measured
 
 RUNS = json.loads((Path(__file__).parent / "trainings.json").read_text(encoding="utf-8"))
 CLEAN = sorted(name for name in RUNS if name.startswith("clean-"))
-PLANTED_AT = {"entropy-punished": 16}
+PLANTED = sorted(RUNS.keys() - CLEAN)
+PLANTED_AT = {"entropy-punished-1": 16, "gradient-sign-flipped-1": 40}
 
 
 def events(name: str) -> list[tuple[int, str]]:
@@ -33,10 +34,13 @@ def test_nothing_fires_on_a_clean_run(name: str) -> None:
     assert events(name) == []
 
 
-@pytest.mark.parametrize("name", COLLAPSES)
-def test_a_collapse_fires_before_the_reward_has_halved(name: str) -> None:
-    (run,) = [run for run in RUNS if run.rpartition("-")[0] == name]
-    begin = PLANTED_AT.get(name, 54)
+def test_all_collapses_are_recorded() -> None:
+    assert {run.rpartition("-")[0] for run in PLANTED} == set(COLLAPSES)
+
+
+@pytest.mark.parametrize("run", PLANTED)
+def test_a_collapse_fires_before_the_reward_has_halved(run: str) -> None:
+    begin = PLANTED_AT.get(run, 54)
     rewards = dict(enumerate(RUNS[run]["reward"], RUNS[run]["first_step"]))
     before = [rewards[step] for step in range(begin - 5, begin + 1)]
     halved = next((step for step in sorted(rewards) if step > begin and rewards[step] < 0.5 * min(before)), math.inf)
