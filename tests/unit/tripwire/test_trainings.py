@@ -13,7 +13,7 @@ from rldbg.tripwire import Judge, Measured
 RUNS = json.loads((Path(__file__).parent / "trainings.json").read_text(encoding="utf-8"))
 CLEAN = sorted(name for name in RUNS if name.startswith("clean-"))
 PLANTED = sorted(RUNS.keys() - CLEAN)
-PLANTED_AT = {"entropy-punished-1": 16, "gradient-sign-flipped-1": 40}
+PLANTED_AT = {"entropy-punished-1": 16, "gradient-sign-flipped-1": 40, "rewarded-for-length-1": 40}
 
 
 def events(name: str) -> list[tuple[int, str]]:
