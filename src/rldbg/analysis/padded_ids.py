@@ -29,11 +29,18 @@ def compare_padded_ids(a: Record, b: Record, rows_a: np.ndarray, rows_b: np.ndar
         _pad_ids(ids, _ends(record, np.arange(len(ids)), ids.shape[1])) for record, ids in ((a, ids_a), (b, ids_b))
     )
     for position, (row_a, row_b) in enumerate(zip(rows_a.tolist(), rows_b.tolist(), strict=True)):
-        left, right = ids_a[row_a][: ends_a[position]], ids_b[row_b][: ends_b[position]]
+        left = _real(ids_a[row_a], ends_a[position])
+        right = _real(ids_b[row_b], ends_b[position])
         if not trained_a[row_a] and not trained_b[row_b]:
             left, right = _without_tail(left, right), _without_tail(right, left)
         _compare_row(result, position, left, right, _padding(left, pads_a), _padding(right, pads_b))
     return result
+
+
+def _real(row: np.ndarray, end: int) -> np.ndarray:
+    """A row without the padding that was recognised, on whichever side; else up to the end of its response."""
+    real = row[row != NO_TOKEN]
+    return real if len(real) < len(row) else row[:end]
 
 
 def _without_tail(row: np.ndarray, other: np.ndarray) -> np.ndarray:

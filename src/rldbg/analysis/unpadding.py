@@ -82,19 +82,26 @@ NO_TOKEN = -1
 def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
     """A record whose padded `input_ids`, without an attention mask, have one id for padding, where samples are known.
 
-    Prompts end and responses begin at one column, that of the response mask.
+    They are laid out as the rows of the trajectory; or prompts end and responses begin at one column, that of the
+    response mask.
     """
     ids, mask = record.fields.get("input_ids"), record.fields.get("response_mask")
-    if not (_is_padded(ids) and _is_padded(mask)) or _MASK in record.fields or not record.samples:
+    if not _is_padded(ids) or mask is None or _MASK in record.fields or not record.samples:
         return record
     reach = known()
     dense = np.asarray(ids)
-    prompts = dense.shape[1] - np.asarray(mask).shape[1]
-    if prompts <= 0 or len(record.samples) != len(dense) or not all(sample in reach for sample in record.samples):
+    prompts = dense.shape[1] - np.asarray(mask).shape[1] if _is_padded(mask) else 0
+    if len(record.samples) != len(dense) or not all(sample in reach for sample in record.samples):
         return record
     columns = np.arange(dense.shape[1])[None]
-    length, prompt = (np.array([reach[sample][n] for sample in record.samples])[:, None] for n in (0, 1))
-    real = (columns >= prompts - prompt) & (columns < prompts - prompt + length)
+    length, prompt, column, width = (
+        np.array([reach[sample][n] for sample in record.samples])[:, None] for n in range(4)
+    )
+    is_alike = bool((width == dense.shape[1]).all())
+    if prompts <= 0 and not is_alike:
+        return record
+    starts = column - prompt if is_alike else prompts - prompt
+    real = (columns >= starts) & (columns < starts + length)
     # Rows that do not hold their sample's tokens there are laid out in another way.
     if (real.sum(1) != length[:, 0]).any():
         return record

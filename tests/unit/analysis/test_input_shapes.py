@@ -205,3 +205,32 @@ def test_steps_that_count_from_another_number_are_named(tmp_path, first):
     shift = first[0] - first[1]
     assert f"--shift {shift}" in refused.value.hint
     assert compare(a, b, shift=shift).verdict == "equal"
+
+
+def padded_rows(path, *, left):
+    """Two samples in full-width rows, padded on one side, with a mask beside the old log probs."""
+    rows = [([5, 6, 7, 8, 2], [0, 0, 1, 1, 1]), ([9, 4, 3], [0, 0, 1])]
+
+    def dense(values, width=5):
+        pad = [0] * (width - len(values))
+        return pad + list(values) if left else list(values) + pad
+
+    samples = [("g", 0), ("g", 1)]
+    ids, real, mask = (
+        np.array([dense(row) for row in part])
+        for part in ([t for t, _ in rows], [[1] * len(t) for t, _ in rows], [m for _, m in rows])
+    )
+    values = np.where(mask, -0.1 * ids, 0.0).astype(np.float32)[:, 1:]
+    with rldbg.Recorder(path) as recorder:
+        key = {"step": 0, "samples": samples}
+        recorder.record(
+            "trajectory", **key, tokens=ids, attention_mask=real, loss_mask=mask, reward=np.array([1.0, 0.0])
+        )
+        recorder.record("old_log_probs", **key, old_log_probs=values, response_mask=mask[:, 1:])
+        recorder.record("forward_data", **key, micro=0, input_ids=ids, log_probs=values, response_mask=mask[:, 1:])
+    return rldbg.open(path)
+
+
+def test_the_side_that_rows_are_padded_on_is_no_difference(tmp_path):
+    a, b = padded_rows(tmp_path / "a", left=True), padded_rows(tmp_path / "b", left=False)
+    assert compare(a, b).verdict == "equal"

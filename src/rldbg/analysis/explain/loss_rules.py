@@ -19,6 +19,7 @@ from rldbg.core import SampleId
 _STEPS = 6
 # Many rules of few steps.
 _WIDE_STEPS = 2
+_BOUNDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0)
 
 
 class LossRule(NamedTuple):
@@ -199,8 +200,14 @@ def _advantages(side: SideStep, *, wide: bool) -> dict[str, dict[SampleId, float
             made += [(rule + suffix, values) for rule, values in common_normalisations(rewards, groups)]
         for text, shaped in shapes(scored):
             made += [(f"{rule}, of rewards {text}", values) for rule, values in common_normalisations(shaped, own)]
-        made += [(f"{rule}, without those below 0", np.maximum(values, 0)) for rule, values in made[:2]]
-        made += [(f"{rule}, without their sign", np.abs(values)) for rule, values in made[:2]]
+        for rule, values in made[:2]:
+            made += [(f"{rule}, without those below 0", np.maximum(values, 0))]
+            made += [(f"{rule}, without their sign", np.abs(values))]
+            made += [(f"{rule}, times the length", values * lengths)]
+            made += [
+                (f"{rule}, of the sample {'after' if by < 0 else 'before'}", np.roll(values, by)) for by in (1, -1)
+            ]
+            made += [(f"{rule}, clipped to [-{bound:g}, {bound:g}]", values.clip(-bound, bound)) for bound in _BOUNDS]
     return {
         name: {sample.sample: float(value) for sample, value in zip(samples, values, strict=True)}
         for name, values in made

@@ -33,8 +33,10 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
         facts = {"side": label, "tokens": what, "factor": 1 + factor}
         numbers = np.asarray([item.number for item in passes])
         shown = Recomputed(numbers - left, numbers, numbers - left + factor * parts, _names(label))
-        residual = largest(left - factor * parts)
-        yield Explanation("loss-of-some-tokens", text, residual, noise, facts, recomputed=shown)
+        rest = left - factor * parts
+        residual = largest(rest)
+        share = 1.0 if residual <= noise else max(0.0, 1 - float(np.linalg.norm(rest) / np.linalg.norm(left)))
+        yield Explanation("loss-of-some-tokens", text, residual, noise, facts, share, recomputed=shown)
     ratios = [np.exp(item.above_rollout) for item in passes if item.above_rollout is not None]
     for bound in (np.inf, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0):
         if len(ratios) == len(passes):
