@@ -105,6 +105,14 @@ def test_iterations_and_accumulation_are_epochs_and_micro_batches(record):
     assert not errors
 
 
+def test_completions_that_are_left_out_and_rewards_normalised_by_function_are_no_faults(record):
+    args = {"mask_truncated_completions": True, "multi_objective_aggregation": "normalize_then_sum", "beta": 0.02}
+    run = record(args=args | {"reward_weights": [1.0, 2.0], "max_completion_length": 12, "loss_type": "bnpo"})
+    extras = [row for each in open_recording(run).records(kind="trajectory") for row in each.fields["extra_fields"]]
+    assert {row.get("left_out") for row in extras} >= {"truncated"}
+    assert not [each for each in findings(run)["findings"] if each["severity"] == "error"]
+
+
 @pytest.fixture
 def two_ranks(record, python):
     """By accelerate, which starts them by torchrun; without --multi_gpu it starts one where there is no GPU."""
