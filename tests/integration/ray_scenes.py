@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import ray
 
@@ -26,6 +27,21 @@ class DTensorPolicyWorker:
         total = 0
         for i in range(n):
             total = add(total, i)
+        return total
+
+    def train(self, folder):
+        import numpy as np
+
+        import rldbg
+
+        with rldbg.Recorder(folder) as recorder:
+            sample = {"tokens": [[5, 6, 7]], "loss_mask": [[0, 1, 1]], "logprobs": [[0.0, -1.0, -0.5]], "reward": [1.0]}
+            recorder.record("trajectory", step=0, samples=[("g0", self.rank)], **sample)
+        hidden = np.linspace(-1.0, 1.0, 64).reshape(8, 8)
+        breakpoint()
+        total = self.count(3)
+        while not Path(folder, "go").exists():
+            total = add(total, int(hidden.sum()))
         return total
 
     def fail(self, api_key):
@@ -128,6 +144,11 @@ def driver():
 def loops():
     workers = [DTensorPolicyWorker.remote(rank) for rank in range(2)]
     return ray.get([worker.count.remote(1500) for worker in workers])
+
+
+def training():
+    workers = [DTensorPolicyWorker.remote(rank) for rank in range(2)]
+    return ray.get([worker.train.remote(os.environ["SCENE_RECORDING"]) for worker in workers])
 
 
 def async_actor():

@@ -18,6 +18,7 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stage(job, ray_cluster):
     environment = job.environment | {"SCENE_HOOK": "1", "RAY_AUTH_MODE": "token"}
+    environment["SCENE_RECORDING"] = str(job.run.path / "recording")
     stage = Stage(environment, address=ray_cluster.stage.gcs_address)
     yield stage
     stage.end()
@@ -44,21 +45,49 @@ def test_four_actors_stop_under_their_names_and_go_on(job, stage):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
-def test_actors_are_asked_and_resumed_in_the_browser(job, stage):
-    stage.play("actors")
-    job.wait_stopped(4)
+def test_actors_are_asked_stepped_paused_and_resumed_in_the_browser(job, stage):
+    line = _line_of("total = add(total, i)")
+    stage.play("training")
+    job.wait_stopped(2)
     with served(job.run.path) as url, opened_browser() as browser:
         site = Site(browser, url)
-        page = site.open("run/run/ranks", "#processes .verdict:has-text('stopped') >> nth=3")
-        page.fill("#who", "*policy*")
-        page.fill("#debug-command", "p secret")
-        page.press("#debug-command", "Enter")
-        page.wait_for_selector("#answers .group >> nth=3")
-        assert sorted(page.locator("#answers .group pre").all_inner_texts(), key=int) == ["1", "8", "15", "22"]
+        page = site.open("run/run/ranks", "#processes .verdict:has-text('stopped') >> nth=1")
+        page.get_by_label("Ranks", exact=True).fill("*policy*")
+
+        def asked(expression, *answers):
+            page.get_by_label("Command", exact=True).fill(f"p {expression}")
+            page.keyboard.press("Enter")
+            answer = page.locator("section.answer", has_text=f"p {expression}").first
+            answer.locator(f".group >> nth={len(answers) - 1}").wait_for()
+            assert sorted(answer.locator(".group pre").all_inner_texts()) == sorted(answers)
+
+        asked("self.rank", "0", "1")
+        asked("hidden.shape", "(8, 8)")  # the same answer once
         page.locator("#processes a.where").first.click()
-        page.wait_for_selector("#variables .value:has-text('secret')")
-        page.click("#resume")
-        assert stage.result("actors") == [1, 8, 15, 22]
+        page.locator("#variables summary", has_text="hidden").click()
+        page.wait_for_selector("#variables figure:has-text('histogram') svg")
+        page.locator("#recorded a").click()
+        page.wait_for_selector(".flow .t")
+        page.go_back()
+        page.locator("#processes a.where").first.click()
+        page.get_by_label("Ranks", exact=True).fill("*policy*")
+        page.get_by_role("button", name=f"breakpoint at line {line}", exact=True).click()
+        page.wait_for_selector(f"#breakpoints :text('{SCENES.name}:{line}')")
+        page.locator("#resume").click()
+        page.wait_for_selector(f"#processes code:has-text('{SCENES.name}:{line} count') >> nth=1")
+        asked("(total, i)", "(0, 0)")
+        page.get_by_role("button", name="next", exact=True).click()
+        until(lambda: all(p["line"] == line - 1 for p in job.stopped()) and len(job.stopped()) == 2, "both step")
+        page.get_by_role("button", name="remove", exact=True).click()
+        page.wait_for_selector("#breakpoints", state="detached")
+        page.locator("#resume").click()
+        until(lambda: not job.stopped(), "both run")
+        page.locator("#pause").click()
+        job.wait_stopped(2)
+        asked("40 + 2", "42")
+        (job.run.path / "recording" / "go").touch()
+        page.locator("#resume").click()
+        assert stage.result("training") == [3, 3]
         assert (site.elsewhere, site.complaints) == ([], [])
 
 
