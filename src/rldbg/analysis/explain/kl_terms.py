@@ -99,12 +99,16 @@ def _other_policy(side: SideStep, item: MicroPass, name: str) -> np.ndarray | No
 def _estimators(side: SideStep) -> list[str]:
     """The formulas that give a side's KL term in every pass, by the rule its policy loss is aggregated by."""
     rules = [str(rule) for rule in rules_of(side, "pg_loss", "is_loss_debug", "elementwise_loss")]
+    tried = list(_kl_passes(side))
     names: list[str] = []
-    for name, passes in _kl_passes(side):
+    for name, passes in tried:
         fitting = {str(rule) for rule in fitting_rules(side, passes)}
         if fitting.intersection(rules) if rules else fitting:
             names.append(name)
-        elif (bound := _bound(side, passes, rules)) is not None:
+    # A bound is sought where no formula fits as it is.
+    for name, passes in () if names else tried:
+        bound = _bound(side, passes, rules)
+        if bound is not None:
             names.append(f"{name}, at most {bound:.3g} per token")
     return names
 
