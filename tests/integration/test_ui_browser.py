@@ -347,6 +347,11 @@ def test_tables_and_plots_are_saved(site):
     with page.expect_download() as image:
         plot.get_by_role("button", name="as PNG").click()
     assert Path(image.value.path()).read_bytes().startswith(b"\x89PNG")
+    page = site.open("run/first/samples", ".vrow .vcell")
+    page.get_by_role("button", name="Histograms").click()
+    with page.expect_download() as histogram:
+        page.locator("#histograms figure", has_text="reward").get_by_role("button", name="as SVG").first.click()
+    assert ">reward<" in Path(histogram.value.path()).read_text()
 
 
 def test_the_same_prompt_is_followed_over_steps(site):

@@ -54,22 +54,24 @@ R.lineChart = ({ title, series, onpick, width = 420, height = 150, marks = [], u
   return R.figure(title, svg, series.length > 1 ? series : null);
 };
 
-// Bars: bins = {edges, counts} or two sides {edges, a, b}.
+// Bars: bins = {edges, counts}, {names, counts}, or two sides {edges, a, b}.
 R.barChart = ({ title, bins, width = 420, height = 130, log = false }) => {
   const left = 44, right = 8, top = 8, bottom = 20;
   const sides = bins.counts ? [bins.counts] : [bins.a, bins.b];
   const most = Math.max(1, ...sides.flat());
   const size = (count) => (log ? Math.log1p(count) / Math.log1p(most) : count / most) * (height - top - bottom);
-  const step = (width - left - right) / Math.max(1, bins.edges.length - 1);
+  const name = (place) => (bins.names ? bins.names[place] : `${R.number(bins.edges[place])} to ${R.number(bins.edges[place + 1])}`);
+  const ends = bins.names ? [bins.names[0], bins.names.length > 1 ? bins.names[bins.names.length - 1] : ""] : [R.number(bins.edges[0], 3), R.number(bins.edges[bins.edges.length - 1], 3)];
+  const step = (width - left - right) / Math.max(1, sides[0].length);
   const svg = R.h("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   sides.forEach((counts, side) => counts.forEach((count, place) => {
     if (!count) return;
     const wide = step / sides.length;
     svg.append(R.h("rect.column", { x: left + place * step + side * wide, y: height - bottom - size(count), width: Math.max(0.8, wide - 0.6), height: size(count), fill: R.colors[side] },
-      R.h("title", null, `${R.number(bins.edges[place])} to ${R.number(bins.edges[place + 1])}: ${R.number(count)}`)));
+      R.h("title", null, `${name(place)}: ${R.number(count)}`)));
   }));
-  svg.append(R.h("text.axis", { x: left, y: height - 6 }, R.number(bins.edges[0], 3)),
-    R.h("text.axis", { x: width - right, y: height - 6, "text-anchor": "end" }, R.number(bins.edges[bins.edges.length - 1], 3)),
+  svg.append(R.h("text.axis", { x: left, y: height - 6 }, ends[0]),
+    R.h("text.axis", { x: width - right, y: height - 6, "text-anchor": "end" }, ends[1]),
     R.h("text.axis", { x: left - 4, y: top + 8, "text-anchor": "end" }, R.number(most)));
   return R.figure(title, svg, sides.length > 1 ? [{ name: "A" }, { name: "B" }] : null);
 };

@@ -15,6 +15,12 @@ R.views.samples = async (view) => {
   const status = R.h("span.muted", { id: "matched" });
   const csv = R.exported ? R.h("button", { onclick: () => R.exported.csv(name, selection()) }, "CSV") : R.h("a.button", { id: "csv", title: "Save the rows that match as CSV" }, "CSV");
   const problem = R.h("p.problem", { role: "alert" });
+  let histograms = {};
+  const plots = R.h("div.charts", { id: "histograms", hidden: true });
+  const drawPlots = () => R.fill(plots, plots.hidden ? null : Object.entries(histograms).map(([column, found]) => R.barChart({ title: column,
+    bins: found.texts ? { names: found.texts.map(([text]) => R.cut(R.visible(text) || "(none)", 24)), counts: found.texts.map(([, count]) => count) } : found })));
+  const toggle = R.h("button", { "aria-expanded": "false", "aria-controls": "histograms", title: "Show the histogram of every column, with buttons that save it",
+    onclick: () => { plots.hidden = !plots.hidden; toggle.setAttribute("aria-expanded", String(!plots.hidden)); drawPlots(); } }, "Histograms");
   const table = new R.VirtualTable({
     columns: [], page: 100,
     fetchPage: async (offset, limit) => (await R.api(`${base}/samples`, { ...selection(), offset, limit })).rows,
@@ -50,13 +56,15 @@ R.views.samples = async (view) => {
     if (csv.tagName === "A") csv.setAttribute("href", `api/${base}/samples.csv?${R.query(selection())}`);
     table.setColumns(answer.columns, answer.columns.map((column) => R.widths[column] || 88));
     heads(answer);
+    histograms = answer.histograms || {};
+    drawPlots();
     table.reset(answer.matched, answer.rows);
     view.answer = answer.rows.length ? R.object(answer.columns, answer.rows[0]) : null;
     if (!answer.count && !answer.remaining) R.fill(table.space, R.h("p.empty", null, "No samples are recorded: this recording has no kind with samples."));
     const wait = answer.remaining ? 300 : answer.live ? 5000 : 0;
     if (wait) setTimeout(() => view.alive && mine === asked && draw(), wait);
   };
-  R.fill(view.main, R.h("div.toolbar", null, input, status, csv), problem, table.element);
+  R.fill(view.main, R.h("div.toolbar", null, input, status, csv, toggle), problem, plots, table.element);
   view.keys = { "/": () => input.focus(), j: () => table.element.focus(), k: () => table.element.focus() };
   view.main.classList.add("fixed");
   await draw();
