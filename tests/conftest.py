@@ -48,7 +48,7 @@ FIRST = (
     "test_serve_processes",
     "test_live_processes",
 )
-# Whole trainings and searches among the unit tests: in `make test`, not in `make check`.
+# Whole trainings, engines and searches among the unit tests: in `make test`, not in `make check`.
 THOROUGH = (
     "test_noise",
     "test_hypotheses",
@@ -58,7 +58,11 @@ THOROUGH = (
     "test_near_misses",
     "test_probe_changes",
     "test_input_shapes",
+    "test_embedded_engine",
     "test_train_rerun",
+    "test_route_fields",
+    "test_rerun_loss",
+    "test_conversations",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
 TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
