@@ -40,6 +40,7 @@ LONG = (
     "test_rerun_loss_ranks",
     "test_run_ray",
     "test_serve_load",
+    "test_ui_layouts",
 )
 FIRST = (
     "test_train_cluster",
