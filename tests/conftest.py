@@ -17,6 +17,7 @@ settings.load_profile("any-machine")
 # so that no test process is left alone with one at the end.
 LONG = (
     "test_benchmarks",
+    "test_demo",
     "test_doctor_real_failures",
     "test_waits_ray",
     "test_live_foreign_ray",
@@ -44,7 +45,6 @@ LONG = (
 )
 FIRST = (
     "test_train_cluster",
-    "test_demo",
     "test_waits",
     "test_serve_processes",
     "test_live_processes",
