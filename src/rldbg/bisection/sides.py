@@ -110,7 +110,7 @@ def _sample(recording: Recording, step: int, wanted: str | None) -> Trajectory:
     if kind is None:
         raise IncompleteDataError(f"{recording.title} has no samples of step {step}", "rldbg show lists its steps")
     known = [item for record in recording.records(kind, step) for item in trajectories_of(record)]
-    trained = [item for item in known if np.flatnonzero(item.loss_mask).any()]
+    trained = [item for item in known if np.any(item.loss_mask[1:])]
     found = next((item for item in trained if wanted in (None, str(item.sample))), None)
     if found is None:
         some = ", ".join(str(item.sample) for item in trained[:4])

@@ -26,6 +26,8 @@ from rldbg.analysis.stages import Stage
 from rldbg.analysis.units import UnitResult
 
 NOTE = "told by each side's own numbers, which noise moves alike"
+# Elements are coarse if they all fit into the bits of float16; fewer elements than these may do so by chance.
+_FEWEST_ELEMENTS, _COARSE_BITS = 64, 11
 
 
 def judge_by_rules(a: Side, b: Side, steps: Sequence[int], result: UnitResult) -> None:
@@ -133,9 +135,6 @@ def _is_coarse(side: SideStep, kind: str, place: tuple[int, tuple[int, int]]) ->
     if len(values) < _FEWEST_ELEMENTS or not np.isfinite(values).all():
         return None
     return bool(np.array_equal(values, round_to(values, _COARSE_BITS)))
-
-
-_FEWEST_ELEMENTS, _COARSE_BITS = 64, 11
 
 
 def _moved(side: SideStep) -> dict[tuple[int, tuple[int, int]], bool]:

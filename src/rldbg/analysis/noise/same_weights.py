@@ -128,15 +128,13 @@ def _is_replayed(evidence: Evidence) -> bool:
 
 def _reference_follows(evidence: Evidence) -> Iterator[Certain]:
     """The distance of the policy from the reference: far smaller on one side."""
-    gaps = []
+    sizes = []
     for side in evidence.both:
         found = [values for item in side.samples.values() if (values := item.trained("ref_log_probs", "old_log_probs"))]
-        gaps.append(
-            np.abs(np.concatenate([one.astype(np.float64) - other for one, other, _ in found])) if found else None
-        )
-    if gaps[0] is None or gaps[1] is None or not np.isfinite(np.concatenate([*gaps])).all():  # type: ignore[list-item]
-        return
-    sizes = [float(part.mean()) for part in gaps if part is not None]
+        gaps = np.concatenate([one.astype(np.float64) - other for one, other, _ in found]) if found else np.empty(0)
+        if not gaps.size or not np.isfinite(gaps).all():
+            return
+        sizes.append(float(np.abs(gaps).mean()))
     if max(sizes) > _MOVED_TIMES * min(sizes) + 10 * _AT_LEAST and evidence.step > min(evidence.a.side.steps()):
         a, b = (f"{size:.2g} from the policy" for size in sizes)
         yield Certain(Stage.FORWARD, "forward_data", "ref_log_probs", evidence.step, a=a, b=b)
