@@ -1,9 +1,9 @@
 "use strict";
 // A stopped process from inside: its source, whose lines set breakpoints, and its variables as a tree.
-R.sourceCard = (source, { onbreak, breaks }) => R.h("section.card.source", null, R.h("h2", null, R.h("code", null, `${source.file}:${source.line}`)), R.h("p.muted", null, "Click a line to set a breakpoint there, in the ranks selected above."),
+R.sourceCard = (source, onbreak) => R.h("section.card.source", null, R.h("h2", null, R.h("code", null, `${source.file}:${source.line}`)), R.h("p.muted", null, "Click a line to set a breakpoint there, in the ranks selected above."),
   R.h("div.lines", null, source.lines.map((text, place) => {
     const line = source.first + place;
-    return R.h(line === source.line ? "div.line.here" : "div.line", null, R.h(breaks.has(line) ? "button.gutter.set" : "button.gutter", { title: `breakpoint at line ${line}`, "aria-label": `breakpoint at line ${line}`, onclick: () => onbreak(`${source.file}:${line}`) }, String(line)), R.h("code", null, text || " "));
+    return R.h(line === source.line ? "div.line.here" : "div.line", null, R.h("button.gutter", { "data-place": `${source.file}:${line}`, title: `breakpoint at line ${line}`, "aria-label": `breakpoint at line ${line}`, onclick: () => onbreak(`${source.file}:${line}`) }, String(line)), R.h("code", null, text || " "));
   })));
 
 // One value, opened on demand: ask(expression) gives its members.

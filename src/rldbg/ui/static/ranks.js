@@ -40,13 +40,18 @@ R.views.ranks = async (view) => {
     try {
       const source = await R.api(`${base}/debug`, null, { action: "source", who: `@${process.pid}`, text: `${process.file}:${process.line}` });
       const found = await asking(process)("");
-      const breaks = new Set((await R.api(`${base}/ranks`)).breaks.filter((each) => each.file === source.file).map((each) => each.line));
       if (!view.alive) return;
-      R.fill(inside, R.sourceCard(source, { breaks, onbreak: async (where) => { await run("break", where); await inspect(process); } }),
+      R.fill(inside, R.sourceCard(source, (where) => run("break", where)),
         R.h("section.card", { id: "variables" }, R.h("h2", null, `Variables of ${process.who} in ${process.function || "this frame"}`), R.lastRecorded(name, found.recorded), R.valueMembers(asking(process), "", found)));
+      markBreakpoints();
       const here = inside.querySelector(".line.here");
       if (here) here.parentElement.scrollTop += here.getBoundingClientRect().top - here.parentElement.getBoundingClientRect().top - here.parentElement.clientHeight / 2;
     } catch (error) { if (error.kind === "refused") { needed.hidden = false; token.focus(); } R.fill(inside, R.errorCard(error)); }
+  };
+  // The source keeps the lines it was read with; its breakpoints are those of the last answer.
+  const markBreakpoints = () => {
+    const set = new Set(view.answer.breaks.map((each) => `${each.file}:${each.line}`));
+    for (const gutter of inside.querySelectorAll("button.gutter")) gutter.classList.toggle("set", set.has(gutter.dataset.place));
   };
   // What did not change keeps what was opened in it.
   const refill = (box, facts, children) => { const text = JSON.stringify(facts); if (box.facts !== text) { box.facts = text; R.fill(box, children()); } };
@@ -69,6 +74,7 @@ R.views.ranks = async (view) => {
         process.since_s === null ? "" : `${process.since_s} s`, process.host || "", String(process.pid || ""),
         process.state === "stopped" ? R.h("button.small", { onclick: () => run("continue", "", `@${process.pid}`) }, "resume") : process.state === "running" ? R.h("button.small", { onclick: () => run("pause", "", `@${process.pid}`) }, "pause") : ""])));
     focusable()[focused]?.focus();
+    markBreakpoints();
     refill(rest, [answer.breaks, answer.log], () => [
       answer.breaks.length > 0 && R.h("section.card", { id: "breakpoints" }, R.h("h2", null, "Breakpoints"), R.table(["number", "place", "condition", "ranks", "hits", "action"], answer.breaks.map((each) => [each.id ?? each.number ?? 0, R.h("code", null, `${each.file || ""}:${each.line || ""}`), each.if || "", each.ranks || "all", Object.values(each.hits || {}).reduce((sum, count) => sum + count, 0), R.h("button.small", { onclick: () => run("clear", String(each.id ?? each.number)) }, "remove")])), answer.log.map((line) => R.h("div", null, R.h("b", null, line.who), " ", R.cut(line.text, 400))))]);
     refill(crashes, answer.crashes, () => [
