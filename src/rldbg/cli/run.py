@@ -8,6 +8,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import console, print_json, print_note, show
+from rldbg.cli.record_option import RecordingCommand, record_option
 from rldbg.core import Environment, ExitCode, Severity, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 
 @verb(
     "run",
+    cls=RecordingCommand,
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
@@ -41,7 +43,7 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 @click.option("--env", "set_environment", multiple=True, metavar="NAME=VALUE", help="Set a variable in all processes.")
 @click.option("--framework", default="", help="Framework of the script, if not detected.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
-@click.option("--record", is_flag=False, flag_value="all", default=None, metavar="[KINDS]", help="Enable recording.")
+@record_option
 @click.option("--watch", is_flag=True, help="Judge every step while it is recorded; keep the last steps only.")
 @click.option("--stop/--note", default=False, help="With --watch: stop all ranks after an event, or note it (default).")
 @click.option("--when", multiple=True, metavar="EXPRESSION", help="With --watch: also fire when this becomes true.")

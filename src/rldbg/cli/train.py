@@ -8,14 +8,15 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import console, print_note, show
+from rldbg.cli.record_option import RecordingCommand, record_option
 
 
-@verb("train", context_settings={"ignore_unknown_options": True})
+@verb("train", cls=RecordingCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1)
 @click.option("--steps", type=click.IntRange(min=1), help="Number of steps, instead of the recipe's.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
-@click.option("--record", is_flag=False, flag_value="all", metavar="[KINDS]", help="Record all kinds, or those named.")
+@record_option
 @click.option("--in-process", is_flag=True, help="Train in this process: no Ray, no workers.")
 @click.option(
     "--resume", type=click.Path(path_type=Path), help="Resume from a checkpoint, or from the newest one of a run."
