@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         proof,
         proves,
     )
-    from .hooks import find_agent, start, stop_without_a_run
+    from .hooks import start, stop_without_a_run
     from .imports import AfterImports
     from .peer import Connection, Peer, dial
     from .peer_owner import is_own_user, owner_of_peer

@@ -18,7 +18,7 @@ _NAMES = re.compile(
 )
 
 
-def raise_timeouts(timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+def raise_timeouts() -> dict[str, Any]:
     """Raises the timeout of every process group here. It counts for collectives entered from now on; one that this
     rank already waits in keeps the old timeout, and is reported."""
     c10d = _initialised()
@@ -28,7 +28,7 @@ def raise_timeouts(timeout_s: float = PATIENCE_S) -> dict[str, Any]:
     failed = []
     for group in groups:
         try:
-            c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
+            c10d._set_pg_timeout(timedelta(seconds=PATIENCE_S), group)
         except (RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
             failed.append(f"{type(error).__name__}: {error}")
     calls = [call for call in map(collective_of, sys._current_frames().values()) if call is not None]

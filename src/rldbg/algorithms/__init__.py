@@ -6,7 +6,6 @@ from rldbg.algorithms.advantages import dapo_advantages, grpo_advantages, inform
 from rldbg.algorithms.arrays import Array, masked
 from rldbg.algorithms.log_probs import KlEstimator, entropy, kl_divergence, log_softmax, token_log_probs
 from rldbg.algorithms.losses import (
-    AGGREGATIONS,
     LOSS_NAMES,
     Aggregation,
     LossName,

@@ -14,7 +14,6 @@ LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
 LOSS_NAMES: tuple[str, ...] = get_args(LossName)
 
 Aggregation = Literal["token_mean", "sequence_mean", "sum"]
-AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 
 @dataclass(frozen=True, slots=True)

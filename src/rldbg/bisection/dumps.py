@@ -27,15 +27,15 @@ def is_dump(path: Path) -> bool:
     return path.is_dir() and any(_facts(file) is not None for file in sorted(path.rglob("*.pt"))[:50])
 
 
-def read_dump(path: Path, *, rank: int = 0) -> Capture:
-    """The first forward pass of one rank."""
+def read_dump(path: Path) -> Capture:
+    """The first forward pass of rank 0."""
     found = Capture(str(path))
     files = [(facts, file) for file in path.rglob("*.pt") if (facts := _facts(file)) is not None]
-    passes = {facts[1] for facts, _ in files if facts[2] == rank}
+    passes = {facts[1] for facts, _ in files if facts[2] == 0}
     if not passes:
-        raise IncompleteDataError(f"{path} has no dumped outputs of rank {rank}", "see docs/bisect.md for what is read")
+        raise IncompleteDataError(f"{path} has no dumped outputs of rank 0", "see docs/bisect.md for what is read")
     first = min(passes)
-    chosen = [(facts, file) for facts, file in files if facts[1] == first and facts[2] == rank]
+    chosen = [(facts, file) for facts, file in files if facts[1] == first and facts[2] == 0]
     # Of several steps or processes the first: files of SGLang's dumper lie in one folder.
     folder = min((file.parent for _, file in chosen), key=_by_step)
     order = _calls(folder)

@@ -147,11 +147,11 @@ class Environment:
         else:
             os.environ.pop(name, None)
 
-    def near_misses(self, prefixes: tuple[str, ...] = ("WEAVER_DEBUG_", "RLDBG_RECORD_")) -> dict[str, str]:
+    def near_misses(self) -> dict[str, str]:
         """Set variables that look like ours but are not declared, with the nearest declared name."""
         misses = {}
         for name in self._values:
-            if name in _BY_NAME or not name.startswith(prefixes):
+            if name in _BY_NAME or not name.startswith(("WEAVER_DEBUG_", "RLDBG_RECORD_")):
                 continue
             nearest = get_close_matches(name, _BY_NAME, n=1)
             misses[name] = nearest[0] if nearest else ""

@@ -31,9 +31,9 @@ def hub_cache() -> Path:
     return Path(chosen) if chosen else Path(home) / "hub"
 
 
-def cached_snapshot(model: str, cache: Path | None = None) -> Path | None:
+def cached_snapshot(model: str) -> Path | None:
     """The snapshot that `main` names, else the newest one with a configuration and weights."""
-    folder = (cache or hub_cache()) / f"models--{model.replace('/', '--')}"
+    folder = hub_cache() / f"models--{model.replace('/', '--')}"
     snapshots = folder / "snapshots"
     if not snapshots.is_dir():
         return None

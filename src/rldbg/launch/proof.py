@@ -19,7 +19,6 @@ from rldbg.launch.request import Request
 class Armed:
     """One process in which the start-up hook changed the arguments."""
 
-    host_and_pid: str
     orig_argv: tuple[str, ...]
     argv: tuple[str, ...]
 
@@ -28,7 +27,7 @@ def armed_processes(run: Path) -> list[Armed]:
     found = []
     for file in sorted((run / "armed").glob("*.json")):
         body: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        found.append(Armed(file.stem, tuple(body["orig_argv"]), tuple(body["argv"])))
+        found.append(Armed(tuple(body["orig_argv"]), tuple(body["argv"])))
     return found
 
 

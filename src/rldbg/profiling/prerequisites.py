@@ -31,10 +31,9 @@ print(json.dumps(dict(zip(names, found))))
 """
 
 
-def check_tool(tool: str, environment: Environment | None = None) -> None:
-    environment = environment or Environment()
+def check_tool(tool: str) -> None:
     if tool == "nsys":
-        check_nsys(environment)
+        check_nsys(Environment())
     elif tool == "pyspy" and shutil.which("py-spy") is None and not (Path(sys.executable).parent / "py-spy").exists():
         raise PrerequisiteError("py-spy is not installed", "pip install py-spy, in the environment of the workers")
 

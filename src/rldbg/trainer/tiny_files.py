@@ -1,6 +1,6 @@
 """The tiny model as a Hugging Face folder, for servers and clients that load models by path.
 
-Its weights are those a run starts from with the same seed.
+Its weights are those a run starts from with seed 0.
 """
 
 import json
@@ -17,14 +17,14 @@ _MAX_LENGTH = 4096
 _CHAT = "{% for message in messages %}{{ message['content'] }}{% if not loop.last %} {% endif %}{% endfor %}"
 
 
-def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
+def tiny_folder(folder: Path) -> Path:
     """The folder, created if missing; safe for two processes at once."""
     if (folder / "config.json").is_file():
         return folder
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write(temporary, seed)
+        _write(temporary)
         temporary.rename(folder)
     except OSError:
         if not (folder / "config.json").is_file():
@@ -34,11 +34,11 @@ def tiny_folder(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def _write(folder: Path, seed: int) -> None:
+def _write(folder: Path) -> None:
     """The files that transformers would write, without the seconds that importing it takes."""
     from safetensors.torch import save_file
 
-    model = build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=seed)
+    model = build_model(ModelSettings(), vocabulary_size=CharacterTokenizer.vocabulary_size, seed=0)
     dtype = str(model.lm_head.weight.dtype).removeprefix("torch.")
     config = model.config.to_dict() | {
         "architectures": ["LlamaForCausalLM"],

@@ -42,7 +42,6 @@ _LOGGED = {
     "learning_rate": ("learning_rate", "actor/lr", "lr", "train/learning_rate"),
     "mismatch": ("rollout/k3", "rollout_corr/k3_kl", "training/rollout_probs_diff_mean"),
 }
-MEASURES = tuple(dict.fromkeys([*_OF_SAMPLES, *_LOGGED]))
 
 
 class Measured(NamedTuple):

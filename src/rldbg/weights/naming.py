@@ -216,11 +216,6 @@ def expert_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def is_fused_part(name: str) -> bool:
-    """Whether engines store it as a part of a fused tensor."""
-    return fused_name(name) is not None
-
-
 def fused_name(name: str) -> str | None:
     """The engine's tensor that a part of it belongs to; None where engines keep it alone."""
     for fused, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))):

@@ -1,10 +1,12 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
 from rldbg.algorithms import (
-    AGGREGATIONS,
     LOSS_NAMES,
+    Aggregation,
     aggregate,
     combine_losses,
     effective_sample_size,
@@ -29,7 +31,7 @@ def batch(seed=0, rows=6, columns=9):
 
 
 @pytest.mark.parametrize("name", LOSS_NAMES)
-@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("how", get_args(Aggregation))
 def test_numpy_and_torch_agree(name, how):
     arrays = batch()
     tensors = [torch.as_tensor(array) for array in arrays]

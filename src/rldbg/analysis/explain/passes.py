@@ -113,6 +113,6 @@ class SideStep:
         steps = (step for step in self.side.steps(kind) if step <= self.step)
         return sorted((step, update) for step in steps for update in self.side.updates(kind, step))
 
-    def tensors_of(self, kind: str, place: tuple[int, Update], rank: int = 0) -> dict[str, np.ndarray]:
-        """Gradients or parameters of one rank at any optimizer step of the recording."""
-        return {name: value for (name, at), value in self._tensors(kind, *place) if at == rank}
+    def tensors_of(self, kind: str, place: tuple[int, Update]) -> dict[str, np.ndarray]:
+        """Gradients or parameters of rank 0 at any optimizer step of the recording."""
+        return {name: value for (name, at), value in self._tensors(kind, *place) if at == 0}

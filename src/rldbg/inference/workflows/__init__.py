@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rldbg.inference.workflows.runner import Observer
     from rldbg.inference.workflows.servers import find_servers
     from rldbg.inference.workflows.settings import GenerationSettings, parse_overrides
-    from rldbg.inference.workflows.shapes import SHAPES, NamedAsHuggingFace, pretrained_tokenizer
+    from rldbg.inference.workflows.shapes import NamedAsHuggingFace, pretrained_tokenizer
 
 __getattr__, __dir__ = lazy_names(__name__)
 

@@ -6,7 +6,7 @@ Which fault an episode gets, and at which of its requests, depends on its sample
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal, get_args
@@ -93,9 +93,9 @@ def _broken(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": function | {"arguments": arguments[: max(1, len(arguments) // 2)]}}
 
 
-def fault_of(sample: str, seed: int, kinds: Sequence[FaultKind] = KINDS) -> Fault:
+def fault_of(sample: str, seed: int) -> Fault:
     drawn = int.from_bytes(blake2b(f"{seed}\0{sample}".encode(), digest_size=8).digest(), "little")
-    return Fault(kinds[drawn % len(kinds)], (drawn // len(kinds)) % _LATEST)
+    return Fault(KINDS[drawn % len(KINDS)], (drawn // len(KINDS)) % _LATEST)
 
 
 @dataclass(frozen=True, slots=True)

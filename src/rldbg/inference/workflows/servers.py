@@ -223,9 +223,9 @@ VARIABLE = "AREAL_LLM_SERVER_ADDRS"
 _START = "start one with `rldbg serve up --model tiny`"
 
 
-def find_servers(addresses: str | None, name: str | None, environment: Environment | None = None) -> list[str]:
+def find_servers(addresses: str | None, name: str | None) -> list[str]:
     """`addresses`, else those of the server of that name, else the variable's, else those of the only server."""
-    environment = environment or Environment()
+    environment = Environment()
     if addresses and name:
         raise UsageError("--addrs and --server are mutually exclusive", "give one of them")
     if addresses is not None:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rldbg.core import PrerequisiteError, UsageError, load_user_object, user_code
 from rldbg.inference.workflows.adapters import Adapter, AgentAdapter, ArealAdapter, FunctionAdapter
@@ -16,7 +16,6 @@ from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.trl import TrlAdapter
 
 Shape = Literal["areal", "agent", "function", "trl"]
-SHAPES: tuple[str, ...] = get_args(Shape)
 
 _SHAPES_THERE_ARE = (
     "a class with `async arun_episode(self, engine, data)` or `async run(self, data, **kwargs)`, a function "

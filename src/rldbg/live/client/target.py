@@ -10,11 +10,11 @@ from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.client.broker_process import is_alive, start_broker
 
 
-def find_run(path: Path | None, environment: Environment | None = None) -> Path:
+def find_run(path: Path | None) -> Path:
     """The run that is given, else the one this process belongs to, else the newest with a live broker."""
-    environment = environment or Environment()
     if path is not None:
         return path
+    environment = Environment()
     if joined := environment.text("RLDBG_RUN"):
         return Path(joined)
     runs = Path(environment.text("RLDBG_HOME")) / "runs"

@@ -24,12 +24,12 @@ __all__ = ["Opaque", "load_pickle", "load_pt", "ragged_from_lists", "verify_pt"]
 _RESAVE_HINT = "load it once with torch, if you trust it, and save it again with torch.save"
 
 
-def load_pt(source: Path | str | bytes, *, name: str = "", arrays: bool = False) -> Any:
+def load_pt(source: Path | str | bytes, *, arrays: bool = False) -> Any:
     """The object in a torch.save file (or in its bytes), as plain data and numpy arrays.
 
     With `arrays`, lists of 32 or more numbers of one kind come as 1-D arrays (int64, float64, bool), many times faster.
     """
-    with reading(name or _name_of(source)):
+    with reading(_name_of(source)):
         data = _bytes_of(source)
         if _is_legacy(data):
             return unpickle_legacy(bytes(data), arrays=arrays)
@@ -41,9 +41,9 @@ def load_pt(source: Path | str | bytes, *, name: str = "", arrays: bool = False)
         return unpickle(archive.read(pickled), storages, arrays=arrays)
 
 
-def load_pickle(source: Path | str | bytes, *, name: str = "", arrays: bool = False) -> Any:
+def load_pickle(source: Path | str | bytes, *, arrays: bool = False) -> Any:
     """The object in a plain pickle, under the same rules as load_pt."""
-    with reading(name or _name_of(source)):
+    with reading(_name_of(source)):
         return unpickle(_bytes_of(source), arrays=arrays)
 
 

@@ -7,9 +7,8 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.replay.loss.evaluation import LossRequest, rerun_loss
     from rldbg.replay.loss.ranks import choose_device
-    from rldbg.replay.loss.references import REFERENCES
     from rldbg.replay.loss.results import LossReport, ModelGradients
 
 __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["REFERENCES", "LossReport", "LossRequest", "ModelGradients", "choose_device", "rerun_loss"]
+__all__ = ["LossReport", "LossRequest", "ModelGradients", "choose_device", "rerun_loss"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from rldbg.algorithms import Aggregation, aggregate, ppo_loss
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import torch
 
 ReferenceName = Literal["grpo", "dapo", "ppo"]
-REFERENCES: tuple[str, ...] = get_args(ReferenceName)
 
 
 @dataclass(frozen=True, slots=True)
