@@ -4,7 +4,15 @@ function keeps state, reads configuration or knows a device."""
 
 from rldbg.algorithms.advantages import dapo_advantages, grpo_advantages, informative_groups, overlong_penalty
 from rldbg.algorithms.arrays import Array, masked
-from rldbg.algorithms.log_probs import KlEstimator, entropy, kl_divergence, log_softmax, token_log_probs
+from rldbg.algorithms.log_probs import (
+    KlEstimator,
+    effective_sample_size,
+    entropy,
+    kl_divergence,
+    log_softmax,
+    ratio_metrics,
+    token_log_probs,
+)
 from rldbg.algorithms.losses import (
     LOSS_NAMES,
     Aggregation,
@@ -19,7 +27,6 @@ from rldbg.algorithms.losses import (
     policy_loss,
     ppo_loss,
 )
-from rldbg.algorithms.ratios import effective_sample_size, ratio_metrics
 from rldbg.algorithms.token_sampling import (
     LOGPROB_MODES,
     LogprobMode,

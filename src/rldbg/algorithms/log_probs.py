@@ -1,10 +1,10 @@
-"""From logits to log probs, entropy and the estimators of the KL divergence."""
+"""From logits to log probs, entropy, the estimators of the KL divergence, and how far a policy has moved."""
 
 from typing import Literal
 
 import numpy as np
 
-from rldbg.algorithms.arrays import Array, is_torch, library
+from rldbg.algorithms.arrays import Array, as_float64, is_torch, library
 
 KlEstimator = Literal["k1", "k2", "k3"]
 
@@ -35,10 +35,39 @@ def entropy(log_probs_btv: Array) -> Array:
 
 
 def kl_divergence(log_probs: Array, reference_log_probs: Array, estimator: KlEstimator = "k3") -> Array:
-    """KL(policy || reference) a token, estimated from the chosen token alone (Schulman's k1, k2, k3)."""
+    """KL(policy || reference) per token, estimated from the chosen token alone (Schulman's k1, k2, k3)."""
     log_ratio = reference_log_probs - log_probs
     if estimator == "k1":
         return -log_ratio
     if estimator == "k2":
         return log_ratio * log_ratio / 2
     return library(log_probs).expm1(log_ratio) - log_ratio
+
+
+def effective_sample_size(ratio: Array) -> float:
+    """(sum r)^2 / (n * sum r^2): 1 when all ratios are equal, towards 0 when few tokens carry all the weight."""
+    ratio = as_float64(ratio)
+    squares = float((ratio * ratio).sum())
+    return float(ratio.sum()) ** 2 / (len(ratio) * squares) if squares > 0 else 0.0
+
+
+def ratio_metrics(log_probs: Array, old_log_probs: Array, mask: Array) -> dict[str, float]:
+    """Mean and extremes of the importance ratio, the k1 and k3 KL to the old policy, and the effective sample size.
+
+    Only tokens under the mask count; without any the result is empty.
+    """
+    chosen = mask != 0
+    log_ratio = as_float64(log_probs[chosen]) - as_float64(old_log_probs[chosen])
+    if len(log_ratio) == 0:
+        return {}
+    if is_torch(log_ratio):
+        log_ratio = log_ratio.detach().cpu().numpy()
+    ratio = np.exp(log_ratio)
+    return {
+        "ratio/mean": float(ratio.mean()),
+        "ratio/min": float(ratio.min()),
+        "ratio/max": float(ratio.max()),
+        "ratio/ess": effective_sample_size(ratio),
+        "kl/k1": float(-log_ratio.mean()),
+        "kl/k3": float((np.expm1(log_ratio) - log_ratio).mean()),
+    }

@@ -198,22 +198,14 @@ def version_lines() -> Iterator[str]:
 
     yield f"rldbg {__version__}"
     yield f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    from rldbg.agent.profiling import installed_version
     from rldbg.frameworks import frameworks
 
-    known = {name: _version_of(name) for name in _PACKAGES}
+    known = {name: installed_version(name) for name in _PACKAGES}
     # Where another project has a framework's name on the public index, the name says nothing.
     others = [each.distribution for each in frameworks() if each.modules and not each.only_from]
-    found = known | {name: _version_of(name) for name in others if name != "rldbg"}
+    found = known | {name: installed_version(name) for name in others if name != "rldbg"}
     yield ", ".join(f"{name} {number}" for name, number in found.items() if number)
     missing = [name for name, number in known.items() if not number]
     if missing:
         yield f"not installed: {', '.join(missing)}"
-
-
-def _version_of(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -6,7 +6,10 @@ A form is recognised by the names of a function's parameters. It gives those tha
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 # Everything a loss may ask for, by rldbg's names: tensors [rows, response columns] and [rows, columns].
 Quantities = Mapping[str, Any]
@@ -30,6 +33,18 @@ class LossSettings:
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.__dict__.get(name, default)
+
+
+def responses_of(quantities: Quantities, name: str) -> "list[torch.Tensor]":
+    """The response tokens of each sample, without padding."""
+    lengths = quantities["response_lengths"].tolist()
+    return [row[:length] for row, length in zip(quantities[name], lengths, strict=True)]
+
+
+def sequences_of(quantities: Quantities) -> "list[torch.Tensor]":
+    """The attended tokens of each sample."""
+    attended = quantities["attention_mask"].bool()
+    return [row[mask] for row, mask in zip(quantities["input_ids"], attended, strict=True)]
 
 
 def first_of(returned: Any, _quantities: Quantities) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation
 from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.samples import common_prefix
 from rldbg.core import SampleId
 
 _TEXTS = {
@@ -60,8 +61,8 @@ def _fault(attended: np.ndarray, given: int, tokens: np.ndarray, padding: set[in
     if np.array_equal(attended, tokens):
         return None
     more = len(attended) - len(tokens)
-    head = _common(attended, tokens)
-    tail = min(_common(attended[::-1], tokens[::-1]), min(len(attended), len(tokens)) - head)
+    head = common_prefix(attended, tokens)
+    tail = min(common_prefix(attended[::-1], tokens[::-1]), min(len(attended), len(tokens)) - head)
     if more > 0:
         added = attended[head : len(attended) - tail]
         if head + tail < len(tokens) or set(added.tolist()) <= padding:
@@ -73,12 +74,6 @@ def _fault(attended: np.ndarray, given: int, tokens: np.ndarray, padding: set[in
             return None  # the ids are there, but not attended
         return "tokens-missing", f"{-more} token(s) from position {head} on"
     return "tokens-changed", f"position {head} of {len(tokens)}"
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    length = min(len(a), len(b))
-    apart = np.flatnonzero(a[:length] != b[:length])
-    return int(apart[0]) if apart.size else length
 
 
 _ALL = (input_ids,)

@@ -6,22 +6,15 @@ slime divides the sum over samples by the global batch; what is compared here is
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities
+from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities, responses_of, sequences_of
 
 if TYPE_CHECKING:
     import torch
 
 
-def _responses(quantities: Quantities, name: str) -> "list[torch.Tensor]":
-    """The response tokens of each sample, without padding."""
-    lengths = quantities["response_lengths"].tolist()
-    return [row[:length] for row, length in zip(quantities[name], lengths, strict=True)]
-
-
 def _batch(quantities: Quantities, _given: Mapping[str, Any]) -> dict[str, Any]:
-    attended = quantities["attention_mask"].bool()
-    tokens = [row[mask] for row, mask in zip(quantities["input_ids"], attended, strict=True)]
-    masks = _responses(quantities, "mask")
+    tokens = sequences_of(quantities)
+    masks = responses_of(quantities, "mask")
     return {
         "unconcat_tokens": tokens,
         "tokens": tokens,
@@ -29,9 +22,9 @@ def _batch(quantities: Quantities, _given: Mapping[str, Any]) -> dict[str, Any]:
         "response_lengths": quantities["response_lengths"].tolist(),
         "loss_masks": masks,
         "rollout_mask_sums": [mask.sum() for mask in masks],
-        "advantages": _responses(quantities, "advantages"),
-        "log_probs": _responses(quantities, "old_log_probs"),
-        "rollout_log_probs": _responses(quantities, "old_log_probs"),
+        "advantages": responses_of(quantities, "advantages"),
+        "log_probs": responses_of(quantities, "old_log_probs"),
+        "rollout_log_probs": responses_of(quantities, "old_log_probs"),
         "rewards": quantities["rewards"].tolist(),
     }
 
@@ -44,7 +37,7 @@ def _packed_logits(quantities: Quantities, _given: Mapping[str, Any]) -> "torch.
 
 def _sum_of_sample_mean(quantities: Quantities, _given: Mapping[str, Any]) -> "Callable[[torch.Tensor], torch.Tensor]":
     """Of values per response token, one sample after the other."""
-    masks = _responses(quantities, "mask")
+    masks = responses_of(quantities, "mask")
 
     def reduce(values: "torch.Tensor") -> "torch.Tensor":
         parts = values.split([len(mask) for mask in masks])

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities
+from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities, responses_of, sequences_of
 
 if TYPE_CHECKING:
     import torch
@@ -27,17 +27,6 @@ def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
     return kind("config", own | {"global_batch_info": {}} | dict(given))
 
 
-def _responses(quantities: Quantities, name: str) -> "list[torch.Tensor]":
-    """The response tokens of each sample, without padding."""
-    lengths = quantities["response_lengths"].tolist()
-    return [row[:length] for row, length in zip(quantities[name], lengths, strict=True)]
-
-
-def _sequences(quantities: Quantities) -> "list[torch.Tensor]":
-    attended = quantities["attention_mask"].bool()
-    return [row[mask] for row, mask in zip(quantities["input_ids"], attended, strict=True)]
-
-
 def _nested(rows: "list[torch.Tensor]") -> "torch.Tensor":
     import torch
 
@@ -50,10 +39,10 @@ def _model_output(quantities: Quantities, _given: Mapping[str, Any]) -> "dict[st
 
     output = {}
     for name in ("log_probs", "entropy"):
-        responses = _responses(quantities, name)
+        responses = responses_of(quantities, name)
         if name == "entropy" and any(row.isnan().any() for row in responses):
             continue
-        pairs = zip(_sequences(quantities), responses, strict=True)
+        pairs = zip(sequences_of(quantities), responses, strict=True)
         output[name] = _nested([torch.nn.functional.pad(row, (len(tokens) - len(row) - 1, 1)) for tokens, row in pairs])
     return output
 
@@ -63,7 +52,7 @@ def _data(quantities: Quantities, _given: Mapping[str, Any]) -> Any:
     import torch
 
     tensordict: Any = import_module("tensordict")
-    sequences, masks = _sequences(quantities), _responses(quantities, "mask")
+    sequences, masks = sequences_of(quantities), responses_of(quantities, "mask")
     prompts = [len(tokens) - len(mask) for tokens, mask in zip(sequences, masks, strict=True)]
     tensors = {
         "input_ids": sequences,
@@ -71,8 +60,8 @@ def _data(quantities: Quantities, _given: Mapping[str, Any]) -> Any:
         "responses": [tokens[length:] for tokens, length in zip(sequences, prompts, strict=True)],
         "response_mask": masks,
         "loss_mask": [torch.nn.functional.pad(mask, (length, 0)) for mask, length in zip(masks, prompts, strict=True)],
-        "old_log_probs": _responses(quantities, "old_log_probs"),
-        "advantages": _responses(quantities, "advantages"),
+        "old_log_probs": responses_of(quantities, "old_log_probs"),
+        "advantages": responses_of(quantities, "advantages"),
     }
     counts = {"dp_size": 1, "batch_num_tokens": int(quantities["mask"].sum()), "global_batch_size": len(masks)}
     nested = {name: _nested(rows) for name, rows in tensors.items()}

@@ -1,13 +1,55 @@
-"""The numbers of one step: metrics, the checks that fail, the gap of rollout and trainer by cause, noise."""
+"""The steps of a recording, each once when it is complete, and their numbers for trackers.
+
+The numbers are metrics, the checks that fail, the gap of rollout and trainer by cause, and noise.
+"""
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 from rldbg.analysis import CHECKS, check, compare, metrics_by_step, noise_beside
-from rldbg.core import RldbgError, Severity
+from rldbg.core import RldbgError, Run, Severity
 from rldbg.mismatch import explain_mismatch
 from rldbg.recording import Recording
+from rldbg.recording import open as open_recording
+from rldbg.tripwire import has_ended
 
 Numbers = dict[str, float]
+
+
+class RecordedSteps:
+    """Also while the recording grows: a step is complete when a later one has begun, or when the run has ended."""
+
+    def __init__(self, path: Path, *, layout: str | None = None) -> None:
+        self._path = path
+        self._layout = layout
+        self._seen = -1
+
+    @property
+    def ended(self) -> bool:
+        places = (self._path, self._path / "recording")
+        return any(has_ended(place, None) for place in places) or any(map(_run_ended, (self._path, self._path.parent)))
+
+    def new(self, *, ended: bool) -> Iterator[tuple[Recording, int]]:
+        """The recording as it is now, with each step that was completed since the last call."""
+        try:
+            recording = open_recording(self._path, self._layout)
+        except RldbgError:
+            if ended:
+                raise
+            return
+        steps = [step for step in recording.steps() if step > self._seen]
+        for step in steps if ended else steps[:-1]:
+            self._seen = step
+            yield recording, step
+
+
+def _run_ended(folder: Path) -> bool:
+    """As run.json says; one that is being written, or is of another program, says nothing."""
+    try:
+        return (folder / "run.json").is_file() and Run(folder).read().get("ended_at") is not None
+    except RldbgError:
+        return False
 
 
 class StepMeasurements:
