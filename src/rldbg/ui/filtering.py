@@ -14,12 +14,20 @@ import numpy as np
 
 from rldbg.core import UsageError
 
+
+def _times(a: Any, b: Any) -> Any:
+    """Of numbers; a text times a number would be that many texts."""
+    if any(np.asarray(each).dtype.kind in "OU" for each in (a, b)):
+        raise TypeError
+    return a * b
+
+
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: np.divide, ast.Mod: np.mod,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: np.divide, ast.Mod: np.mod,
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "abs": np.abs,

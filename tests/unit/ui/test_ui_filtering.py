@@ -48,6 +48,8 @@ def test_expressions_select_rows(expression, rows):
         '"a" in length',
         "1 in (1, 2)",
         "\0",
+        '"a" * 99999999999 in group',
+        "group * 99999999999 == 1",
     ],
 )
 def test_other_expressions_are_refused_with_a_reason(expression):
