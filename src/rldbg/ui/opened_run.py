@@ -37,7 +37,6 @@ class OpenedRun:
         self._table: SampleTable | None = None
         self._text: TokenText | None = None
         self._no_text: RldbgError | None = None
-        self._clip: tuple[tuple[float, float] | None] | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -59,7 +58,7 @@ class OpenedRun:
             if self._recording is None or time.monotonic() - self._opened_at > _FRESH_S:
                 now = self.reopened()
                 if self._recording is None or now.listing.entries != self._recording.listing.entries:
-                    self._recording = now
+                    self._recording, self._no_text = now, None
                 self._opened_at = time.monotonic()
             return self._recording
 
@@ -77,10 +76,7 @@ class OpenedRun:
 
     def clip_limits(self) -> tuple[float, float] | None:
         """The loss's limits of the ratio, below and above 1; None where they are not known."""
-        with self.lock:
-            if self._clip is None:
-                self._clip = (clip_limits(self.recording.run_facts().get("config")),)
-            return self._clip[0]
+        return clip_limits(self.recording.run_facts().get("config"))
 
     def state_stamp(self) -> object:
         """Changes when the run begins, ends, or has written phases since."""
