@@ -3,7 +3,7 @@
 import csv
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -242,12 +242,15 @@ def samples_csv(run: OpenedRun, *, filter: str = "", sort: str = "", descending:
     table, _, _ = read_samples(run, None)
     with run.lock:
         numbers = table.select(filter, sort, descending=descending)
-        yield _csv_lines([table.names()])
-        for first in range(0, len(numbers), 1000):
-            yield _csv_lines(table.rows(numbers[first : first + 1000]))
+        columns = {name: table.columns[name] for name in table.names()}
+    # Without the lock: other threads ask for the parts, and whoever asks may leave.
+    yield _csv_lines([columns])
+    for first in range(0, len(numbers), 1000):
+        part = numbers[first : first + 1000]
+        yield _csv_lines(zip(*(column[part].tolist() for column in columns.values()), strict=True))
 
 
-def _csv_lines(rows: list[list[Any]]) -> str:
+def _csv_lines(rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:

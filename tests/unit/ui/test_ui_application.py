@@ -4,6 +4,9 @@ import base64
 import gzip
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,6 +15,8 @@ import rldbg
 from rldbg.analysis import check
 from rldbg.reports.json_text import to_json
 from rldbg.ui import Access, Catalogue, build_application
+from rldbg.ui.jobs import Jobs
+from rldbg.ui.run_pages import samples_csv
 from ui_recordings import (
     HOSTILE_GROUP,
     HOSTILE_TEXT,
@@ -228,6 +233,37 @@ def test_the_csv_has_every_row_and_no_formulas(recording, tmp_path):
     assert len(lines) == 17 and lines[0].startswith("step,group,run,reward")
     text = client_of(hostile(tmp_path / "hostile")).get("/api/runs/hostile/samples.csv").text
     assert "'=1+1" in text
+
+
+def test_a_csv_that_is_not_read_to_its_end_holds_nothing_up(recording):
+    run = Catalogue([str(recording)]).run("small")
+    lines = samples_csv(run)
+    next(lines)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(run.lock.acquire, timeout=10).result()
+        other.submit(run.lock.release).result()
+        assert other.submit(lambda: len("".join(lines).splitlines())).result() == 48
+
+
+def test_an_answer_reaches_a_page_that_waits_for_it_while_the_recording_grows(monkeypatch):
+    monkeypatch.setattr("rldbg.ui.jobs._LEFT_S", 3600)
+    jobs, go_on, begun = Jobs(), Event(), []
+
+    def work(stamp):
+        begun.append(stamp)
+        assert go_on.wait(60)
+        return stamp
+
+    try:
+        for stamp in (1, 2, 3):
+            assert jobs.ask("q", stamp, partial(work, stamp), patience_s=0)["state"] == "running"
+        go_on.set()
+        assert jobs.ask("q", 4, partial(work, 4), patience_s=60)["result"] == 1
+        assert jobs.ask("q", 5, partial(work, 5), patience_s=60)["result"] == 5
+        assert jobs.ask("q", 5, partial(work, 5), patience_s=60)["result"] == 5
+        assert begun == [1, 5]
+    finally:
+        jobs.close()
 
 
 def test_hostile_text_arrives_as_text(tmp_path):
