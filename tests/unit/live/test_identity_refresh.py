@@ -8,6 +8,7 @@ import pytest
 
 from rldbg.agent.identity import describe_process
 from rldbg.agent.settings import Settings
+from rldbg.core import UnreachableError
 from rldbg.live.broker.state import BrokerState
 
 
@@ -59,3 +60,26 @@ def test_a_process_is_settled_when_nothing_is_about_to_rename_it(tmp_path, monke
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys, "argv", argv)
     assert describe_process(Settings(run=tmp_path), {})["settled"] is settled
+
+
+def test_a_dashboard_that_fails_once_is_asked_again(tmp_path):
+    class Cluster:
+        advice = ()
+        asked = 0
+
+        async def refresh(self):
+            self.asked += 1
+            if self.asked == 1:
+                raise UnreachableError("the dashboard does not answer")
+            state.stopping.set()
+
+    async def watched():
+        watching = asyncio.ensure_future(state.watch())
+        await asyncio.wait_for(state.stopping.wait(), 60)
+        watching.cancel()
+
+    state = BrokerState(tmp_path)
+    state.external = Cluster()
+    state.sessions.breaks.add({"file": "train.py", "line": 1})
+    asyncio.run(watched())
+    assert state.external.asked == 2

@@ -177,9 +177,7 @@ class ProcessTable:
 
     def __iter__(self) -> Iterator[Process]:
         """By role and rank, then by arrival."""
-        return iter(
-            sorted(self._processes.values(), key=lambda p: (p.role, -1 if p.rank is None else p.rank, p.number))
-        )
+        return iter(sorted(self._processes.values(), key=Process.order))
 
     def find(self, host: str, pid: int) -> Process | None:
         """The latest process with this id there; ids come back, so the living wins."""

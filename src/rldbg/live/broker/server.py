@@ -213,7 +213,8 @@ async def _ask_agent_for_session(process: Process) -> None:
 
 
 async def _hold(process: Process) -> Message | None:
-    assert process.agent is not None
+    if process.agent is None:  # it left after everybody was counted
+        return None
     try:
         answer: Message = await process.agent.request("hold", {}, timeout_s=1.0)
     except (WireError, TimeoutError):

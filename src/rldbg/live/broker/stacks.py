@@ -110,8 +110,10 @@ async def py_spy_dump(pid: int, options: list[str]) -> list[Message] | str:
         async with asyncio.timeout(_PY_SPY_S):
             text, complaint = await child.communicate()
     except TimeoutError:
-        child.kill()
         return f"py-spy did not finish within {_PY_SPY_S:g} s"
+    finally:
+        if child.returncode is None:  # also when whoever asked has left
+            child.kill()
     if child.returncode:
         words = complaint.decode("utf-8", "replace").strip().splitlines()
         return f"py-spy: {words[-1] if words else 'failed'}"

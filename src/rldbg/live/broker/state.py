@@ -1,15 +1,18 @@
 """What the broker knows and holds: the processes of the run, their debug sessions, and whether it is to end."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from rldbg.agent import WireError
+from rldbg.core import RldbgError
 from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
 
+_log = logging.getLogger(__name__)
 _FRESH_S = 0.5
 # Of processes that say themselves when they get another name.
 _SETTLED_S = 10.0
@@ -75,7 +78,11 @@ class BrokerState:
             await asyncio.sleep(1.0)
             if not len(self.sessions.breaks):
                 continue
-            await self.refresh(timeout_s=0.5)
+            try:
+                await self.refresh(timeout_s=0.5)
+            except RldbgError as error:
+                _log.info("who is there could not be found out, and is asked again: %s", error)
+                continue
             waiting = [p for p in self.processes if p.session is not None and self.sessions.breaks.is_looking(p)]
             await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
 
