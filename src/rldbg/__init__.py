@@ -6,6 +6,7 @@ from rldbg.lazy import lazy_names
 from rldbg.version import __version__
 
 if TYPE_CHECKING:
+    from rldbg.analysis import check, compare
     from rldbg.annotations import phase, step
     from rldbg.auto import breakpoint, identify
     from rldbg.core import Finding, Identity, Run, SampleId
@@ -25,6 +26,8 @@ __all__ = [
     "WatchedLoop",
     "__version__",
     "breakpoint",
+    "check",
+    "compare",
     "identify",
     "open",
     "phase",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MARKS = {"equal": "✓", "equal within noise": "✓", "drift": "~", "different": "✗"}
 _SHOWN_FIELDS = 8
+_LABELS = {"mini_batch": "mini-batch", "micro": "micro-batch"}
 
 
 def html_report(
@@ -80,7 +81,7 @@ def _summary(result: Comparison) -> str:
         return text
     found = first.to_dict()
     facts = "".join(
-        f"<div><span>{name.replace('_', '-')}</span><code>{escape(str(found[name]))}</code></div>"
+        f"<div><span>{_LABELS.get(name, name)}</span><code>{escape(str(found[name]))}</code></div>"
         for name in ("step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "index", "name")
         if found.get(name) is not None
     )

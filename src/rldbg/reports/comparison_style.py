@@ -37,7 +37,7 @@ background:var(--card);font-size:13px}
 .flow .different{border-color:var(--bad)}.flow .different b::before{content:"✗ ";color:var(--bad)}
 .flow .config.different{border-color:var(--warn)}.flow .config.different b::before{content:"≠ ";color:var(--warn)}
 .flow .absent{opacity:.4}.flow .is-first{box-shadow:0 0 0 2px var(--bad)}
-table{border-collapse:collapse;width:100%}.list th,.list td{text-align:left;padding:6px 10px;
+table{border-collapse:collapse;width:100%;table-layout:auto}.list th,.list td{text-align:left;padding:6px 10px;
 border-bottom:1px solid var(--line)}
 .list th{font-size:12px;color:var(--muted);font-weight:500}.list td.n,.list th.n{text-align:right;
 font-variant-numeric:tabular-nums}

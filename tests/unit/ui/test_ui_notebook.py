@@ -3,7 +3,6 @@
 import re
 
 import rldbg
-from rldbg.analysis import check, compare
 from rldbg.core.http import http_request
 from ui_recordings import HOSTILE_GROUP, hostile, two_turns
 
@@ -12,8 +11,8 @@ def test_results_show_themselves_escaped(tmp_path):
     first, second = two_turns(tmp_path / "a<b>", steps=2), two_turns(tmp_path / "b", steps=2, shift=0.5)
     recording, other = rldbg.open(first), rldbg.open(second)
     assert "trajectory" in recording._repr_html_() and "a<b>" not in recording._repr_html_()
-    assert "check: " in check(recording)._repr_html_()
-    shown = compare(recording, other)._repr_html_()
+    assert "check: " in rldbg.check(recording)._repr_html_()
+    shown = rldbg.compare(recording, other)._repr_html_()
     assert "First difference: stage" in shown and "<script" not in shown and "a<b>" not in shown
 
 
