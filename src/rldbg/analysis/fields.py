@@ -21,8 +21,8 @@ from rldbg.analysis.tolerances import Tolerance, Tolerances
 from rldbg.analysis.whole import Block
 from rldbg.recording import Ragged, Record
 
-# If both sides have a parameter's tensor, these follow from it and are coarser.
-_FROM_TENSOR = frozenset({"norm", "mean", "std", "hash"})
+# If both sides have a parameter's tensor, these follow from it; its dtype decides its tolerance.
+_FROM_TENSOR = frozenset({"dtype", "norm", "mean", "std", "hash"})
 _TENSORS = ("param", "gradient")
 
 

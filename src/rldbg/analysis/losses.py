@@ -48,7 +48,7 @@ def _all_one(members: Sequence[Record]) -> list[float]:
 
 def _shares(members: Sequence[Record]) -> list[float]:
     samples = sum(len(record.samples) for record in members)
-    return [len(record.samples) / samples for record in members]
+    return [len(record.samples) / samples if samples else 1 / len(members) for record in members]
 
 
 def _per_rank(members: Sequence[Record]) -> list[float]:
@@ -72,7 +72,8 @@ def _reduced(
 def _apart(a: Mapping[tuple[int, int], Record], b: Mapping[tuple[int, int], Record]) -> float:
     """The largest difference of a loss, relative to the larger one."""
     gaps = [0.0]
-    for place, record in a.items():
+    for place in a.keys() & b.keys():
+        record = a[place]
         one, other = (float(item.fields.get("loss", 0.0)) for item in (record, b[place]))
         gaps.append(abs(one - other) / max(abs(one), abs(other), 1e-12))
     return max(gaps)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rldbg.analysis.old_log_probs import masked_like_losses
-from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples
+from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples, token_bytes
 from rldbg.analysis.side import Side
 from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_tensors
 from rldbg.core import SampleId
-from rldbg.recording import KINDS, Ragged, Record, RecordKey
+from rldbg.recording import KINDS, Ragged, Record
 
 # Kinds that hold the same data under two names, by mode; a trainer's service has old log probs among its loss data.
 _ALIASES = (("trajectory", "prepared_trajectories"), ("old_log_probs", "is_loss_debug"))
@@ -46,6 +47,7 @@ def pair_kind(
     records_a = list(a.records(kind, step))
     records_b = list(b.records(kinds[1], step))
     if kind == "loss":
+        records_a, records_b = _losses(a, step, records_a, samples_a), _losses(b, step, records_b, samples_b)
         ids_a, ids_b = _ids(records_a), _ids(records_b)
         return pair_losses(kind, step, records_a, records_b, pair_samples(ids_a, ids_b, samples_a, samples_b).to_b)
     if not _has_rows(kind, records_a, records_b):
@@ -64,6 +66,22 @@ def pair_kind(
 
 def _ids(records: Sequence[Record]) -> list[SampleId]:
     return [sample for record in records for sample in record.samples]
+
+
+def _losses(side: Side, step: int, records: list[Record], known: StepSamples) -> list[Record]:
+    """Losses with the samples of the pass that made them, where the loop recorded those with the pass only."""
+    if all(record.samples for record in records):
+        return records
+    passes = {}
+    for kind in ("batch_inputs", "forward_data"):
+        for record, ids in _with_samples(list(side.records(kind, step)), known):
+            if ids:
+                passes[record.key[2:]] = ids
+    # Samples with equal tokens are interchangeable, and go by the name of the first of them.
+    first: dict[bytes, SampleId] = {}
+    names = {sample: first.setdefault(token_bytes(tokens), sample) for sample, tokens in known.tokens.items()}
+    found = [replace(record, samples=record.samples or passes.get(record.key[2:], ())) for record in records]
+    return [replace(item, samples=tuple(names.get(sample, sample) for sample in item.samples)) for item in found]
 
 
 def _copies(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[list[Record], list[Record]]]:
@@ -121,7 +139,7 @@ def _with_samples(records: Sequence[Record], known: StepSamples) -> list[tuple[R
     by_tokens: dict[bytes, list[SampleId]] = defaultdict(list)
     if any(not record.samples and "input_ids" in record.fields for record in records):
         for sample, tokens in known.tokens.items():
-            by_tokens[np.asarray(tokens, dtype="<i8").tobytes()].append(sample)
+            by_tokens[token_bytes(tokens)].append(sample)
     return [(record, record.samples or _find_samples(record, by_tokens)) for record in records]
 
 
@@ -216,7 +234,8 @@ def _blocks_of(
     pairing: Pairing,
 ) -> Iterator[Block]:
     """The rows of one record of A, grouped by the record of B they are paired with."""
-    meets: dict[RecordKey, tuple[Record, list[int], list[int]]] = {}
+    # By identity: a loop that calls its model several times per micro-batch has several records of one key.
+    meets: dict[int, tuple[Record, list[int], list[int]]] = {}
     for row, sample in enumerate(ids):
         partner = pairs.to_b.get(sample)
         queue = places.get((partner, record.key.epoch)) if partner is not None else None
@@ -224,7 +243,7 @@ def _blocks_of(
             pairing.only_a.append(Unpaired(record, row, str(sample)))
             continue
         other, other_row = queue.pop(0)
-        _, rows_a, rows_b = meets.setdefault(other.key, (other, [], []))
+        _, rows_a, rows_b = meets.setdefault(id(other), (other, [], []))
         rows_a.append(row)
         rows_b.append(other_row)
     for other, rows_a, rows_b in meets.values():

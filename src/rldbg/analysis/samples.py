@@ -155,9 +155,9 @@ def _pair_group(
     pairs: dict[SampleId, SampleId] = {}
     waiting: dict[bytes, list[SampleId]] = defaultdict(list)
     for sample in members_b:
-        waiting[_token_bytes(tokens_b[sample])].append(sample)
+        waiting[token_bytes(tokens_b[sample])].append(sample)
     for sample in members_a:
-        equal = waiting.get(_token_bytes(tokens_a[sample]))
+        equal = waiting.get(token_bytes(tokens_a[sample]))
         if equal:
             pairs[sample] = equal.pop(0)
     rest_a = [sample for sample in members_a if sample not in pairs]
@@ -179,7 +179,8 @@ def _pair_group(
     return pairs
 
 
-def _token_bytes(tokens: np.ndarray) -> bytes:
+def token_bytes(tokens: np.ndarray) -> bytes:
+    """Equal for equal tokens, whatever their dtype."""
     return np.asarray(tokens, dtype="<i8").tobytes()
 
 

@@ -75,6 +75,7 @@ class Side:
         self.shift = shift
         self.twin: Side | None = None
         self._entries = defaultdict(list)
+        self._said: set[str] = set()
         self._kept: dict[tuple[str, int], list[Record]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
@@ -99,6 +100,12 @@ class Side:
     def not_compared(self, kind: str, step: int) -> Iterator[Record]:
         """Records of a kind that is not compared field by field, as they are."""
         return iter(self.recording.records(kind, step - self.shift))
+
+    def first_time(self, subject: str) -> bool:
+        """Whether nothing was said about a subject before: what is logged, is logged once per recording."""
+        is_new = subject not in self._said
+        self._said.add(subject)
+        return is_new
 
     @property
     def title(self) -> str:

@@ -5,7 +5,7 @@ tensors. Analysis sees ragged rows without padding: sequences from the first rea
 the first response token on. Records that already have that form pass unchanged.
 
 What is padding is read from `attention_mask` where the record has one. Without it, it is a run of one token id at
-either end of rows, untrained, whose id occurs nowhere else in the batch.
+either end of rows, untrained, whose id occurs nowhere else untrained in the batch, or whose runs have many lengths.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_
 # The value for prompt positions in a field that was recorded for the response only.
 _ON_PROMPT = {"policy_versions": -1}
 _MASK = "attention_mask"
+# Texts do not begin or end in runs of one token of so many lengths.
+_MANY = 3
 _OF_SEQUENCES = frozenset({"input_ids", "position_ids", _MASK})
 
 
@@ -184,15 +186,19 @@ def _real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.nda
     last = np.where(trained.any(axis=1), np.argmax(trained[:, ::-1], axis=1), width)
     trailing = np.minimum(_leading(tokens[:, ::-1]), last)
     starts, ends = np.zeros(rows, np.int64), np.full(rows, width)
+
+    def only_at_ends(pad: int) -> bool:
+        return _only_at_ends(tokens, pad, leading, trailing, trained)
+
     for pad in np.unique(tokens[:, -1][trailing > 0]).tolist():
         at_end = (tokens[:, -1] == pad) & (trailing > 0)
-        if _is_fill(trailing, at_end) and _only_at_ends(tokens, pad, leading, trailing, trained):
+        if _is_fill(trailing, at_end) and (_lengths(trailing, at_end) >= _MANY or only_at_ends(pad)):
             ends[at_end] -= trailing[at_end]
     behind = np.unique(tokens[:, -1][ends < width]).tolist()
     for pad in np.unique(tokens[:, 0][leading > 0]).tolist():
         at_start = (tokens[:, 0] == pad) & (leading > 0)
         is_known = pad in behind or leading[at_start].max() > 1
-        if is_known and _is_fill(leading, at_start) and _only_at_ends(tokens, pad, leading, trailing, trained):
+        if is_known and _is_fill(leading, at_start) and (_lengths(leading, at_start) >= _MANY or only_at_ends(pad)):
             starts[at_start] += leading[at_start]
     return np.minimum(starts, ends), ends
 
@@ -202,13 +208,16 @@ def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:
     return not rows.all() or bool(np.ptp(run) > 0)
 
 
+def _lengths(run: np.ndarray, rows: np.ndarray) -> int:
+    """How many different lengths the runs of these rows have."""
+    return len(np.unique(run[rows]))
+
+
 def _only_at_ends(tokens: np.ndarray, pad: int, leading: np.ndarray, trailing: np.ndarray, trained: np.ndarray) -> bool:
-    """Whether a token id occurs only in the runs at the ends of rows, and as the last trained token of one."""
+    """Whether a token id occurs only in the runs at the ends of rows, and among trained tokens, which were sampled."""
     columns = np.arange(tokens.shape[1])
     inside = (columns >= leading[:, None]) & (columns < tokens.shape[1] - trailing[:, None])
-    last = tokens.shape[1] - trailing - 1
-    end_mark = (columns == last[:, None]) & trained
-    return not bool(((tokens == pad) & inside & ~end_mark).any())
+    return not bool(((tokens == pad) & inside & ~trained).any())
 
 
 def _leading(tokens: np.ndarray) -> np.ndarray:

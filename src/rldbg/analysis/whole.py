@@ -82,7 +82,8 @@ def pair_losses(kind: str, step: int, a: Sequence[Record], b: Sequence[Record], 
         pairing.notes.append("micro-batches are cut differently: their losses were added up to each mini-batch's")
         _match(pairing, by_mini_batch(a), by_mini_batch(b))
         return pairing
-    if have_samples and _mini_batches(mine) == _mini_batches(others):
+    are_unknown = not cut_alike and not any(record.samples for record in (*a, *b))
+    if are_unknown or (have_samples and _mini_batches(mine) == _mini_batches(others)):
         pairing.method = "mini-batch"
         pairing.notes.append(
             "micro-batches are cut differently and no record has a denominator: their losses were added up, or "

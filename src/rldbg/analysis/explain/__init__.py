@@ -1,8 +1,5 @@
 """Why two recordings differ: hypotheses tried on the recorded numbers, reported only when they fit."""
 
-import logging
-from collections.abc import Callable, Iterator
-
 from rldbg.analysis.explain import (
     advantages,
     batches,
@@ -23,13 +20,10 @@ from rldbg.analysis.explain import (
     sequences,
     updates,
 )
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis, tried
 from rldbg.analysis.explain.ranking import MARGIN, Reasons, ranked
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
-
-_log = logging.getLogger(__name__)
-Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 # The order in which candidates are listed: those decided by tokens and masks before those that are fitted.
 _SOURCES = (
@@ -47,16 +41,7 @@ def hypotheses_of(stage: Stage) -> list[Hypothesis]:
 def explain(a: Side, b: Side, stage: Stage, step: int, epoch: int = 0, mini_batch: int = 0) -> Reasons:
     """Why both sides first differ at one optimizer step."""
     evidence = Evidence(a, b, step, epoch, mini_batch)
-    return ranked(item for hypothesis in hypotheses_of(stage) for item in _tried(hypothesis, evidence))
+    return ranked(item for hypothesis in hypotheses_of(stage) for item in tried(hypothesis, evidence))
 
 
-def _tried(hypothesis: Hypothesis, evidence: Evidence) -> list[Explanation]:
-    """What a hypothesis says; one that cannot cope with the shapes of a recording says nothing, and the log says so."""
-    try:
-        return list(hypothesis(evidence))
-    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
-        _log.warning("a hypothesis could not be tried: %s: %s", hypothesis.__qualname__, error)
-        return []
-
-
-__all__ = ["MARGIN", "Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "ranked"]
+__all__ = ["MARGIN", "Evidence", "Explanation", "Reasons", "explain", "hypotheses_of", "ranked", "tried"]

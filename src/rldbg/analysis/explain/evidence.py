@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from rldbg.analysis.tokens import SampleTokens
 from rldbg.recording import RecordKey
 
 Pair = tuple[SampleTokens, SampleTokens]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,20 @@ class Evidence:
             found_a, found_b = one.trained(name), other.trained(name)
             if found_a is not None and found_b is not None and len(found_a[0]) == len(found_b[0]):
                 yield found_a[0].astype(np.float64), found_b[0].astype(np.float64)
+
+
+Hypothesis = Callable[[Evidence], Iterator[Explanation]]
+
+
+def tried(hypothesis: Hypothesis, evidence: Evidence) -> list[Explanation]:
+    """What a hypothesis says; one that cannot cope with the shapes of a recording says nothing, and the log says so,
+    once per recording."""
+    try:
+        return list(hypothesis(evidence))
+    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
+        if evidence.a.side.first_time(f"{hypothesis.__module__}.{hypothesis.__qualname__}"):
+            _log.warning("a hypothesis could not be tried: %s: %s", hypothesis.__qualname__, error)
+        return []
 
 
 def applied(

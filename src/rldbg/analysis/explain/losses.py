@@ -9,11 +9,18 @@ from dataclasses import replace
 import numpy as np
 
 from rldbg.analysis.explain.aggregation import by_rule, mask_of, rules_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, applied, fit_factor, largest
+from rldbg.analysis.explain.evidence import (
+    Evidence,
+    Explanation,
+    Hypothesis,
+    Recomputed,
+    applied,
+    fit_factor,
+    largest,
+)
 from rldbg.analysis.explain.kl_terms import kl_aggregation, kl_estimator
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
-from rldbg.analysis.explain.wherever import Hypothesis
 
 _NOISE = 2e-6
 
@@ -292,12 +299,13 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
     factor = fit_factor(a, b)
     noise = max(_NOISE, 1e-4 * largest(b))
-    if abs(factor - 1) > 1e-3 and largest(a) > 10 * noise:
+    # One loss is a multiple of any other.
+    if abs(factor - 1) > 1e-3 and np.count_nonzero(np.abs(a) > 10 * noise) > 1:
         text = f"B's losses are A's times {factor:.6g}"
         yield applied("loss-scaled", text, a, b, factor * a, noise, {"factor": factor}, 0.95)
 
 
-def where_odd(hypothesis: Callable[[Evidence], Iterator[Explanation]]) -> Hypothesis:
+def where_odd(hypothesis: Hypothesis) -> Hypothesis:
     """The same on the ranks or micro-batches whose losses differ, where those of others agree."""
 
     def narrowed(evidence: Evidence) -> Iterator[Explanation]:

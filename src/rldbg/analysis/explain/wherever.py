@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis
 
 NOISE = 2e-5
-Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 
 def wherever(hypothesis: Hypothesis, quantity: str) -> Hypothesis:

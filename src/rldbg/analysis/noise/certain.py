@@ -9,11 +9,11 @@ parameters have fewer bits, and one whose update changes nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis, tried
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.fields import Place
 from rldbg.analysis.measured import Measured
@@ -78,10 +78,9 @@ def _held_weights(a: Side, b: Side, step: int) -> Iterator[Certain]:
         yield Certain(Stage.TRAJECTORY, "weights", "held", step, a=said[0], b=said[1])
 
 
-Rule = Callable[[Evidence], Iterator[Explanation]]
-
-
-def _of_rules(evidence: Evidence, rules: Sequence[Rule], stage: Stage, kind: str, field: str) -> Iterator[Certain]:
+def _of_rules(
+    evidence: Evidence, rules: Sequence[Hypothesis], stage: Stage, kind: str, field: str
+) -> Iterator[Certain]:
     """The first optimizer step up to which the passes of both sides tell that their rules differ."""
     said = _fitting(evidence, rules)
     if said is None:
@@ -94,11 +93,8 @@ def _of_rules(evidence: Evidence, rules: Sequence[Rule], stage: Stage, kind: str
             return
 
 
-def _fitting(evidence: Evidence, rules: Sequence[Rule]) -> Explanation | None:
-    try:
-        return next((item for rule in rules for item in rule(evidence) if item.fits), None)
-    except (ValueError, IndexError, KeyError, ArithmeticError):
-        return None  # shapes that a rule cannot cope with
+def _fitting(evidence: Evidence, rules: Sequence[Hypothesis]) -> Explanation | None:
+    return next((item for rule in rules for item in tried(rule, evidence) if item.fits), None)
 
 
 def _of_tensors(evidence: Evidence) -> Iterator[Certain]:

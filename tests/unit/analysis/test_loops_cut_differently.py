@@ -1,0 +1,89 @@
+"""Loops that record by the README alone: the cut of micro-batches, padding and dtypes are no difference."""
+
+import numpy as np
+import pytest
+
+import rldbg
+from rldbg.analysis import compare
+from rldbg.analysis.explain import Evidence
+from rldbg.analysis.noise.certain import _fitting
+from rldbg.analysis.side import Side
+
+PAD, BEGIN = 0, 2
+LENGTHS = ((2, 3), (2, 6), (3, 2), (3, 5), (5, 4), (5, 6), (4, 1), (4, 6))
+
+
+def rows(seed=0):
+    """Prompts and responses; some responses contain the id that rows are padded with."""
+    rng = np.random.default_rng(seed)
+    prompts = {prompt: rng.integers(3, 20, prompt) for prompt, _ in LENGTHS}
+    found = [
+        (np.r_[BEGIN, prompts[prompt]], rng.integers(3, 20, response), rng.random()) for prompt, response in LENGTHS
+    ]
+    found[1][1][3] = found[5][1][2] = PAD
+    return found
+
+
+def padded(parts, *, left):
+    width = max(map(len, parts))
+    return np.asarray([np.pad(row, (width - len(row), 0) if left else (0, width - len(row))) for row in parts])
+
+
+def write(root, batch, *, left=False, cut=4, order=None, one_by_one=False, dtype=np.float32, loss=lambda value: value):
+    """One step of losses, inputs and a gradient as `record_loop` records them: losses do not name their samples."""
+    order = list(range(len(batch))) if order is None else order
+    tokens = [np.r_[prompt, response] for prompt, response, _ in batch]
+    masks = [np.r_[np.zeros(len(prompt), int), np.ones(len(response), int)] for prompt, response, _ in batch]
+    with rldbg.Recorder(root) as recorder:
+        recorder.record(
+            "trajectory",
+            step=0,
+            samples=[(f"g{place // 2}", place % 2) for place in order],
+            tokens=padded([tokens[place] for place in order], left=left),
+            loss_mask=padded([masks[place] for place in order], left=left),
+            reward=np.asarray([batch[place][2] for place in order]),
+        )
+        for micro, start in enumerate(range(0, len(order), cut)):
+            chosen = order[start : start + cut]
+            for part in [[place] for place in chosen] if one_by_one else [chosen]:
+                ids = padded([tokens[place] for place in part], left=left)
+                seen = padded([np.ones(len(tokens[place]), int) for place in part], left=left)
+                recorder.record("batch_inputs", step=0, micro=micro, input_ids=ids, attention_mask=seen)
+            total = sum(batch[place][2] * len(batch[place][1]) for place in chosen)
+            recorder.record("loss", step=0, micro=micro, loss=loss(np.float32(total / 33)))
+        facts = {"shape": [8], "dtype": f"torch.{np.dtype(dtype)}", "norm": 1.0, "mean": 0.0, "std": 0.0}
+        gradient = np.linspace(-1, 1, 8, dtype=np.float32).astype(dtype)
+        recorder.record("gradient", step=0, param_name="w", gradient=gradient, **facts)
+    return rldbg.open(root)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [{"left": True}, {"cut": 2}, {"order": [5, 2, 7, 0, 1, 6, 3, 4]}, {"one_by_one": True}, {"dtype": np.float64}],
+    ids=lambda shape: next(iter(shape)),
+)
+def test_a_clean_loop_is_equal_however_it_is_cut(tmp_path, shape):
+    found = compare(write(tmp_path / "a", rows()), write(tmp_path / "b", rows(), **shape))
+    assert found.verdict in ("equal", "equal within noise")
+
+
+@pytest.mark.parametrize(
+    "shape", [{"cut": 2}, {"order": [5, 2, 7, 0, 1, 6, 3, 4]}], ids=lambda shape: next(iter(shape))
+)
+def test_losses_cut_differently_that_differ_are_found(tmp_path, shape):
+    b = write(tmp_path / "b", rows(), **shape, loss=lambda value: value * np.float32(1.01))
+    found = compare(write(tmp_path / "a", rows()), b)
+    assert found.first_difference.stage == "loss"
+
+
+def test_a_rule_that_cannot_be_tried_is_logged_once_per_recording(tmp_path, caplog):
+    def broken(_evidence):
+        raise ValueError("shapes that no rule expects")
+
+    sides = [Side(write(tmp_path / name, rows()), name.upper()) for name in "ab"]
+    with caplog.at_level("WARNING"):
+        assert [_fitting(Evidence(*sides, step), [broken]) for step in (0, 1)] == [None, None]
+    assert [record.message for record in caplog.records if "could not be tried" in record.message] == [
+        "a hypothesis could not be tried: "
+        "test_a_rule_that_cannot_be_tried_is_logged_once_per_recording.<locals>.broken: shapes that no rule expects"
+    ]
