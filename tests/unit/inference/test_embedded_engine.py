@@ -221,6 +221,26 @@ def test_a_failing_forward_pass_fails_its_requests_and_no_later_ones():
     assert len(engine(scene, model=model).tokens) == 24
 
 
+def test_a_request_that_ends_in_the_pass_before_a_failing_one_is_answered():
+    model = tiny()
+    real = model.forward
+
+    def only_prompts(*arguments, **more):
+        return real(*arguments, **more) if more["input_ids"].shape[1] > 1 else 1 / 0
+
+    async def scene(backend):
+        await backend.pause("in_place")
+        model.forward = only_prompts
+        long = backend.submit(GenerationJob("long", (5, 6), GREEDY, seed=0))
+        short = backend.submit(GenerationJob("short", (5, 6), replace(GREEDY, max_new_tokens=1), seed=0))
+        await backend.resume()
+        with pytest.raises(RequestError, match="ZeroDivisionError"):
+            await long.outcome()
+        return await short.outcome()
+
+    assert len(engine(scene, model=model).tokens) == 1
+
+
 def test_text_grows_by_whole_characters():
     class Bytes(NoText):
         def decode(self, tokens, *, skip_special=True):

@@ -141,8 +141,10 @@ class EmbeddedBackend:
         except Exception as error:  # noqa: BLE001 - what one batch meets must not end the server
             _log.exception("a forward pass failed")
             told = RequestError(f"{type(error).__name__}: {error}", 500)
-            self._post([(item.answer, told) for item in self._scheduler.drop()])
-            return
+            dropped = self._scheduler.drop()
+            self._post([(item.answer, told) for item in dropped if item.finish is None])
+            # Of a request that was admitted in this step, the first pass may have been the last.
+            touched = [item for item in dropped if item.finish is not None]
         self._tell(touched)
 
     def _tell(self, touched: list[Sequence]) -> None:

@@ -35,6 +35,7 @@ class Scheduler:
         self._card = card
         self._limits = limits
         self.running: list[Sequence] = []
+        self._in_step: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.version = WeightVersion()
         self.generated_tokens = 0
@@ -46,14 +47,14 @@ class Scheduler:
     def step(self) -> list[Sequence]:
         """One iteration; the sequences that got a token."""
         admitted = self._admit()
+        self._in_step = [*admitted, *self.running]
         if admitted:
             self._prefill(admitted)
             self._remove_finished()
-        touched = dict.fromkeys((*admitted, *self.running))
         if self.running:
             self._decode()
             self._remove_finished()
-        return list(touched)
+        return self._taken_out()
 
     def abort(self, matches: Callable[[Sequence], bool], message: str) -> list[Sequence]:
         """Ends what matches; what had no token yet says so in the words clients look for."""
@@ -65,10 +66,14 @@ class Scheduler:
         return ended
 
     def drop(self) -> list[Sequence]:
-        """Forgets everything that runs, in whatever state a failed forward pass left it."""
-        dropped, self.running = self.running, []
+        """Forgets everything that runs, in whatever state a failed forward pass left it; all that was in that step."""
+        self.running = []
         self._passes.cache.clear()
-        return dropped
+        return self._taken_out()
+
+    def _taken_out(self) -> list[Sequence]:
+        items, self._in_step = self._in_step, []
+        return items
 
     def retract(self) -> None:
         """Everything that runs waits again, before the others; it continues from its tokens with a new cache."""
