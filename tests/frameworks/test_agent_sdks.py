@@ -12,11 +12,11 @@ import uvicorn
 from client_environments import environment_with
 
 from byte_model import byte_folder
+from rldbg.core import listen
 from rldbg.inference.application import build_application
 from rldbg.inference.embedded.loading import load_backend
 from rldbg.inference.proxy.application import build_proxy
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
-from rldbg.inference.server import listen
 
 SDKS = ("openai>=3.4", "anthropic", "openai-agents", "litellm", "inspect_ai", "verifiers", "langchain-openai",
         "langchain-anthropic")  # fmt: skip

@@ -13,9 +13,9 @@ from client_environments import ROOT, TRL, environment_with
 from real_runs import rldbg
 from safetensors.numpy import load_file
 
+from rldbg.core import listen
 from rldbg.inference.application import Service, build_application
 from rldbg.inference.embedded.loading import load_backend
-from rldbg.inference.server import listen
 from rldbg.recording import open as open_recording
 from rldbg.trainer import tiny_folder
 from rldbg.weights import faults_of, snapshots_of

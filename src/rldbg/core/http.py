@@ -1,4 +1,5 @@
-"""HTTP requests to servers, dashboards and services: one place for timeouts, tokens and what may be sent again.
+"""HTTP requests to servers, dashboards and services: one place for timeouts, tokens and what may be sent again; and
+where servers of ours listen.
 
 Proxies of the environment are not used: what rldbg talks to is on this machine or in its cluster, and a proxy that is
 set for the way out answers 503 for those addresses. Only GET requests are sent again, once, when the connection broke:
@@ -7,17 +8,37 @@ a POST may have been served. The rollout's own client (inference/workflows/http_
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from rldbg.core.errors import UsageError, explained_as
 
 if TYPE_CHECKING:
     import httpx
 
 CONNECT_S = 10.0
+_BACKLOG = 4096
 
 
 class NoAnswerError(ConnectionError):
     """No answer came: nobody listens, the connection broke, the time is over, or the address is not one."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Where a server of ours listens; the port may be 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, or asyncio would leave Nagle's algorithm on.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        with explained_as(UsageError, OSError, f"cannot listen on {host}:{port}", "choose another with --port"):
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+    except UsageError:
+        listener.close()
+        raise
+    return listener
 
 
 def bearer_header(token: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rldbg.core import RldbgError, UsageError, read_flags, write_whole
+from rldbg.core import RldbgError, listen, read_flags, write_whole
 from rldbg.inference.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -125,18 +125,6 @@ def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None
     if report is not None:
         file = announcement.with_suffix(".report.json")
         file.write_text(json.dumps(report), encoding="utf-8")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; the port may be 0. The protocol is named, or asyncio would leave Nagle's algorithm on."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}", "choose another with --port") from error
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def announce(file: Path, listener: socket.socket) -> None:

@@ -4,13 +4,12 @@ import functools
 import hmac
 import inspect
 import secrets
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from rldbg.core import PrerequisiteError, RldbgError, UsageError, explained_as
+from rldbg.core import PrerequisiteError, RldbgError, explained_as, listen
 from rldbg.mcp.live_tools import LiveTools
 from rldbg.mcp.recorded_tools import RecordedTools
 from rldbg.mcp.tool_results import DEFAULT_CHARACTERS, MAX_CHARACTERS, ToolResult
@@ -57,9 +56,7 @@ def serve_http(workspace: Workspace, *, port: int, at_start: Callable[[str, str]
     import uvicorn
 
     token = secrets.token_urlsafe(24)
-    with explained_as(UsageError, OSError, f"cannot listen on port {port}", "choose another --port"):
-        listener = socket.create_server(("127.0.0.1", port))
-    with listener:
+    with listen("127.0.0.1", port) as listener:
         application = _TokenRequired(server.streamable_http_app(), token)
         at_start(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", token)
         uvicorn.Server(uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=2)).run([listener])

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rldbg.core import PrerequisiteError, UsageError, explained_as
+from rldbg.core import PrerequisiteError, explained_as, listen
 from rldbg.ui.catalogue import Catalogue
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def serve(catalogue: Catalogue, *, host: str = "127.0.0.1", port: int = 0, at_st
     with explained_as(PrerequisiteError, ImportError, "rldbg ui needs a web server", "pip install 'rldbg[serve]'"):
         from rldbg.ui.guard import Access
     access = Access(host)
-    with _listener(host, port) as listener:
+    with listen(host, port) as listener:
         server = _server(catalogue, access)
         at_start(url_of(access, listener.getsockname()[1]))
         server.run(sockets=[listener])
@@ -31,7 +31,7 @@ class BackgroundServer:
     """The application in a thread of this process, on a free port of loopback, until `stop` or the process's end."""
 
     def __init__(self, catalogue: Catalogue, access: "Access") -> None:
-        self._listener = _listener(access.host, 0)
+        self._listener = listen(access.host, 0)
         self._server = _server(catalogue, access)
         self.url = url_of(access, self._listener.getsockname()[1])
         sockets = [self._listener]
@@ -42,22 +42,6 @@ class BackgroundServer:
         self._server.should_exit = True
         self._thread.join()
         self._listener.close()
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """The protocol is named, or asyncio would leave Nagle's algorithm on."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        with explained_as(
-            UsageError, OSError, f"cannot listen on {host} port {port}", "choose another --port or --host"
-        ):
-            listener.bind((host, port))
-            listener.listen(128)
-    except UsageError:
-        listener.close()
-        raise
-    return listener
 
 
 def _server(catalogue: Catalogue, access: "Access") -> "uvicorn.Server":
