@@ -170,6 +170,14 @@ def test_two_runs_are_compared(site):
     page.wait_for_selector(".why figure", state="detached")
 
 
+def test_the_third_run_has_a_row_and_a_section_of_its_own(site):
+    page = site.open("compare?run=first&run=second&run=first", "#pairs button >> nth=1")
+    verdicts = page.locator("#pairs .verdict").all_inner_texts()
+    assert [text.split(" ", 1)[1] for text in verdicts] == ["different", "equal"]
+    page.locator("#pairs button").nth(1).click()
+    assert page.locator("#pair-1 .stage.first").count() == 0 and page.locator("#pair-0 .stage.first").count() == 1
+
+
 def test_thinking_tools_and_the_environment_are_told_apart(site):
     page = site.open("run/agent/samples?filter=reward+%3E+0", ".vrow .vcell")
     page.wait_for_selector("#matched:has-text('of 96 samples')")

@@ -82,6 +82,8 @@ def _stages(result: Comparison) -> Table:
         mark = _MARKS[row["verdict"]]
         if row["stage"] == "config" and row["verdict"] != "equal":
             mark = "[yellow]≠ differs[/]"
+        elif not row["compared"] and not row["allowed"]:
+            mark = "[dim]– nothing to compare[/]"
         elif row.get("follows"):
             mark = _FOLLOWS[row["verdict"]]
         odd = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
@@ -160,7 +162,7 @@ def _steps_text(steps: list[int]) -> str:
 def place_text(first: FirstDifference) -> str:
     place = first.place
     parts = [f"{first.kind}.{first.field}", f"step {first.step}"]
-    parts += [f"epoch {first.epoch}", f"mini-batch {first.mini_batch}", f"rank {place.rank}", f"micro {place.micro}"]
+    parts += [f"epoch {first.epoch}", f"mini-batch {first.mini_batch}", f"rank {place.rank}", f"micro-batch {place.micro}"]
     for name in ("sample", "row", "token", "index"):
         value = getattr(place, name)
         if value is not None:

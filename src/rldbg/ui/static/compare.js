@@ -10,8 +10,17 @@ R.views.compare = async (view) => {
   const answer = await R.job(view, "compare", { run: runs }, (seconds) => R.fill(view.main, R.h("p.muted", null, `comparing … ${seconds.toFixed(0)} s`)));
   if (!view.alive) return;
   R.fill(view.main, R.h("div.toolbar", null, R.h("h1", null, "Compare"), R.h("a.button", { href: "#/compare" }, "choose runs")),
-    answer.pairs.map((pair) => R.comparison(pair, answer.stages)));
+    answer.pairs.length > 1 && R.pairsTable(answer.pairs),
+    answer.pairs.map((pair, number) => R.comparison(pair, answer.stages, number)));
 };
+
+// Of more than two runs: what each comparison with the first found, and the way to it.
+R.pairsTable = (pairs) => R.h("section.card", { id: "pairs" }, R.h("h2", null, `${pairs[0].a_name} (A) against each of the others (B)`),
+  R.table(["run", "verdict", "first difference", "why"], pairs.map((pair, number) => {
+    const first = pair.first_difference, why = pair.explanations[0];
+    const link = R.h("button.small", { onclick: () => document.getElementById(`pair-${number}`).scrollIntoView() }, pair.b_name);
+    return [link, R.verdict(pair.verdict), first ? `${first.stage}, step ${first.step}` : "–", why ? why.explains : first ? "not decided" : "–"];
+  })));
 
 R.chooseRuns = (view, list, chosen) => {
   const pick = (number) => R.h("select", { "aria-label": `run ${"ABC"[number]}` }, R.h("option", { value: "" }, number < 2 ? `run ${"ABC"[number]}` : "third run (optional)"),
@@ -23,27 +32,28 @@ R.chooseRuns = (view, list, chosen) => {
     list.runs.length < 2 && R.h("p.empty", null, "Only one run is opened. Start with two: rldbg ui A B"));
 };
 
-R.comparison = (pair, stages) => {
+R.comparison = (pair, stages, number) => {
   const first = pair.first_difference;
   const rows = Object.fromEntries(pair.stages.map((row) => [row.stage, row]));
   const box = (stage) => {
     const row = rows[stage];
     if (!row) return R.h("div.stage.absent", null, R.h("b", null, stage), R.h("span", null, "not recorded"));
     const isFirst = first && first.stage === stage;
+    if (R.isEmpty(row)) return R.h("div.stage.absent", null, R.h("b", null, stage), R.h("span", null, "nothing to compare"));
     return R.h(`button.stage.${row.verdict.replace(/ /g, "-")}${isFirst ? ".first" : ""}`, { title: isFirst ? "the first difference" : row.follows ? "may differ because an earlier stage does" : "",
       onclick: () => document.getElementById(`stage-${stage}`)?.scrollIntoView({ block: "center" }) },
     R.h("b", null, stage), R.verdict(row.verdict), R.h("span", null, row.compared === undefined ? "" : row.beyond ? `${R.number(row.beyond)} of ${R.number(row.compared)}` : R.number(row.compared)), isFirst && R.h("em", null, "first difference"));
   };
-  return R.h("section.comparison", null,
+  return R.h("section.comparison", { id: `pair-${number}` },
     R.h("section.card", null, R.h("h2", null, R.verdict(pair.verdict), ` ${R.number(pair.compared)} values over ${R.plural(pair.steps.length, "step")}`),
       R.facts({ A: pair.a, B: pair.b })),
     first && R.h("section.card.firstcard", null, R.h("h2", null, `First difference: stage ${first.stage}, ${first.kind}.${first.field}`),
-      R.facts(Object.fromEntries(["step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "name", "a", "b"].filter((key) => first[key] !== null && first[key] !== undefined).map((key) => [key.replace("_", "-"), first[key]]))),
+      R.facts(Object.fromEntries(["step", "epoch", "mini_batch", "rank", "micro", "sample", "row", "token", "name", "a", "b"].filter((key) => first[key] !== null && first[key] !== undefined).map((key) => [{ mini_batch: "mini-batch", micro: "micro-batch", a: "A", b: "B" }[key] || key, first[key]]))),
       first.sample && R.h("p.links", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", { href: R.link(`run/${encodeURIComponent(name)}/sample`, { sample: first.sample, step: first.step, token: first.token }) }, `open it in ${side}`)]))),
     R.h("h2", null, "Stages in causal order"), R.h("div.stages", null, stages.map(box)),
     R.whyCards(pair),
     R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"), R.table(["stage", "field", "verdict", "compared", "beyond tolerance", "allowed by noise", "max |a − b|", "mean |a − b|", "max relative"],
-      pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields.map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
+      pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields.map((field, place) => ({ attributes: place === 0 ? { id: `stage-${row.stage}` } : null, cells: [row.stage, R.h("code", null, `${field.kind}.${field.field}`), R.isEmpty(field) ? "–" : R.verdict(field.verdict), field.compared, field.beyond, field.allowed, field.max_abs, field.mean_abs, field.max_rel] }))))),
     pair.noise.length > 0 && R.h("section.card", null, R.h("h2", null, "Noise after each optimizer step"), R.anyTable(pair.noise)),
     R.h("div.charts", null,
       Object.entries(pair.step_curve).slice(0, 8).map(([field, points]) => R.lineChart({ title: `largest difference of ${field} by step`, series: [{ name: field, points }] })),
@@ -54,6 +64,9 @@ R.comparison = (pair, stages) => {
     R.configuration(rows.config),
     pair.findings.length > 0 && R.h("section.card", null, R.h("h2", null, "Findings"), R.findings(pair.findings)));
 };
+
+// Without a value on both sides there is no verdict.
+R.isEmpty = (row) => row.compared === 0 && !row.allowed;
 
 R.fieldsOf = (pair) => pair.stages.filter((row) => row.stage !== "config").flatMap((row) => row.fields);
 
@@ -94,9 +107,14 @@ R.heatMaps = (pair) => {
     const steps = [...new Set(field.cells.map((cell) => cell.step))].slice(0, 40);
     const columns = [...new Set(field.cells.map((cell) => `${cell.rank}/${cell.micro}`))].slice(0, 64);
     const cells = new Map(field.cells.map((cell) => [`${cell.step} ${cell.rank}/${cell.micro}`, cell]));
+    const sized = field.cells.some((cell) => cell.max_abs > 0);  // what is absent on one side has no size
     const at = (row, column) => cells.get(`${steps[row]} ${columns[column]}`);
-    return R.heatMap({ title: `${field.kind}.${field.field} by step and rank/micro-batch`, rows: steps.map((step) => `step ${step}`), columns, left: 54, size: columns.length > 14 ? 16 : 26, note: "largest |a − b|",
-      value: (row, column) => { const cell = at(row, column); return cell && (cell.beyond ? (Number.isFinite(cell.max_abs) ? cell.max_abs : null) : 0); },
+    return R.heatMap({ title: `${field.kind}.${field.field} by step and rank/micro-batch`, rows: steps.map((step) => `step ${step}`), columns, left: 54, size: columns.length > 14 ? 16 : 26, note: sized ? "largest |a − b|" : "values that differ",
+      value: (row, column) => {
+        const cell = at(row, column);
+        if (!cell || !cell.beyond) return cell && 0;
+        return sized ? (Number.isFinite(cell.max_abs) ? cell.max_abs : null) : cell.beyond;
+      },
       describe: (row, column) => { const cell = at(row, column); return `step ${cell.step} rank ${cell.rank} micro-batch ${cell.micro}: max ${R.number(cell.max_abs)}, ${R.number(cell.beyond)} beyond tolerance`; } });
   })));
 };
