@@ -162,7 +162,12 @@ def _steps_text(steps: list[int]) -> str:
 def place_text(first: FirstDifference) -> str:
     place = first.place
     parts = [f"{first.kind}.{first.field}", f"step {first.step}"]
-    parts += [f"epoch {first.epoch}", f"mini-batch {first.mini_batch}", f"rank {place.rank}", f"micro-batch {place.micro}"]
+    parts += [
+        f"epoch {first.epoch}",
+        f"mini-batch {first.mini_batch}",
+        f"rank {place.rank}",
+        f"micro-batch {place.micro}",
+    ]
     for name in ("sample", "row", "token", "index"):
         value = getattr(place, name)
         if value is not None:
