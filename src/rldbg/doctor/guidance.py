@@ -11,6 +11,7 @@ from rldbg.doctor.evidence import Evidence, Failure, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
 from rldbg.doctor.root_cause import Judgement, Sighting
+from rldbg.doctor.unknown_errors import reading
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
 _SAY_NOTHING = frozenset(
@@ -43,6 +44,7 @@ def next_steps(
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
+        yield from reading(failure)
     yield from _silence(judgement, evidence)
     seen: set[str] = set()
     for sighting in judgement.fallout:

@@ -253,13 +253,14 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
     An entry whose words it has but whose context is missing does not explain it.
     """
     warned = {name for name in seen if library.entries[name].severity == "warning"}
+    counted = [hit for name, sighting in seen.items() if name not in warned for hit in sighting.hits]
     open_ones = [
         failure
         for failure in evidence.failures
         if not any(name in seen and name not in warned for name in failure.known_as)
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
-        and not any(_belongs_to(hit, failure, library) for hit in evidence.hits if hit.entry not in warned)
+        and not any(_belongs_to(hit, failure, library) for hit in counted)
     ]
     if not open_ones:
         return None

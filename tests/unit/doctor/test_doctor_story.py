@@ -415,3 +415,45 @@ def test_an_unknown_exception_has_the_known_causes_that_it_resembles(verdict):
 def test_a_symptom_alone_is_told_in_the_headline(verdict):
     found = verdict("TimeoutError: server launch failed\n")
     assert found.headline.endswith("only: An inference server does not answer")
+
+
+def test_a_line_that_does_not_count_hides_no_exception_that_has_it_in_its_traceback(verdict):
+    found = verdict(
+        [
+            "Saving checkpoint at step 10",
+            "[rank0]: Traceback (most recent call last):",
+            '[rank0]:   File "/home/u/loop.py", line 9, in main',
+            "[rank0]:     engine.save_checkpoint(folder)",
+            '[rank0]:   File "/x/site-packages/shardlib/engine.py", line 3505, in save_checkpoint',
+            "[rank0]:     first = groups[0]",
+            "[rank0]: IndexError: list index out of range",
+        ]
+    )
+    assert found.verdict == "found"
+    assert ids(found) == ["checkpoint-operation-failed"]
+
+
+def test_an_unknown_exception_is_read_for_whose_code_failed_and_what_to_try(verdict):
+    found = verdict(
+        [
+            "Traceback (most recent call last):",
+            '  File "/home/u/train.py", line 12, in main',
+            "    mixer.blend(batch)",
+            '  File "/x/site-packages/odd_mixer/core.py", line 77, in blend',
+            "    return table[name]",
+            "KeyError: 'left_hand'",
+        ]
+    )
+    assert found.verdict == "unknown"
+    steps = "\n".join(found.next)
+    assert "raised by odd_mixer at /x/site-packages/odd_mixer/core.py:77 in blend" in steps
+    assert "your code called it at /home/u/train.py:12 in main" in steps
+    assert "print the keys that are there" in steps
+    assert "search the issues of odd_mixer for: \"KeyError 'left_hand'\"" in steps
+
+
+def test_attempts_that_were_all_in_vain_are_a_failure(verdict):
+    found = verdict("(RolloutManager pid=9) http.py:186 - Max retries (60) reached, failing...\n")
+    assert found.verdict == "unknown"
+    assert [cause.id for cause in found.fallout] == ["requests-given-up"]
+    assert any("server's own log" in step for step in found.next)
