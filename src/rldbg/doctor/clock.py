@@ -33,6 +33,11 @@ _DIALECTS = tuple(
 )
 
 
+_TIMEOUT = re.compile(
+    r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
+    r"|ran for (?P<ms3>\d+) milliseconds before timing out|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b"
+    r"|(?:[Ff]ailed to|[Cc]annot|[Cc]ould not) .{0,400}within (?P<s2>\d+) seconds"
+)
 _YEAR = re.compile(rb"\b(20\d\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[ T_][0-2]\d:[0-5]\d:")
 _HEAD_BYTES = 1 << 16
 
@@ -101,3 +106,12 @@ def _offset(text: str | None) -> timezone | None:
     digits = text[1:].replace(":", "")
     offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
     return timezone(-offset if text[0] == "-" else offset)
+
+
+def stated_wait_s(text: str) -> float | None:
+    """How long a line says that its process had waited in vain."""
+    found = _TIMEOUT.search(text)
+    if found is None:
+        return None
+    milliseconds = found["ms"] or found["ms2"] or found["ms3"]
+    return int(milliseconds) / 1000 if milliseconds else float(found["s"] or found["s2"])

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
 from rldbg.doctor.evidence import Failure, Hit, excerpt
+from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
-from rldbg.doctor.root_cause import is_wrapper
 from rldbg.lazy import shown_by
 
 Verdict = Literal["found", "unknown", "healthy"]

@@ -60,6 +60,25 @@ EXCEPTION_WORDS = (
 RAY_HEADER = ", actor_id="
 ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
 
+_WRAPPERS = (
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "WorkerCrashedError",
+    "ChildFailedError",
+    "CalledProcessError",
+    "BrokenProcessPool",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "exited with code",
+    "exits with return code",
+    "core dumped",
+    "Unhandled error",
+    "Error executing job",
+)
+"""Exceptions that only say that something else failed."""
+
 _EXCEPTION = re.compile(
     r"^(?P<type>(?:(?:[A-Za-z_]\w*\.)*(?:Exception|[A-Za-z_]\w*"
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Refused|Expired|Died|Full|Quit|NotFound|Empty|Warning|Abort|Invalid)\w*"
@@ -198,6 +217,10 @@ def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
         if any(place.search(frame) for frame in failure.frames[-family.frames :]):
             return entry
     return None
+
+
+def is_wrapper(failure: Failure) -> bool:
+    return failure.kind.rpartition(".")[2].startswith(_WRAPPERS)
 
 
 def skeleton(failure: Failure) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import Entry, Role
 from rldbg.doctor.evidence import Evidence, Failure, Hit
-from rldbg.doctor.failures import family_of
+from rldbg.doctor.failures import family_of, is_wrapper
 from rldbg.doctor.library import Library
 
 _SKEW_S = 60.0
@@ -21,29 +21,6 @@ _RIGHT_BEFORE_S = 90.0
 _RIGHT_BEFORE_LINES = 15
 _MESSAGE_LINES = 8
 _HEADER_LINES = 2
-
-WRAPPERS = (
-    "RayTaskError",
-    "RayActorError",
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "WorkerCrashedError",
-    "ChildFailedError",
-    "CalledProcessError",
-    "BrokenProcessPool",
-    "SystemExit",
-    "KeyboardInterrupt",
-    "exited with code",
-    "exits with return code",
-    "core dumped",
-    "Unhandled error",
-    "Error executing job",
-)
-"""Exceptions that only say that something else failed."""
-
-
-def is_wrapper(failure: Failure) -> bool:
-    return failure.kind.rpartition(".")[2].startswith(WRAPPERS)
 
 
 @dataclass(frozen=True, slots=True)

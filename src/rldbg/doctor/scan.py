@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from rldbg.core import Finding, Severity
 from rldbg.doctor.cleaning import clean
-from rldbg.doctor.clock import Stamp, stamp_in, stated_year
+from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
 from rldbg.doctor.failures import failure_at, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
@@ -45,12 +45,6 @@ _DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of 
 """Where trainers say that all steps are done."""
 _SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
-_TIMEOUT = re.compile(
-    r"Timeout\(ms\)\s?=\s?(?P<ms>\d+)|[Tt]imed out (?:waiting|after) (?P<ms2>\d+) ?(?:ms|milliseconds)"
-    r"|ran for (?P<ms3>\d+) milliseconds before timing out|[Tt]imed out after (?P<s>\d+) ?s(?:econds)?\b"
-    r"|(?:[Ff]ailed to|[Cc]annot|[Cc]ould not) .{0,400}within (?P<s2>\d+) seconds"
-)
-
 Progress = Callable[[int], None]
 OnHit = Callable[[Hit], None]
 
@@ -211,14 +205,13 @@ class LogReader:
         latest = bool(pattern.signature.last_before)
         if self._kept[key] >= KEPT_PER_SIGNATURE and not latest:
             return
-        timeout = _TIMEOUT.search(match.text)
         hit = Hit(
             pattern.entry.id,
             self._place(window),
             excerpt(match.text, match.matched, 2000),
             match.matched,
             last_before=pattern.signature.last_before or "",
-            timeout_s=_seconds(timeout) if timeout else None,
+            timeout_s=stated_wait_s(match.text),
         )
         if latest:
             waiting = self._latest.setdefault(key, deque())
@@ -300,8 +293,3 @@ class LogReader:
             if stamp := stamp_in(clean(raw[:600]).text, year=self._year):
                 return stamp, lines
         return None, lines
-
-
-def _seconds(match: re.Match[str]) -> float:
-    milliseconds = match["ms"] or match["ms2"] or match["ms3"]
-    return int(milliseconds) / 1000 if milliseconds else float(match["s"] or match["s2"])

@@ -28,26 +28,9 @@ _UNPACKED = 1 << 10
 _COUNTED = 1 << 18
 """Every place that is looked at has at least this much text on both sides, or the file's end."""
 
-_NO_LOG = frozenset(
-    (
-        *(
-            ".pt",
-            ".pth",
-            ".bin",
-            ".safetensors",
-            ".npy",
-            ".npz",
-            ".parquet",
-            ".arrow",
-            ".onnx",
-            ".gguf",
-            ".pkl",
-            ".pickle",
-        ),
-        *(".png", ".jpg", ".jpeg", ".gif", ".pdf", ".mp4", ".so", ".o", ".a", ".pyc", ".whl", ".zip", ".tar", ".tgz"),
-        *(".zst", ".xz", ".bz2", ".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".db", ".lock", ".pid", ".sock"),
-        *(".yaml", ".yml", ".toml", ".py", ".md", ".sh", ".cfg", ".ini", ".rst", ".html"),
-    )
+_NO_LOG = re.compile(
+    r"\.(?:pth?|bin|safetensors|npy|npz|parquet|arrow|onnx|gguf|pkl|pickle|png|jpe?g|gif|pdf|mp4|so|o|a|pyc|whl|zip|tar|tgz"
+    r"|zst|xz|bz2|nsys-rep|qdrep|qdstrm|sqlite|db|lock|pid|sock|ya?ml|toml|py|md|sh|cfg|ini|rst|html)"
 )
 _NOT_LOGS = frozenset(
     ("run.json", "run_settings.json", "broker.json", "functions.sh", "metrics.jsonl", "ray_current_cluster")
@@ -271,7 +254,7 @@ def _collect(path: Path, sources: list[Source], dumps: list[Path], findings: lis
 
 def _looks_like_log(file: Path) -> bool:
     suffix = Path(file.name[:-3]).suffix if file.name.endswith(".gz") else file.suffix
-    return suffix.lower() not in _NO_LOG and file.name not in _NOT_LOGS and file.is_file()
+    return not _NO_LOG.fullmatch(suffix.lower()) and file.name not in _NOT_LOGS and file.is_file()
 
 
 def _source(path: Path, shown: str) -> Source:

@@ -10,13 +10,19 @@ _STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|
 _HINTS = (
     (r"^KeyError", "print the keys that are there at that line; compare their names with the one that is missing"),
     (r"'NoneType' object", "find what returns None in that line: a lookup without a match, or a step that was skipped"),
-    (r"has no attribute|unexpected keyword|positional argument", "compare the releases of the two packages at that line"),
+    (
+        r"has no attribute|unexpected keyword|positional argument",
+        "compare the releases of both packages at that line",
+    ),
     (r"^(?:Index|Zero\w*)Error", "print the lengths at that line: an empty batch, list or group is the usual reason"),
     (r"^(?:FileNotFound|NotADirectory)Error", "check the path on the node that raised it, inside its container"),
     (r"(?i)shape|size|dimension|broadcast", "print the shapes at that line on every rank"),
     (r"^AssertionError", "read the condition at that line; print both sides of it"),
     (r"(?i)cuda|cublas|cudnn|hip ", "export CUDA_LAUNCH_BLOCKING=1 and run again: the trace then names the call"),
-    (r"^\w*(?:JSONDecode|Unicode\w+|Parser?)Error", "look at the text that was parsed: it may be empty or an error page"),
+    (
+        r"^\w*(?:JSONDecode|Unicode\w+|Parser?)Error",
+        "look at the text that was parsed: it may be empty or a page",
+    ),
 )
 
 
