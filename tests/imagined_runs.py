@@ -170,7 +170,7 @@ class ImaginedRun:
         kl = summed(self.at("kl", np.expm1(-gap) + gap, gap))
         entropy_weight, kl_weight = self.at("weights", (0.01, 0.05))
         whole = self.at("loss", policy - entropy_weight * entropy + kl_weight * kl)
-        return {"loss": whole, "pg_loss": policy, "entropy_loss": entropy, "kl_loss": kl}
+        return self.at("terms", {"loss": whole, "pg_loss": policy, "entropy_loss": entropy, "kl_loss": kl})
 
     def _tensors(self, number):
         """Gradients and the parameters AdamW makes of all gradients so far."""

@@ -133,10 +133,15 @@ def test_two_ranks_under_accelerate_launch(two_ranks):
     assert {"gradients-agree", "replicas-agree"} <= set(found["passed"])
 
 
-def test_rloo_is_recorded_by_the_same_hooks(record):
-    run = record(trainer="RLOO")
-    assert {entry.kind for entry in open_recording(run).entries()} >= KINDS
-    assert not [each for each in findings(run)["findings"] if each["severity"] == "error"]
+def test_rloo_is_recorded_by_the_same_hooks_and_runs_again_from_a_checkpoint(record, tmp_path):
+    kinds = {*KINDS, "old_log_probs"} - {"param"}
+    saved = {"save_strategy": "steps", "save_steps": 1, "output_dir": str(tmp_path / "out")}
+    run = record(trainer="RLOO", kinds=kinds, args=saved)
+    assert {entry.kind for entry in open_recording(run).entries()} == kinds
+    found = findings(run)
+    assert not [each for each in found["findings"] if each["severity"] == "error"]
+    assert "loss-follows-inputs" in found["passed"], found
+    assert verdicts_of_rerun(run, 1, but="parameter") <= {"equal", "equal within noise"}
 
 
 def _key(record):
@@ -182,14 +187,15 @@ def test_a_command_for_gpus_runs_here_with_a_small_model(python, model, tmp_path
     assert {entry.kind for entry in open_recording(tmp_path / "run").entries()} == KINDS
 
 
-def verdicts_of_rerun(run, step):
+def verdicts_of_rerun(run, step, *, but=""):
     done = rldbg(
         "rerun", run, "--step", step, "--json", HF_HUB_OFFLINE="1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout[done.stdout.index('{"schema_version"') :])
     verdicts = {stage["stage"]: stage["verdict"] for stage in found["stages"]}
-    return {verdicts[stage] for stage in ("trajectory", "advantage", "forward", "loss", "gradient", "parameter")}
+    stages = {"trajectory", "advantage", "forward", "loss", "gradient", "parameter"} - {but}
+    return {verdicts[stage] for stage in stages}
 
 
 def test_a_recorded_step_runs_again_with_the_optimizers_state(record):

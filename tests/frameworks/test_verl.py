@@ -42,7 +42,7 @@ def train(model, folder, *flags, kinds=KINDS):
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    return train(model, tmp_path_factory.mktemp("verl"))
+    return train(model, tmp_path_factory.mktemp("verl"), "--set", "trainer.save_freq=1")
 
 
 def test_every_kind_is_recorded_and_the_checks_hold(run):
@@ -70,6 +70,10 @@ def test_samples_have_names_that_other_runs_have_too(run):
     assert len({sample.group_id for sample in driver}) == 8
 
 
+def checkpoint(run):
+    return run.parent / "checkpoints" / "global_step_1"
+
+
 def again(run, *flags, typed=None):
     """What `rldbg rerun` of step 2 prints, and the verdict of each stage."""
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -91,8 +95,16 @@ def test_a_recorded_step_runs_again_in_one_process_and_pdb_stops_in_its_loss(run
     assert_equal(verdicts)
 
 
+def test_a_step_runs_again_from_the_checkpoint_with_its_optimizer(run):
+    shown, verdicts = again(run, "--model", checkpoint(run))
+    assert f"parameters: checkpoint {checkpoint(run)}/actor; the optimizer continues" in shown
+    assert_equal(verdicts)
+    assert verdicts["parameter"] in ("equal", "equal within noise")
+
+
 def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
     settings = {
+        "trainer.save_freq": 1,
         "trainer.n_gpus_per_node": 2,
         "ray_kwargs.ray_init.num_gpus": 2,
         "actor_rollout_ref.actor.use_kl_loss": True,
@@ -109,6 +121,7 @@ def test_two_ranks_with_a_reference_model_and_entropy(model, tmp_path):
     found = json.loads(rldbg("check", run, "--json").stdout)
     assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
     assert_equal(again(run)[1])
+    assert_equal(again(run, "--model", checkpoint(run))[1])
 
 
 @pytest.mark.soak

@@ -53,15 +53,15 @@ def main():
     name = SETTINGS.get("trainer", "GRPO")
     configuration = trl.RLOOConfig if name == "RLOO" else trl.GRPOConfig
     common = {
-        "max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6, "seed": 3,
-        "learning_rate": 1e-3, "report_to": [], "use_cpu": True, "bf16": False, "logging_steps": 1,
-        "save_strategy": "no", "gradient_checkpointing": False, "disable_tqdm": True,
+        "output_dir": "out", "max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "seed": 3,
+        "max_completion_length": 6, "learning_rate": 1e-3, "report_to": [], "use_cpu": True, "bf16": False,
+        "logging_steps": 1, "save_strategy": "no", "gradient_checkpointing": False, "disable_tqdm": True,
     }  # fmt: skip
     trainer = TRAINERS[name](
         model=SETTINGS["model"],
         processing_class=AutoTokenizer.from_pretrained(SETTINGS["model"]),
         reward_funcs=[digits, short],
-        args=configuration(output_dir="out", **common | SETTINGS.get("args", {})),
+        args=configuration(**common | SETTINGS.get("args", {})),
         **adapter(),
         train_dataset=Dataset.from_list([{"prompt": f"{a}+{b}="} for a in range(4) for b in range(4)]),
     )

@@ -31,7 +31,10 @@ _LOSS_NOISE = 0.3
 @click.option("--pdb", "debugger", is_flag=True, help="Open pdb at the start of the step or of the loss.")
 @click.option("--loss", metavar="module:function", help="Run this loss on a saved batch instead of a whole step.")
 @click.option(
-    "--model", metavar="PATH|tiny", help="--loss: compute log probs with this model, and gradients of its parameters."
+    "--model",
+    metavar="PATH|tiny",
+    help="--loss: compute log probs with this model, and gradients of its parameters. Of a framework's step: the "
+    "checkpoint that the step before left.",
 )
 @click.option(
     "--device",
@@ -111,7 +114,7 @@ def command(
     if framework_of(run):
         if rank is not None or changes:
             raise UsageError("--rank and --set are for steps of rldbg's own trainer", "change the command instead")
-        return _rerun_framework(run, step, debugger, as_json)
+        return _rerun_framework(run, step, debugger, options["model"], as_json)
     from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 
@@ -141,18 +144,17 @@ def _measure_noise(run: Path, step: int, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _rerun_framework(run: Path, step: int, debugger: bool, as_json: bool) -> int:
+def _rerun_framework(run: Path, step: int, debugger: bool, checkpoint: str | None, as_json: bool) -> int:
     """The framework's own trainer runs the step, and what it records is compared with the recording."""
     from rldbg.analysis import compare
     from rldbg.launch import rerun_step
     from rldbg.recording import open as open_recording
     from rldbg.reports.comparison import to_terminal
 
-    again = rerun_step(run, step, debugger=debugger)
-    # The optimizer's moments are not recorded: what follows the first optimizer step has other parameters.
+    again = rerun_step(run, step, debugger=debugger, checkpoint=Path(checkpoint) if checkpoint else None)
     a, b = open_recording(run), open_recording(again.folder)
     result = compare(a, b, steps=[step], kinds=again.kinds, first_update=True)
-    show(result.to_dict(), as_json, lambda: to_terminal([result]))
+    show(result.to_dict() | {"source": again.source}, as_json, lambda: [again.source, *to_terminal([result])])
     return ExitCode.FINDING if result.verdict == "different" else ExitCode.OK
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Environment
+from rldbg.frameworks.recorded import process_hooks
 from rldbg.recording import CannotAssemble, Record, Recording, assemble
 
 
@@ -25,6 +26,8 @@ class RerunRequest:
     recording: str
     step: int
     pdb: bool
+    checkpoint: str = ""
+    """The framework's own checkpoint of the step before; that of the recorded run if it is empty."""
 
     @classmethod
     def from_environment(cls) -> "RerunRequest | None":
@@ -40,20 +43,29 @@ class NotRecorded(SystemExit):
     """Parameters that a step needs and the recording does not have."""
 
 
+def tell_source(parameters: str, *, optimizer: bool) -> None:
+    """Where the parameters come from, and whether the optimizer continues: for `rldbg rerun`, which reads it."""
+    hooks = process_hooks()
+    if hooks is not None:
+        hooks.recorded.proof.note(rerun={"parameters": parameters, "optimizer": optimizer})
+
+
 def parameters_after(recording: Recording, step: int, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The values that the last optimizer step of a step left."""
     found = _left_by(recording, "param", step)
     missing = next((name for name in names if name not in found), None)
     if missing is not None:
-        raise NotRecorded(f"rldbg: not all parameters of step {step} are recorded: {missing}; use --record param,...")
+        words = f"not all parameters of step {step} are recorded ({missing}), and there is no checkpoint of it"
+        raise NotRecorded(f"rldbg: {words}; use --record param,..., save one per step, or name one: --model FOLDER")
     return found
 
 
-def load_optimizer(optimizer: Any, named: Mapping[str, Any], recording: Recording, step: int) -> None:
+def load_optimizer(optimizer: Any, named: Mapping[str, Any], recording: Recording, step: int) -> bool:
     """The state that the last optimizer step of a step left, if it is recorded; else the optimizer begins anew."""
     import torch
 
-    for name, array in _left_by(recording, "optimizer_state", step).items():
+    recorded = _left_by(recording, "optimizer_state", step)
+    for name, array in recorded.items():
         parameter, _, key = name.rpartition(":")
         value = torch.from_numpy(np.array(array))
         if value.dim():
@@ -61,6 +73,7 @@ def load_optimizer(optimizer: Any, named: Mapping[str, Any], recording: Recordin
             (made.to_local() if hasattr(made, "to_local") else made).copy_(value)
             value = made
         optimizer.state[named[parameter]][key] = value
+    return bool(recorded)
 
 
 def load_learning_rate(optimizer: Any, recording: Recording, kind: str, step: int) -> None:

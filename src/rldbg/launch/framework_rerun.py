@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rldbg.core import IncompleteDataError, Run, UsageError
 from rldbg.frameworks import Framework, find_framework, frameworks, read_hooks, recorded_hooks
 
-_OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient")
+_OF_UPDATE = ("forward_data", "is_loss_debug", "loss", "gradient", "param")
 _OF_ROLLOUT = ("trajectory", "old_log_probs")
 
 
@@ -22,6 +22,8 @@ class FrameworkRerun(NamedTuple):
 
     folder: Path
     kinds: tuple[str, ...]
+    source: str
+    """Where the parameters came from."""
 
 
 def framework_of(run: Path) -> str:
@@ -31,27 +33,36 @@ def framework_of(run: Path) -> str:
     return next((name for name in config or {} if name in names), "")
 
 
-def rerun_step(run: Path, step: int, *, debugger: bool) -> FrameworkRerun:
-    """Runs the step; what the framework prints passes through."""
+def rerun_step(run: Path, step: int, *, debugger: bool, checkpoint: Path | None = None) -> FrameworkRerun:
+    """Runs the step; what the framework prints passes through. `checkpoint` is the framework's own, of the step before;
+    without one the recorded parameters are taken, or, where they are not all of the model, the run's own checkpoint."""
+    if checkpoint is not None and not checkpoint.is_dir():
+        raise UsageError(f"there is no checkpoint folder {checkpoint}", "name the folder that the framework saved")
     framework = find_framework(framework_of(run))
     if not framework.rerun:
         able = ", ".join(each.title for each in frameworks() if each.rerun)
         known = f"steps of {able} and of rldbg train can"
         raise UsageError(f"a step of {framework.title} cannot be run again yet", known)
     facts = Run(run).read()
-    kinds = _OF_UPDATE if framework.rerun == "program" else (*_OF_ROLLOUT, *_OF_UPDATE)
-    # What the optimizer makes of the gradients depends on its state, which the first step does not have.
-    if step <= (framework.rerun == "program") or (run / "recording" / "optimizer_state").is_dir():
-        kinds = (*kinds, "param")
+    made = _OF_UPDATE if framework.rerun == "program" else (*_OF_ROLLOUT, *_OF_UPDATE)
+    kinds = tuple(kind for kind in made if (run / "recording" / kind).is_dir())
     again = _fresh(run / "rerun" / f"step_{step}")
-    asked = json.dumps({"recording": str(run.absolute()), "step": step, "pdb": debugger})
+    saved = "" if checkpoint is None else str(checkpoint.absolute())
+    asked = json.dumps({"recording": str(run.absolute()), "step": step, "pdb": debugger, "checkpoint": saved})
     flags = ["--run", str(again.absolute()), "--record", ",".join(kinds), "--full-length", "--name-suffix", ""]
     flags += ["--no-doctor", "--wait", "0", "--env", f"RLDBG_RERUN={asked}"]
     command = [sys.executable, "-m", "rldbg", "run", *flags, "--", *_command(run, facts, framework)]
     done = subprocess.run(command, cwd=facts.get("cwd") or None)
     if done.returncode:
         raise IncompleteDataError(f"the command ended with exit code {done.returncode}", f"see {again}/logs")
-    return FrameworkRerun(again, kinds)
+    told = next(
+        (proof["rerun"] for proof in read_hooks(again) if "rerun" in proof), {"parameters": "", "optimizer": False}
+    )
+    if not told["optimizer"]:
+        # What the optimizer makes of the gradients depends on its state.
+        kinds = tuple(kind for kind in kinds if kind != "param")
+    continues = "continues" if told["optimizer"] else "begins anew: parameters after the step are not compared"
+    return FrameworkRerun(again, kinds, f"parameters: {told['parameters']}; the optimizer {continues}")
 
 
 def _command(run: Path, facts: dict[str, Any], framework: Framework) -> list[str]:

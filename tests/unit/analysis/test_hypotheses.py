@@ -106,6 +106,10 @@ def without_first(mask):
     return np.where(np.arange(len(mask)) == mask.argmax(), 0, mask)
 
 
+def without_kl(terms):
+    return {name: value for name, value in terms.items() if name != "kl_loss"}
+
+
 def clipped_each(gradient, _number):
     return {name: np.clip(value, -0.5, 0.5) for name, value in gradient.items()}
 
@@ -296,6 +300,7 @@ SCENARIOS = [
     ("entropy-aggregation", "loss", {"entropy_total": whole_mean}, ()),
     ("entropy-coefficient", "loss", {"weights": lambda _w: (0.0, 0.05)}, ()),
     ("kl-coefficient", "loss", {"weights": lambda _w: (0.01, -0.05)}, ()),
+    ("kl-coefficient", "loss", {"weights": lambda _w: (0.01, 0.0), "terms": without_kl}, ()),
     ("kl-estimator", "loss", {"kl": lambda _k, gap: gap**2 / 2}, ()),
     ("loss-scaled", "loss", {"loss": lambda value: value / 4}, ()),
     ("gradient-scaled", "gradient", {"gradient": lambda g, _n: {k: v / 2 for k, v in g.items()}}, ()),

@@ -1,11 +1,13 @@
 """What a rerun of a verl step is made from: the batch in the ranks' order, and parameters put together from shards."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from rldbg.core import Identity, SampleId
 from rldbg.frameworks.rerun import parameters_after
-from rldbg.frameworks.verl.rerun import recorded_rows
+from rldbg.frameworks.verl.rerun import merged_shards, recorded_rows
 from rldbg.recording import Ragged, Recorder
 from rldbg.recording import open as open_recording
 
@@ -91,5 +93,23 @@ def test_parameters_are_put_together_from_the_shards_of_the_last_optimizer_step(
         recorder.close()
     recording = open_recording(tmp_path)
     np.testing.assert_array_equal(parameters_after(recording, 1, ["weight"])["weight"], whole)
-    with pytest.raises(SystemExit, match="not all parameters of step 1 are recorded: bias"):
+    with pytest.raises(SystemExit, match=r"not all parameters of step 1 are recorded \(bias\)"):
         parameters_after(recording, 1, ["bias"])
+
+
+def test_the_shards_of_a_checkpoint_are_put_together(tmp_path):
+    torch = pytest.importorskip("torch")
+    from torch.distributed.tensor import Replicate, Shard
+
+    whole = torch.arange(12.0).reshape(4, 3)
+    for rank, part in enumerate(whole.split(2)):
+        sharded = SimpleNamespace(placements=(Shard(0),), _local_tensor=part)
+        shared = SimpleNamespace(placements=(Replicate(),), _local_tensor=whole[0])
+        torch.save({"a": sharded, "b": shared, "c": whole}, tmp_path / f"model_world_size_2_rank_{rank}.pt")
+    merged = merged_shards(tmp_path)
+    assert torch.equal(merged["a"], whole)
+    assert torch.equal(merged["b"], whole[0])
+    assert torch.equal(merged["c"], whole)
+    (tmp_path / "model_world_size_2_rank_0.pt").unlink()
+    with pytest.raises(SystemExit, match="all its ranks"):
+        merged_shards(tmp_path)

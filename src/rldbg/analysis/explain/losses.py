@@ -51,7 +51,10 @@ def coefficients(evidence: Evidence) -> Iterator[Explanation]:
     if in_a is None or in_b is None:
         return
     for name, title, sign in (("entropy_loss", "entropy-coefficient", -1.0), ("kl_loss", "kl-coefficient", 1.0)):
-        a, b = in_a[0].get(name), in_b[0].get(name)
+        a, b = (
+            weights.get(name, None if _has(side, name) else 0.0)
+            for (weights, _), side in ((in_a, evidence.a), (in_b, evidence.b))
+        )
         residual = max(in_a[1], in_b[1])
         if a is None or b is None or abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-3):
             continue
@@ -65,6 +68,10 @@ def coefficients(evidence: Evidence) -> Iterator[Explanation]:
             )
             facts, made = {"a": sign * a, "b": sign * b}, _weighted(evidence, in_b[0])
             yield Explanation(title, text, residual, _noise(evidence), facts, recomputed=made)
+
+
+def _has(side: SideStep, name: str) -> bool:
+    return any(item.number("loss", name) is not None for item in side.micros)
 
 
 def _weighted(evidence: Evidence, weights: dict[str, float]) -> Recomputed | None:
@@ -112,7 +119,9 @@ def _weights(side: SideStep) -> tuple[dict[str, float], float] | None:
 def clipping(evidence: Evidence) -> Iterator[Explanation]:
     """The bounds at which each side's clip determined the loss of tokens: of all, or of those of some turns."""
     first, later = (list(_clipping(evidence, keep)) for keep in (_first_turn, _later_turns))
-    if len(first) + len(later) == 1:
+    masks = [mask_of(item) for _, side in evidence.sides for item in side.micros]
+    has_turns = any(_later_turns(mask).any() for mask in masks if mask is not None)
+    if has_turns and len(first) + len(later) == 1:
         (item,) = first or later
         where = "in the first turn" if first else "after the first turn"
         yield replace(item, explains=f"{item.explains}, {where} only", parameters={**item.parameters, "where": where})

@@ -12,6 +12,7 @@ _HANDLER, _TRAINER = "transformers.trainer_callback", "transformers.trainer"
 
 def _online_trainer(module: str, trainer: str) -> Iterator[Hook]:
     """GRPOTrainer and RLOOTrainer have the same methods. A step is a generation, not an optimizer step."""
+    yield Hook(module, f"{trainer}.__init__", since="0.19.0", seen="1.16.0", handler="created")
     yield Hook(
         module,
         f"{trainer}.training_step",
@@ -111,7 +112,6 @@ HOOKS = (
         records=("gradient", "training_metrics"),
         handler="gradient_norm",
     ),
-    Hook(_GRPO, "GRPOTrainer.__init__", since="0.19.0", seen="1.16.0", handler="created"),
     Hook(_ASYNC, "AsyncGRPOTrainer.__init__", since="1.16.0", seen="1.16.0", handler="async_created"),
     Hook(
         _ASYNC,

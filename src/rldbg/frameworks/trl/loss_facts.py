@@ -1,10 +1,12 @@
-"""How TRL makes one number of the loss of each token, in the words that `rldbg compare` knows."""
+"""How TRL makes one number of the loss of each token, in the words that `rldbg compare` knows, and what it computed on
+the way."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _OF_SEQUENCES = frozenset({"grpo", "sapo"})
 _OF_TOKENS = frozenset({"cispo", "dapo", "vespo"})
+_CLIPPED = frozenset({"bnpo", "dapo", "dr_grpo", "grpo", "luspo"})
 
 
 def loss_facts(trainer: Any, inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
@@ -30,3 +32,40 @@ def loss_facts(trainer: Any, inputs: Mapping[str, Any], mask: Any) -> dict[str, 
             "denominator": float(inputs["num_items_in_batch"].clamp(min=1.0)) * share,
         }
     return facts
+
+
+def loss_terms(
+    trainer: Any, facts: Mapping[str, Any], computed: Mapping[str, Any], mask: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ratio and the policy loss of each token, and the terms of the loss, from the variables of `_compute_loss`.
+
+    Empty where a user's own method, or another version, names them differently.
+    """
+    values, log_ratio = computed.get("per_token_loss"), computed.get("log_importance_weights")
+    if values is None or log_ratio is None or "denominator" not in facts:
+        return {}, {}
+    policy, numbers = values.detach().expand_as(mask), {}
+    kl = computed.get("per_token_kl") if trainer.beta else None
+    if kl is not None:
+        policy = policy - trainer.beta * kl.detach()
+        numbers["kl_loss"] = _aggregated(kl.detach(), mask, facts)
+    numbers["pg_loss"] = _aggregated(policy, mask, facts)
+    if computed.get("entropy_loss") is not None:
+        numbers["entropy_loss"] = computed["entropy_loss"].detach()
+    tokens = {"prob_ratio": log_ratio.detach().exp().expand_as(mask)}
+    # A loss that is no more than advantage times clipped ratio is held against both.
+    weighted = (computed.get(name) is not None for name in ("off_policy_mask", "entropy_mask"))
+    is_corrected = getattr(trainer, "use_vllm", False) and getattr(
+        trainer, "vllm_importance_sampling_correction", False
+    )
+    is_plain = facts["loss_type"] in _CLIPPED and trainer.importance_sampling_level == "token"
+    if is_plain and trainer.args.delta is None and not is_corrected and not any(weighted):
+        tokens["elementwise_loss"] = policy
+    return tokens, numbers
+
+
+def _aggregated(values: Any, mask: Any, facts: Mapping[str, Any]) -> Any:
+    counted = values * mask
+    if facts["aggregation"] == "sequence_mean":
+        counted = counted.sum(-1) / mask.sum(-1).clamp(min=1.0)
+    return counted.sum() / facts["denominator"]

@@ -5,8 +5,11 @@ Steps are those of the algorithm: one generation, with its iterations as epochs 
 B samples, R response tokens.
 """
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from rldbg.core import SampleId, prompt_hash
 from rldbg.frameworks.recorded import Recorded
 from rldbg.frameworks.rerun import RerunRequest, stop_in
 from rldbg.frameworks.trl.async_batches import AsyncBatches
-from rldbg.frameworks.trl.loss_facts import loss_facts
+from rldbg.frameworks.trl.loss_facts import loss_facts, loss_terms
 from rldbg.frameworks.trl.places import TrainerPlace, first_update, place_of
 from rldbg.frameworks.trl.rerun import prepare
 from rldbg.frameworks.trl.sequences import distinct, drawn, joined, on_sequences, row_numbers, samples_by_content
@@ -49,6 +52,7 @@ class TrlRecording(AsyncBatches):
         self._rewards: Any = None
         self._generation = _Generation()
         self._passes: list[Sequence[Any]] = []
+        self._frame: FrameType | None = None
         self._micro = 0
         self._has_gradients = False
         self._rerun = RerunRequest.from_environment()
@@ -188,6 +192,7 @@ class TrlRecording(AsyncBatches):
     # The update.
 
     def log_probs(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        self._frame = _frame_of("_compute_loss")
         result = yield
         self._passes.append(result)
 
@@ -199,13 +204,16 @@ class TrlRecording(AsyncBatches):
         if self._rerun is not None and self._rerun.pdb and not self._micro:
             stop_in(type(trainer)._compute_loss)
         loss = yield
+        # The variables of a function that has returned are those of its frame, as long as somebody has that.
+        computed = {} if self._frame is None else dict(self._frame.f_locals)
+        self._frame = None
         if not trainer.model.training:
             return
         self._own(trainer)
         place = self._place(trainer)
         self._micro += 1
         new = {name: values[-1] for name, values in metrics.items() if len(values) > had.get(name, 0)}
-        self._record_pass(trainer, place, inputs, loss.detach(), new)
+        self._record_pass(trainer, place, inputs, loss.detach(), new, computed)
 
     def compute_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> Call:
         """Any trainer's loss; that of online trainers comes with its inputs, unless a user's class replaced it."""
@@ -226,7 +234,13 @@ class TrlRecording(AsyncBatches):
         self.recorded.recorder(trainer.model).record("loss", **where, loss=loss, extra_info=info)
 
     def _record_pass(
-        self, trainer: Any, place: TrainerPlace, inputs: Mapping[str, Any], loss: Any, metrics: Any
+        self,
+        trainer: Any,
+        place: TrainerPlace,
+        inputs: Mapping[str, Any],
+        loss: Any,
+        metrics: Mapping[str, Any],
+        computed: Mapping[str, Any],
     ) -> None:
         recorder = self.recorded.recorder(trainer.model)
         if not self._passes:
@@ -248,9 +262,12 @@ class TrlRecording(AsyncBatches):
         old, advantages = inputs.get("old_per_token_logps"), inputs["advantages"]
         if old is None and rows is not None and self._generation.old_log_probs is not None:
             old = self._generation.old_log_probs[rows]
+        facts = loss_facts(trainer, inputs, mask)
+        of_tokens, terms = loss_terms(trainer, facts, computed, mask)
         recorder.record(
             "is_loss_debug",
             **where,
+            **of_tokens,
             log_probs=log_probs,
             # Without old log probs TRL takes those of the pass itself.
             **({} if old is None else {"old_log_probs": old}),
@@ -260,8 +277,8 @@ class TrlRecording(AsyncBatches):
         )
         # Metrics that only TRL has are no field of their own: another trainer's run would differ in each of them.
         update = self._first + trainer.state.global_step
-        info = loss_facts(trainer, inputs, mask) | {"optimizer_step": update, "metrics": metrics}
-        recorder.record("loss", **where, loss=loss, extra_info=info)
+        info = facts | {"optimizer_step": update, "metrics": metrics}
+        recorder.record("loss", **where, loss=loss, **terms, extra_info=info)
 
     def gradients(self, trainer: Any, model: Any) -> Call:
         """Before they are clipped."""
@@ -311,6 +328,7 @@ class TrlRecording(AsyncBatches):
             self.configured(
                 {name: value for name, value in trainer.args.to_dict().items() if name not in _NOT_COMPARED}
             )
+            self.recorded.proof.note(checkpoints=str(Path(trainer.args.output_dir).absolute()))
 
     def _place(self, trainer: Any) -> TrainerPlace:
         return place_of(trainer, self._first + trainer.state.global_step, self._micro)
@@ -331,6 +349,16 @@ class TrlRecording(AsyncBatches):
             "samples": [known.samples[row] for row in chosen],
             "prompt_hashes": [known.prompt_hashes[row] for row in chosen],
         }
+
+
+def _frame_of(function: str, depth: int = 6) -> FrameType | None:
+    """The frame of a function of this name that calls the one that is hooked."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(depth):
+        if frame is None or frame.f_code.co_name == function:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 RECORDING = TrlRecording

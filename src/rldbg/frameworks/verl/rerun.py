@@ -26,11 +26,13 @@ from rldbg.frameworks.rerun import (
     parameters_after,
     refuse,
     stop_in,
+    tell_source,
 )
 from rldbg.frameworks.verl.samples import PADDING
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
+_SHARDS = "model_world_size_*_rank_*.pt"
 _OF_RESPONSES = {"response_mask": np.int64, "old_log_probs": np.float32, "advantages": np.float32}
 
 
@@ -146,23 +148,58 @@ def worker_of(settings: Any) -> Any:
     return worker
 
 
-def _load_parameters(worker: Any, recording: Recording, step: int, checkpoint: Path) -> None:
-    """What is recorded, if it is all of the model, else verl's own checkpoint of one rank."""
+def _load_parameters(worker: Any, recording: Recording, step: int, checkpoint: Path, *, recorded: bool) -> None:
+    """What is recorded, if it is all of the model, else verl's own checkpoint."""
     import torch
 
-    named = dict(worker.actor.engine.module.named_parameters())
-    try:
-        latest = parameters_after(recording, step, named)
-    except NotRecorded:
-        if not (checkpoint / "model_world_size_1_rank_0.pt").is_file():
-            raise
+    engine = worker.actor.engine
+    named = dict(engine.module.named_parameters())
+    latest: dict[str, Any] | None = None
+    if recorded:
+        try:
+            latest = {
+                name: torch.from_numpy(np.array(value))
+                for name, value in parameters_after(recording, step, named).items()
+            }
+        except NotRecorded:
+            if not any(checkpoint.glob(_SHARDS)):
+                raise
+    if latest is not None:
+        source, continues = "the recording", load_optimizer(engine.optimizer, named, recording, step)
+    elif (checkpoint / "model_world_size_1_rank_0.pt").is_file():
         worker.load_checkpoint(str(checkpoint))
+        tell_source(f"checkpoint {checkpoint}", optimizer=(checkpoint / "optim_world_size_1_rank_0.pt").is_file())
         return
-    load_optimizer(worker.actor.engine.optimizer, named, recording, step)
+    else:
+        source, continues, latest = f"checkpoint {checkpoint}", False, merged_shards(checkpoint)
     with torch.no_grad():
         for name, parameter in named.items():
             held = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            held.copy_(torch.from_numpy(np.array(latest[name])).to(held))
+            held.copy_(latest[name].to(held))
+    tell_source(source, optimizer=continues)
+
+
+def merged_shards(checkpoint: Path) -> dict[str, Any]:
+    """The whole parameters of a checkpoint that several FSDP ranks saved, one file per rank."""
+    import torch
+
+    files = sorted(checkpoint.glob(_SHARDS), key=lambda file: int(file.stem.rpartition("_")[2]))
+    if not files or f"_{len(files)}_rank_" not in files[0].name:
+        raise refuse(f"{checkpoint} does not have the model_world_size_N_rank_R.pt of all its ranks")
+    # verl's own files, which verl itself reads in this way.
+    shards = [torch.load(file, map_location="cpu", weights_only=False) for file in files]
+    return {name: _whole(name, [shard[name] for shard in shards]) for name in shards[0]}
+
+
+def _whole(name: str, pieces: list[Any]) -> Any:
+    import torch
+
+    placements = getattr(pieces[0], "placements", None)
+    if placements is None or placements[0].is_replicate():
+        return getattr(pieces[0], "_local_tensor", pieces[0])
+    if len(placements) != 1:
+        raise refuse(f"{name} is divided along several axes of ranks: --record param,... is needed for it")
+    return torch.cat([piece._local_tensor for piece in pieces], dim=placements[0].dim)
 
 
 def _on_this_machine(settings: Any) -> None:
@@ -201,9 +238,11 @@ def main() -> None:
         hooks.recorded.proof.note(config={"verl": OmegaConf.to_container(whole)})
     worker = worker_of(settings)
     if rerun.step > 1:
-        before = rerun.step - 1
-        checkpoint = Path(whole.trainer.default_local_dir, f"global_step_{before}", "actor")
-        _load_parameters(worker, recording, before, checkpoint)
+        saved = Path(rerun.checkpoint or Path(whole.trainer.default_local_dir, f"global_step_{rerun.step - 1}"))
+        actor = saved / "actor" if (saved / "actor").is_dir() else saved
+        _load_parameters(worker, recording, rerun.step - 1, actor, recorded=not rerun.checkpoint)
+    else:
+        tell_source("the model of the command", optimizer=True)
     load_learning_rate(worker.actor.engine.optimizer, recording, "update_metrics", rerun.step)
     if rerun.pdb:
         stop_in(worker.loss_fn.func)
