@@ -102,6 +102,8 @@ class ImaginedRun:
         yield _record("old_log_probs", fields={"old_log_probs": _pad(old)})
         if "earlier" in self._hooks:
             yield _record("old_log_probs", fields={"old_log_probs": _pad(old)}, step=STEP - 1)
+        if "later" in self._hooks:
+            yield _record("loss", fields={"loss": 0.0}, step=STEP + 1)
         for number, update in enumerate(UPDATES):
             yield from self._update(number, update, old, np.asarray(advantages), masks)
 

@@ -253,6 +253,7 @@ SCENARIOS = [
     ("term-in-advantage", "advantage", {"advantages_in_loss": lambda a, old, ref: a - 0.2 * (old - ref)}, ()),
     ("samples-dropped", "forward", {"micros": dropped((0, 0))}, ()),
     ("samples-repeated", "forward", {"micros": twice((0, 0))}, ()),
+    ("passes-per-step", "forward", {"micros": lambda micros, at: [] if at[0] else micros, "later": None}, ()),
     ("padding-in-mask", "forward", {"response_mask": np.ones_like}, ()),
     ("samples-masked-out", "forward", {"response_mask": lambda m: m * (np.arange(len(m)) != 1)[:, None]}, ()),
     ("mask-lost", "forward", {"response_mask": lambda m: m * (np.arange(m.shape[1]) != 0)}, ()),
@@ -425,7 +426,7 @@ WITHOUT_FORMULA = frozenset({
     *("padding-attended", "tokens-not-attended", "padding-side", "tokens-added", "tokens-changed", "positions"),
     *("retokenised", "version-label", "policy-version", "turn-not-trained", "environment-in-mask", "turns-cut"),
     *("environment-changed", "parameters-frozen", "replica-drift", "reference-differs", "sampling-filter"),
-    *("ratio-always-one", "reference-is-policy"),
+    *("ratio-always-one", "reference-is-policy", "passes-per-step"),
 })  # fmt: skip
 
 

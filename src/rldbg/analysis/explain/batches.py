@@ -229,11 +229,28 @@ def sample_counts(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("samples-dropped", text, parameters=facts)
 
 
+def passes_per_step(evidence: Evidence) -> Iterator[Explanation]:
+    """The sides pass over the samples of a step, or divide them into optimizer steps, a different number of times."""
+    updates = [{item.update for item in side.micros} for _, side in evidence.sides]
+    epochs, steps = ([len({update[place] for update in each}) for each in updates] for place in (0, 1))
+    for counts, words in ((epochs, "passes over the samples of a step"), (steps, "optimizer steps per pass")):
+        fewer = evidence.sides[int(counts[1] < counts[0])][1]
+        # A recording that ends within a step has not made all of it.
+        if (
+            counts[0] != counts[1]
+            and 0 not in counts
+            and any(step > evidence.step for step in fewer.side.steps("loss"))
+        ):
+            text = f"A makes {counts[0]} {words}, B {counts[1]}"
+            yield Explanation("passes-per-step", text, parameters={"a": counts[0], "b": counts[1]})
+            return
+
+
 _SHARED = (attention, padding_side, positions)
 HYPOTHESES = {
     "old_log_probs": _SHARED,
-    "forward": (sample_counts, response_masks, *_SHARED),
+    "forward": (passes_per_step, sample_counts, response_masks, *_SHARED),
     "advantage": (sample_counts, response_masks),
-    "loss": (sample_counts,),
-    "gradient": (sample_counts,),
+    "loss": (passes_per_step, sample_counts),
+    "gradient": (passes_per_step, sample_counts),
 }

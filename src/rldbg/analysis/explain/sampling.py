@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ _NO_ACCIDENT = 5.0
 _FEWEST_CHOICES = 5
 _MOSTLY = 0.75
 _FEWEST_AVOIDED = 8
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def other_choice(evidence: Evidence) -> Iterator[Explanation]:
@@ -248,4 +250,25 @@ def other_start(evidence: Evidence) -> Iterator[Explanation]:
         yield Explanation("seed", text, parameters={"correlation": max(alike)})
 
 
-HYPOTHESES = {"trajectory": (greedy, group_shares_seed, other_start, other_choice)}
+def stated(evidence: Evidence) -> Iterator[Explanation]:
+    """What the trajectories say of how they were sampled, where it is one value on each side."""
+    sides = [_settings(side) for _, side in evidence.sides]
+    for name in _SETTINGS:
+        a, b = (side.get(name, set()) for side in sides)
+        if len(a) == len(b) == 1 and a != b:
+            facts = {"a": next(iter(a)), "b": next(iter(b))}
+            text = f"the rollout's {name} is {facts['a']:g} in A and {facts['b']:g} in B, as the trajectories say"
+            yield Explanation(name.replace("_", "-"), text, parameters=facts)
+
+
+def _settings(side: SideStep) -> dict[str, set[float]]:
+    found: dict[str, set[float]] = defaultdict(set)
+    for record in side.side.records("trajectory", side.step):
+        for row in cast("list[dict[str, Any]]", record.fields.get("extra_fields") or []):
+            for name in _SETTINGS:
+                if isinstance(row.get(name), int | float):
+                    found[name].add(float(row[name]))
+    return found
+
+
+HYPOTHESES = {"trajectory": (stated, greedy, group_shares_seed, other_start, other_choice)}

@@ -28,6 +28,7 @@ from rldbg.recording import Ragged
 Call = Generator[None, Any, Any]
 # TRL shuffles the batch and splits it: a column of the batch that it carries along says which sample a row is.
 _ROW = "rldbg_row"
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # What names a place or a run, and cannot change a number.
 _NOT_COMPARED = frozenset({"output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "hub_model_id"})
 
@@ -127,13 +128,15 @@ class TrlRecording(AsyncBatches):
         lengths = list(zip(prompt_lengths, map(len, tokens), strict=True))
         loss_mask = on_sequences(response_mask, lengths, before=0, dtype=np.int64)
         recorder = self.recorded.recorder(trainer.model)
+        settings = {name: getattr(trainer, name, None) for name in _SAMPLING}
+        sampling = {name: value for name, value in settings.items() if value is not None}
         fields: dict[str, Any] = {
             "tokens": Ragged.from_rows(tokens, np.int64),
             "loss_mask": loss_mask,
             "reward": rewards,
             "policy_versions": on_sequences(np.where(drawn(batch), place.step, -1), lengths, before=-1, dtype=np.int64),
             "extra_fields": [
-                {"group_id": sample.group_id, "run_id": sample.run_id, "temperature": trainer.temperature} | row
+                {"group_id": sample.group_id, "run_id": sample.run_id} | sampling | row
                 for sample, row in zip(samples, by_function, strict=True)
             ],
         }
