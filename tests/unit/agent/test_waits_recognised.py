@@ -29,6 +29,7 @@ class Store:
         self.answers = SimpleQueue()
         # Any argument that is true means that it waits.
         self.get = self.answers.get
+        self.set = lambda key, value: None
 
 
 def test_a_key_that_nobody_sets_is_named():
@@ -51,6 +52,45 @@ def test_a_key_that_nobody_sets_is_named():
         store.answers.put(None)
         thread.join()
     assert thing(entry["wait"]) == "a rank to set key `weights/7` of the torch.distributed store `store`"
+
+
+def test_what_a_thread_would_set_and_its_connection_are_known():
+    def publish(store, version):
+        begun.set()
+        go_on.wait()
+        store.set(f"ready/{version}", "1")
+        store.set("weights/7", "1")
+
+    one, other = socket.socketpair()
+
+    def serve(connection):
+        publish(Store(), 7)
+
+    begun, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=serve, args=(one,))
+    with one, other:
+        thread.start()
+        begun.wait()
+        (entry,) = snapshot(OwnProcess(frozenset({thread.ident})))["threads"]
+        expected = one.fileno()
+        go_on.set()
+        thread.join()
+    assert entry["sets"] == ["f'ready/{version}'", "weights/7"] and entry["connections"] == [expected]
+
+
+def test_a_thread_has_ended_although_another_got_its_ident():
+    first = threading.Thread(target=int, name="first")
+    first.start()
+    first.join()
+    stop, others = threading.Event(), []
+    while not others or (others[-1].ident != first.ident and len(others) < 50):
+        others.append(threading.Thread(target=stop.wait, name="later"))
+        others[-1].start()
+    ended = [each["name"] for each in snapshot(OwnProcess(frozenset()))["ended"]]
+    stop.set()
+    for thread in others:
+        thread.join()
+    assert "first" in ended and "later" not in ended
 
 
 @dataclass

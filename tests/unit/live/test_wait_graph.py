@@ -195,3 +195,46 @@ def test_ranks_without_a_number_are_joined_by_the_size_of_their_group():
     stranger = _process(3, _thread("MainThread", {"kind": "sleep"}, main=True), distributed=4)
     (found,) = explain([waits, stranger, elsewhere])
     assert "job@2 has a process group of that size and is not in it, but sleeps" in found.verdict
+
+
+def _semaphore(functions):
+    users = [{"who": name, "acts": ["release"]} for name in ("client-2", "client-3")]
+    return {"kind": "semaphore", "name": "slots", "key": "0x5", "users": users, "functions": functions}
+
+
+def test_those_who_wait_for_the_same_semaphore_are_not_expected_to_release_it():
+    threads = [_thread(name, _semaphore(["work:9"])) for name in ("client-2", "client-3")]
+    (found,) = explain([_process(1, *threads, ended=[{"kind": "thread", "name": "client-0"}])])
+    assert found.kind == "gone" and found.verdict.endswith(
+        "no thread is seen holding it: it was acquired and never released; thread client-0 has ended"
+    )
+    # AND one that is released as a signal by those who wait for it themselves was not acquired by anybody
+    (signal,) = explain([_process(1, *(_thread(name, _semaphore(["refill:3"])) for name in ("client-2", "client-3")))])
+    assert signal.verdict.endswith("for semaphore `slots`; all who would release it wait for it as well")
+
+
+def test_the_thread_that_has_the_connection_is_at_its_other_end():
+    file = {"peer": "127.0.0.1:80", "local": "127.0.0.1:5000"}
+    asks = {"kind": "socket", "call": "read", "file": file, "ends": [2], "sockets": [[2, 7]]}
+    client = _process(1, _thread("MainThread", asks, main=True))
+    serves = _thread("request", _lock("weights", "0x1"), connections=[7])
+    main = _thread("MainThread", {"kind": "socket", "file": file, "ends": [1]}, main=True, holds=_holds("w", "0x1"))
+    (found,) = explain([client, _process(2, main, _thread("other", {"kind": "sleep"}, connections=[9]), serves)])
+    assert found.kind == "deadlock"
+    assert "thread request of job@2 is at the other end, and waits at job.py:7 (work) for lock `weights`" in (
+        found.verdict
+    )
+
+
+def test_who_would_set_a_key_of_a_store_is_followed():
+    waits = _process(1, _thread("MainThread", {"kind": "store", "name": "store", "keys": ["v/7"]}, main=True))
+    sets = _process(2, _thread("MainThread", {"kind": "sleep"}, main=True, sets=["v/7"]))
+    (found,) = explain([waits, sets, _process(3, _thread("MainThread", {"kind": "sleep"}, main=True, sets=["v/8"]))])
+    assert found.verdict.endswith("`store`; job@2 should set it, but sleeps (time.sleep) at job.py:7 (work)")
+
+
+def test_equal_sentences_are_told_once():
+    waits = {"kind": "future", "name": "judged", "key": ""}
+    threads = [_thread(f"reward_{n}", dict(waits), pooled=True) for n in range(3)]
+    (found,) = explain([_process(1, *threads)])
+    assert found.verdict.count("`judged`") == 1 and found.verdict.endswith("; so do thread reward_1, thread reward_2")

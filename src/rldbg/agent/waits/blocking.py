@@ -8,8 +8,8 @@ import ast
 
 from .library_calls import library_wait
 from .looking import LOCKS, Looking, Wait, lock_key
-from .objects import Frame, Object, is_a
-from .source import Call, resolve
+from .objects import Object, is_a
+from .source import Call, resolve, texts_of
 from .system_calls import kernel_wait
 
 _STORE_CALLS = frozenset({"get", "multi_get", "wait", "queue_pop", "barrier"})
@@ -41,7 +41,7 @@ def _at_line(looking: Looking) -> Wait | None:
             name, key = call.name, f"{value.address:#x}"
             return {"kind": "queue_get", "type": "SimpleQueue", "name": name, "key": key, "size": value.length()}
         elif call.method in _STORE_CALLS and is_a(value, "Store"):
-            named = [text for argument in call.arguments for text in _texts(argument, place)]
+            named = [text for argument in call.arguments for text in texts_of(argument, place)]
             return {"kind": "store", "name": call.name, "keys": named[:3], "call": call.method}
         elif call.method in ("wait", "synchronize") and is_a(value, "Work"):
             return {"kind": "collective", "op": "wait", "name": call.name, "peer": None, "group": ""}
@@ -49,18 +49,6 @@ def _at_line(looking: Looking) -> Wait | None:
     if locks and blocked:
         return {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
     return None
-
-
-def _texts(argument: ast.expr, place: Frame) -> list[str]:
-    """A key or a list of keys, as far as they are plain."""
-    if isinstance(argument, ast.Constant):
-        return [argument.value] if isinstance(argument.value, str) else []
-    if isinstance(argument, ast.List | ast.Tuple):
-        return [text for each in argument.elts for text in _texts(each, place)]
-    value = resolve(argument, place)
-    if value is None or value.text() is not None:
-        return [value.text() or ""] if value is not None else [ast.unparse(argument)[:80]]
-    return [text for each in value.elements() if (text := each.text()) is not None]
 
 
 def _lock(call: Call, value: Object | None) -> Wait:

@@ -188,6 +188,9 @@ class FarObject:
             "ascii", "replace"
         )
 
+    def descriptor(self) -> int | None:
+        return int.from_bytes(self.raw(20)[16:], "little", signed=True) if "socket" in self.bases() else None
+
     def raw(self, size: int) -> bytes:
         """Its first bytes, for what a library in C keeps in them."""
         return self._memory.read(self._address, size)

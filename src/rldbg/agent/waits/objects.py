@@ -4,6 +4,7 @@ They live in this process (`OwnObject`) or in the memory of another one (`far_ob
 
 import gc
 import inspect
+import socket
 import types
 import weakref
 from collections import deque
@@ -33,6 +34,7 @@ class Object(Protocol):
     def text(self) -> str | None: ...
     def number(self) -> int | None: ...
     def owner(self) -> int | None: ...
+    def descriptor(self) -> int | None: ...
     def shared_name(self) -> str: ...
     def referent(self) -> "Object | None": ...
     def suspended(self) -> "Suspended | None": ...
@@ -155,6 +157,10 @@ class OwnObject:
         text = repr(self.value) if type(self.value).__name__ == "RLock" else ""
         _, found, rest = text.partition("owner=")
         return int(rest.split()[0]) if found else None
+
+    def descriptor(self) -> int | None:
+        """That of an open socket."""
+        return socket.socket.fileno(self.value) if isinstance(self.value, socket.socket) else None
 
     def shared_name(self) -> str:
         """What processes that share a semaphore have in common: its name, or where they inherited it; else empty."""

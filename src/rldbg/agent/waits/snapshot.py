@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from .blocking import wait_of
+from .ended import ended_process, ended_processes, ended_threads, last_exception
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .file_locks import contested_file, file_lock_holders
 from .kernel import (
@@ -20,14 +21,26 @@ from .kernel import (
     thread_facts,
 )
 from .looking import LOCKS, Looking, Wait, lock_key
-from .objects import Frame, Object, exception_text, is_a
+from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import Sources, resolve
 from .unix_sockets import unix_peer
 
 Facts = dict[str, Any]
-_ADDED_TO_STACKS = ("native", "background", "pooled", "loops", "daemon", "kernel", "wait", "holds", "place")
+_ADDED_TO_STACKS = (
+    "native",
+    "background",
+    "pooled",
+    "loops",
+    "daemon",
+    "kernel",
+    "wait",
+    "holds",
+    "place",
+    "connections",
+    "sets",
+)
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
 _OPPOSITE = {
@@ -59,6 +72,8 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     for entry, frames in waiting:
         entry["holds"] = _held(frames, sources, entry["wait"])
         entry["place"] = _place(frames)
+        entry["connections"] = _connections(frames)
+        entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
     _relate(waiting, sources)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
@@ -73,12 +88,12 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
         "ended": [
-            *_ended_threads(modules, {thread.ident for thread in threads}),
-            *_ended_processes(modules),
+            *ended_threads(modules, view.pid),
+            *ended_processes(modules),
             *failed_tasks(every_task),
         ],
         "children": children_of(view.pid),
-        "raised": _last_exception(modules),
+        "raised": last_exception(modules),
         "distributed": ranks,
     }
 
@@ -154,6 +169,13 @@ def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
     return list(found.values())
 
 
+def _connections(frames: Sequence[Frame]) -> list[int]:
+    """The descriptors of the sockets that the code at hand uses: the user's, and that of a server's request."""
+    own = [frame for frame in frames if is_users(frame.file) or frame.file.endswith("socketserver.py")]
+    found = (value.descriptor() for frame in own for value in frame.locals().values())
+    return sorted({each for each in found if each is not None})
+
+
 def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
     """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
     used = [(entry, _merged(_uses(frame, sources) for frame in frames)) for entry, frames in waiting]
@@ -226,7 +248,9 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         if other == "0" or file.get("connection") == "connecting":
             wait["accepted"] = False
             other = listener(pid, str(file["peer"]))
-        wait["ends"] = sorted({end["pid"] for end in ends_of(other, dict(everyone))}) if other else []
+        ends = ends_of(other, dict(everyone)) if other else []
+        wait["ends"] = sorted({end["pid"] for end in ends})
+        wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
         # Nobody has it open while the connection is not accepted: then it is not known who will.
         wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None
@@ -242,63 +266,3 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         wait["child"] = process_facts(int(wait["pid"]))
     others = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
     wait["processes"] = [facts for each in others if each != pid and (facts := process_facts(each))]
-
-
-def _ended_threads(modules: Mapping[str, Object], alive: set[int]) -> list[Facts]:
-    module = modules.get("threading")
-    every = module.get("_dangling") if module is not None else None
-    entries = (every.get("data") or every).elements() if every is not None else []
-    found = []
-    for entry in entries:
-        thread = entry.referent()
-        ident, name = (thread.get("_ident"), thread.get("_name")) if thread is not None else (None, None)
-        if ident is not None and ident.number() is not None and ident.number() not in alive:
-            text = (name.text() if name is not None else "") or ""
-            if not text.startswith(("rldbg-", "ThreadPoolExecutor")) and text != "MainThread":
-                found.append({"kind": "thread", "name": text})
-    return found
-
-
-def _ended_processes(modules: Mapping[str, Object]) -> list[Facts]:
-    module = modules.get("multiprocessing.process")
-    every = module.get("_dangling") if module is not None else None
-    entries = (every.get("data") or every).elements() if every is not None else []
-    found = []
-    for entry in entries:
-        process = entry.referent()
-        how = ended_process(process) if process is not None else ""
-        if process is not None and how:
-            name, popen = process.get("_name"), process.get("_popen")
-            pid = popen.get("pid") if popen is not None else None
-            text = (name.text() if name is not None else "") or "process"
-            found.append({"kind": "process", "name": text, "pid": pid.number() if pid else None, "exit": how})
-    return found
-
-
-def ended_process(process: Object) -> str:
-    """How a `multiprocessing.Process` or `subprocess.Popen` ended; empty while it lives or was never started."""
-    popen = process.get("_popen") if is_a(process, "BaseProcess") else process
-    pid = popen.get("pid") if popen is not None else None
-    if popen is None or pid is None or not pid.number():
-        return ""
-    code = popen.get("returncode")
-    number = code.number() if code is not None else None
-    if number is not None:
-        return f"signal {-number}" if number < 0 else f"exit code {number}"
-    facts = process_facts(pid.number() or 0)
-    return "" if facts and facts["state"] != "zombie" else str(facts.get("exit") or "unknown exit code")
-
-
-def _last_exception(modules: Mapping[str, Object]) -> dict[str, Any] | None:
-    """What ended the main program of a process that is still there (Python keeps it in `sys`): type, message, line."""
-    module = modules.get("sys")
-    error = (module.get("last_exc") or module.get("last_value")) if module is not None else None
-    if error is None or error.kind == "NoneType":
-        return None
-    frames: list[Frame] = error.raised_in()
-    user = users_place(frames)
-    place = frames[user or 0] if frames else None
-    found: dict[str, Any] = {"message": exception_text(error)}
-    if place is not None:
-        found["place"] = {"file": place.file, "line": place.line, "function": place.function}
-    return found

@@ -10,6 +10,7 @@ from .objects import Frame, Object, exception_text, is_a
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITH = (ast.With, ast.AsyncWith)
+_SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ class Sources:
                 used = resolve(node.func.value, frame)
                 if used is not None:
                     found.setdefault(used.address, set()).add(node.func.attr)
+        return found
+
+    def keys_set(self, frame: Frame) -> list[str]:
+        """Keys of torch.distributed stores that the frame's function sets."""
+        function = self.function(frame)
+        found = []
+        for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+                continue
+            if node.func.attr in _SETTING and is_a(resolve(node.func.value, frame), "Store"):
+                found += texts_of(node.args[0], frame)
         return found
 
     def _on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
@@ -251,3 +263,15 @@ def _element(owner: Object | None, key: object) -> Object | None:
         return found
     elements = owner.elements() if isinstance(key, int) and not owner.items() else []
     return elements[key] if isinstance(key, int) and -len(elements) <= key < len(elements) else None
+
+
+def texts_of(argument: ast.expr, place: Frame) -> list[str]:
+    """A key or a list of keys, as far as they are plain."""
+    if isinstance(argument, ast.Constant):
+        return [argument.value] if isinstance(argument.value, str) else []
+    if isinstance(argument, ast.List | ast.Tuple):
+        return [text for each in argument.elts for text in texts_of(each, place)]
+    value = resolve(argument, place)
+    if value is None or value.text() is not None:
+        return [value.text() or ""] if value is not None else [ast.unparse(argument)[:80]]
+    return [text for each in value.elements() if (text := each.text()) is not None]

@@ -43,7 +43,7 @@ def explain(
         nodes = join_ray(nodes, known, ray)
     graph = WaitGraph(join_ranks(nodes, known, judged=collectives is not None))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
-    found = [_diagnosis(way) for way in ways]
+    found = [_diagnosis(each) for each in _told_once(ways)]
     if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
@@ -66,14 +66,26 @@ def _with_crash(stack: Message) -> Message:
         return stack
 
 
-def _diagnosis(way: Sequence[Node]) -> Diagnosis:
+def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
+    """Ways whose sentences differ in who waits only are together."""
+    found: dict[str, list[Sequence[Node]]] = {}
+    for way in ways:
+        found.setdefault(sentence(way).removeprefix(way[0].label), []).append(way)
+    return list(found.values())
+
+
+def _diagnosis(ways: Sequence[Sequence[Node]]) -> Diagnosis:
+    way, others = ways[0], [other[0].label for other in ways[1:]]
     last = way[-1]
     ring = len(way) > 1 and last is way[0]
-    ranks = tuple(sorted({node.rank for node in (way if ring else way[-1:]) if node.rank is not None}))
+    blamed = (node for each in ways for node in (each if ring else each[-1:]))
+    ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
     kind = "deadlock" if ring else "gone" if last.gone or last.wait.get("lost") else last.kind or "busy"
     fix = next((_FIXES[node.kind] for node in way if ring and node.kind in _FIXES), "")
-    where = "" if ranks else ", ".join(dict.fromkeys(node.label for node in way))
-    return Diagnosis(sentence(way), kind, ranks, (), (fix,) if fix else (), where)
+    where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
+    return Diagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
 
 
 def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:

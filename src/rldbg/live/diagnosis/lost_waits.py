@@ -19,7 +19,7 @@ _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterato
 
 
 def why_lost(entry: Facts, wait: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
-    return _pool_loss(entry, stack, known) or _lost(wait, stack)
+    return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
 
 
 def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
@@ -37,11 +37,11 @@ def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
     )
 
 
-def _lost(wait: Facts, stack: Facts) -> str:
+def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     """Why nobody ends a wait that leads to nobody."""
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
     gone = _gone(ended, stack)
-    if kind == "lock":
+    if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         holders = "no thread is seen holding it: it was acquired and never released"
         return f"{holders}; {gone}" if gone else holders
     if kind == "data_loader":
@@ -52,6 +52,8 @@ def _lost(wait: Facts, stack: Facts) -> str:
         listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
         if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
             nobody = "no other process has its writing end open"
+        elif any(user["acts"] for user in wait.get("users") or []):
+            nobody = f"all who would {DUTIES[kind][1]} wait for it as well"
         elif wait.get("between") == "processes" and wait.get("ends") is None:
             return gone or f"no child process of it is running that would {DUTIES[kind][1]}"
         elif functions:
@@ -74,6 +76,12 @@ def _lost(wait: Facts, stack: Facts) -> str:
         nobody = "no other process has the other end open" if itself else "the other end is not open"
         return nobody + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
+
+
+def _releases_itself(entry: Facts, wait: Facts) -> bool:
+    """Whether who waits would release it too, as around a section of code; else it is released as a signal."""
+    own = {str(frame["function"]).rpartition(".")[2] for frame in entry.get("frames") or []}
+    return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
 
 
 def _gone(ended: Sequence[Facts], stack: Facts) -> str:

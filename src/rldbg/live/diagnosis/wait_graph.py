@@ -30,6 +30,7 @@ class Node:
     rank: int | None = None
     gone: bool = False
     functions: frozenset[str] = frozenset()
+    connections: frozenset[int] = frozenset()
     edges: "list[Edge]" = field(default_factory=list)
 
     @property
@@ -96,11 +97,16 @@ class WaitGraph:
             path = [start, *self.onward(start)]
             if any(node.id in explained for node in path):
                 continue
-            by_end.setdefault(path[-1].id, []).append(tuple(path))
+            by_end.setdefault(_cause(path[-1]), []).append(_without_overview(tuple(path)))
         longest = [max(paths, key=lambda path: (len(path), path[0].rank is not None)) for paths in by_end.values()]
-        longest = [_without_overview(path) for path in longest]
-        longest.sort(key=lambda path: _weight(path, by_end[path[-1].id]))
+        longest.sort(key=lambda path: _weight(path, by_end[_cause(path[-1])]))
         return [*((*ring, ring[0]) for ring in rings), *longest]
+
+
+def _cause(last: Node) -> Id:
+    """Whoever waits for the same object of a process in the same way does so for one reason."""
+    lost, key = last.wait.get("lost"), last.wait.get("key")
+    return (*last.id[:2], last.kind, key, lost) if lost and key else last.id
 
 
 def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:

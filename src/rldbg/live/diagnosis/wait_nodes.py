@@ -132,6 +132,7 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
         activity = "does something that is not recognised"
     facts: dict[str, Any] = {"activity": activity, "gone": wait.get("kind") == "debugger"} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
+    facts["connections"] = frozenset(entry.get("connections") or ())
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
 
 
@@ -172,6 +173,12 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     if kind == "some_tasks":
         tasks = [(*base, "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
         return [Edge(identity, "may be one of them") for identity in tasks if identity != node.id]
+    if kind == "store":
+        entries = ((each, entry) for each in stacks for entry in _all_entries(each))
+        setters = [
+            (each, entry) for each, entry in entries if set(entry.get("sets") or ()) & set(wait.get("keys") or ())
+        ]
+        return [Edge(i, "should set it") for each, entry in setters if (i := _entry_id(entry, each)) != node.id]
     if kind == "child":
         pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
     elif kind == "data_loader":
@@ -182,8 +189,7 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     relation = _RELATIONS.get(str(kind), "should do it")
     if not wait.get("accepted", True):
         relation = "listens there and has not accepted the connection"
-    serves = kind in ("socket", "stream")
-    ids = [(base[0], pid, _front(pid, base[0], known, serves=serves)) for pid in pids if pid != stack.get("pid")]
+    ids = [(base[0], pid, _server(pid, base[0], known, wait)) for pid in pids if pid != stack.get("pid")]
     found = [Edge(identity, relation) for identity in ids if identity in known]
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
@@ -219,16 +225,23 @@ def _is_busy(thread: Facts) -> bool:
     return bool(thread["wait"]["kind"] != "event_loop")
 
 
-def _front(pid: int, host: Any, known: Mapping[Id, Node], *, serves: bool = False) -> Any:
-    """The node that stands for a process: its main thread, or the process where nothing is known of its threads.
+def _front(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
+    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
+    return "main" if (host, pid, "main") in known else "process"
 
-    Of a server whose main thread only accepts connections, a thread that serves one of them."""
-    main = known.get((host, pid, "main"))
-    if serves and main is not None and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
-        others = [node for node in known.values() if node.id[:2] == (host, pid) and len(node.id) == 3]
-        busy = next((node for node in others if node is not main and not node.background), main)
-        return busy.id[2]
-    return "main" if main is not None else "process"
+
+def _server(pid: int, host: Any, known: Mapping[Id, Node], wait: Facts) -> Any:
+    """The thread of a process that has the other end of a connection at hand; where none is seen with it and the main
+    thread only accepts connections, any that serves one; else the one that stands for the process."""
+    main, front = known.get((host, pid, "main")), _front(pid, host, known)
+    if wait["kind"] not in ("socket", "stream") or main is None:
+        return front
+    ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
+    others = [node for node in known.values() if node.id[:2] == (host, pid) and len(node.id) == 3 and node is not main]
+    serving = [node for node in (*others, main) if node.connections & ends]
+    if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
+        serving = [node for node in others if not node.background]
+    return serving[0].id[2] if serving else front
 
 
 def _thread_id(stack: Facts, ident: Any) -> Id:
@@ -280,7 +293,9 @@ def _entry_id(entry: Facts, stack: Facts) -> Id:
 def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
     if not user["acts"]:
         return None
-    for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
-        if user["who"] in (entry.get("thread"), entry.get("key")):
+    for entry in _all_entries(stack):
+        # Who waits for the same comes to its own part of it only afterwards.
+        same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait["key"])
+        if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
             return Edge(_entry_id(entry, stack), DUTIES[wait["kind"]][0])
     return None

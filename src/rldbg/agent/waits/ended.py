@@ -1,0 +1,70 @@
+"""Threads and processes of a program that are gone, and the exception that ended its main program."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .kernel import Facts, process_facts
+from .objects import Frame, Object, exception_text, is_a
+from .places import users_place
+
+
+def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
+    module = modules.get("threading")
+    every = module.get("_dangling") if module is not None else None
+    entries = (every.get("data") or every).elements() if every is not None else []
+    found = []
+    for entry in entries:
+        thread = entry.referent()
+        # The system gives the ident of a thread that has ended to the next one; its own number is not used again soon.
+        native, name = (thread.get("_native_id"), thread.get("_name")) if thread is not None else (None, None)
+        if native is not None and native.number() and not Path(f"/proc/{pid}/task/{native.number()}").exists():
+            text = (name.text() if name is not None else "") or ""
+            if not text.startswith(("rldbg-", "ThreadPoolExecutor")) and text != "MainThread":
+                found.append({"kind": "thread", "name": text})
+    return found
+
+
+def ended_processes(modules: Mapping[str, Object]) -> list[Facts]:
+    module = modules.get("multiprocessing.process")
+    every = module.get("_dangling") if module is not None else None
+    entries = (every.get("data") or every).elements() if every is not None else []
+    found = []
+    for entry in entries:
+        process = entry.referent()
+        how = ended_process(process) if process is not None else ""
+        if process is not None and how:
+            name, popen = process.get("_name"), process.get("_popen")
+            pid = popen.get("pid") if popen is not None else None
+            text = (name.text() if name is not None else "") or "process"
+            found.append({"kind": "process", "name": text, "pid": pid.number() if pid else None, "exit": how})
+    return found
+
+
+def ended_process(process: Object) -> str:
+    """How a `multiprocessing.Process` or `subprocess.Popen` ended; empty while it lives or was never started."""
+    popen = process.get("_popen") if is_a(process, "BaseProcess") else process
+    pid = popen.get("pid") if popen is not None else None
+    if popen is None or pid is None or not pid.number():
+        return ""
+    code = popen.get("returncode")
+    number = code.number() if code is not None else None
+    if number is not None:
+        return f"signal {-number}" if number < 0 else f"exit code {number}"
+    facts = process_facts(pid.number() or 0)
+    return "" if facts and facts["state"] != "zombie" else str(facts.get("exit") or "unknown exit code")
+
+
+def last_exception(modules: Mapping[str, Object]) -> dict[str, Any] | None:
+    """What ended the main program of a process that is still there (Python keeps it in `sys`): type, message, line."""
+    module = modules.get("sys")
+    error = (module.get("last_exc") or module.get("last_value")) if module is not None else None
+    if error is None or error.kind == "NoneType":
+        return None
+    frames: list[Frame] = error.raised_in()
+    user = users_place(frames)
+    place = frames[user or 0] if frames else None
+    found: dict[str, Any] = {"message": exception_text(error)}
+    if place is not None:
+        found["place"] = {"file": place.file, "line": place.line, "function": place.function}
+    return found
