@@ -178,3 +178,37 @@ def test_bundles_that_fit_alone_and_not_together_are_told():
     group = {"placement_group_id": "g", "name": "pool", "state": "PENDING", "bundles": [{"CPU": 1.0}] * 2}
     said = _verdicts([], _view(groups=[group], free={"CPU": 4.0}))
     assert "it is pending: its 2 bundles ask for 2 CPU, each fits on a node, but not all of them" in said
+
+
+def test_a_group_that_wants_more_nodes_than_there_are_is_told_so():
+    bundles = [{"unit_resources": {"CPU": 1.0}}] * 2
+    group = {"placement_group_id": "p1", "name": "pool", "state": "PENDING", "bundles": bundles}
+    view = _view(groups=[group | {"strategy": "STRICT_SPREAD"}], free={"CPU": 4.0})
+    said = _verdicts([_worker("caller", 1, "call", WAITING | {"methods": ["get", "ready"]})], view)
+    assert "placement group pool is pending: its 2 bundles ask for 2 CPU; STRICT_SPREAD wants" in said
+    assert "each bundle on a node of its own, and the cluster has 1 node" in said
+
+
+def test_an_actor_whose_constructor_keeps_dying_is_told_with_how():
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("Engine.__init__", "FAILED", 7, "engine", type="ACTOR_CREATION_TASK"),
+        _task("Engine.step", "PENDING_NODE_ASSIGNMENT", None, "engine", parent="call"),
+    ]
+    view = _view([_actor("engine", 7, "RESTARTING", num_restarts=3)], tasks)
+    detail = "Worker exits unexpectedly. Worker exits with an exit code 7."
+    view["workers"] = [{"pid": 7, "node_id": "n", "worker_type": "WORKER", "is_alive": False, "exit_detail": detail}]
+    assert (
+        "actor engine should run step, but is restarting (started again 3 times so far): its process keeps ending "
+        "(Worker exits unexpectedly)" in _verdicts([_worker("caller", 1, "call")], view)
+    )
+
+
+def test_who_has_not_come_to_a_process_group_of_actors_is_told():
+    joins = [{"kind": "rendezvous", "call": "init_process_group", "rank": rank, "world_size": 3} for rank in range(2)]
+    said = _verdicts([_worker(f"t{n}", n + 1, "setup", join) for n, join in enumerate(joins)], _view())
+    assert (
+        "t0 waits at job.py:5 (setup) for other ranks to join its process group (init_process_group, as rank 0 of 3"
+        in (said)
+    )
+    assert "rank 2 is not among the processes that join it" in said

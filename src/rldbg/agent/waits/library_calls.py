@@ -201,7 +201,12 @@ def _parameters(frame: Frame, looking: Looking) -> Wait:
 
 
 def _rendezvous(frame: Frame, looking: Looking) -> Wait:
-    return {"kind": "rendezvous", "call": frame.function.rpartition(".")[2]}
+    told: dict[str, int | None] = {}
+    for name in ("rank", "world_size"):
+        values = (each.variable(name) for each in looking.frames[: looking.user])
+        numbers = [value.number() for value in values if value is not None]
+        told[name] = next((number for number in numbers if number is not None and number >= 0), None)
+    return {"kind": "rendezvous", "call": frame.function.rpartition(".")[2]} | told
 
 
 def _data_loader(frame: Frame, looking: Looking) -> Wait:

@@ -21,6 +21,7 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
     waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
     _join_devices(nodes, ranked, waiting)
     _join_unranked(nodes, stacks)
+    _count_joining(nodes, stacks)
     if not waiting:
         return nodes
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
@@ -64,6 +65,20 @@ def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
         front = _front(nodes, other, None)
         if node is not None and front is not None and same_size and waiting[process_id(other)] is None:
             node.edges.append(Edge(front.id, "has a process group of that size and is not in it"))
+
+
+def _count_joining(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
+    """Processes that were told their rank in a call and wait for a process group to be complete: who is not there."""
+    nameless = {process_id(stack) for stack in stacks if stack.get("rank") is None}
+    joining = [node for node in nodes if node.kind == "rendezvous" and node.waits and node.id[:2] in nameless]
+    for node in joining:
+        size = node.wait.get("world_size")
+        here = {other.wait.get("rank") for other in joining if other.wait.get("world_size") == size}
+        missing = [rank for rank in range(size or 0) if rank not in here]
+        if missing and not node.edges and not node.wait.get("lost"):
+            listed = f"{', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''}"
+            who = f"rank {listed} is" if len(missing) == 1 else f"ranks {listed} are"
+            node.wait = {**node.wait, "lost": f"{who} not among the processes that join it"}
 
 
 def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:

@@ -1,10 +1,10 @@
 """Ray in the wait graph: whoever is in `ray.get` waits for tasks, and these wait for workers or resources."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rldbg.agent import Message, snake_case
+from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
 from rldbg.live.diagnosis.wait_nodes import process_id
 
@@ -52,6 +52,7 @@ class _Joining:
     def __init__(self, nodes: list[Node], stacks: Sequence[Message], ray: Mapping[str, Any]) -> None:
         self._nodes = nodes
         self._ray = ray
+        self._resources = RayResources(ray)
         self._hosts = {node["node_id"]: node["host"] for node in ray["nodes"]}
         self._actors = {actor["actor_id"]: actor for actor in ray["actors"]}
         self._tasks = {task["task_id"]: task for task in ray["tasks"]}
@@ -95,7 +96,7 @@ class _Joining:
         """Whether a placement group is ready is an object too, and Ray lists no task for it."""
         groups = [group for group in self._ray["placement_groups"] if group["state"] != "CREATED"]
         if "ready" in (node.wait.get("methods") or []) and groups:
-            lack = f"{_group_label(groups[0])} is {groups[0]['state'].lower()}{self._lack_of_group(groups[0])}"
+            lack = f"{group_label(groups[0])} is {groups[0]['state'].lower()}{self._resources.lack_of_group(groups[0])}"
             node.wait = {**node.wait, "text": "a placement group to be ready", "lost": lack}
             self._explained.add(groups[0]["placement_group_id"])
             return
@@ -168,7 +169,8 @@ class _Joining:
         actor = self._actors.get(task["actor_id"])
         method = str(task["name"]).rpartition(".")[2]
         if actor is not None and (creating := self._creating(actor)) is not None:
-            return [Edge(creating.id, f"should run {method} and is still in its constructor")]
+            again = f", which Ray has started again {_times(actor)}" if actor.get("num_restarts") else ""
+            return [Edge(creating.id, f"should run {method} and is still in its constructor{again}")]
         if actor is not None and actor["state"] != "ALIVE":
             return [Edge(self._actor_node(actor).id, f"should run {method}")]
         if task["state"] in ("RUNNING", "RUNNING_IN_RAY_GET", "RUNNING_IN_RAY_WAIT") or actor is not None:
@@ -207,17 +209,30 @@ class _Joining:
         elif state == "DEPENDENCIES_UNREADY":
             activity = "cannot start: an argument of its constructor is not ready"
         elif state == "RESTARTING":
-            activity = f"is restarting{self._lack(actor['required_resources'])}"
+            again = f" (started again {_times(actor)} so far): its process keeps ending" if _times(actor) else ""
+            activity = f"is restarting{again}{self._last_end(actor)}{self._resources.lack(actor['required_resources'])}"
         else:
-            lack = self._lack(actor["required_resources"], actor["placement_group_id"])
+            lack = self._resources.lack(actor["required_resources"], actor["placement_group_id"])
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
 
+    def _last_end(self, actor: Facts) -> str:
+        """How the last process of an actor ended that has not finished its constructor, where Ray has noted it."""
+        own = [
+            task for task in self._ray["tasks"] if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"]
+        ]
+        pids = {task["worker_pid"] for task in own} | {actor["pid"]}
+        ends = [
+            row.get("exit_detail") for row in self._ray["workers"] if row["pid"] in pids and not row.get("is_alive")
+        ]
+        told = [str(end) for end in ends if end]
+        return f" ({_first_sentence(told[-1])})" if told else ""
+
     def _task_node(self, task: Facts) -> Node:
         state = str(task["state"])
         if state == "PENDING_NODE_ASSIGNMENT":
-            lack = self._lack(task["required_resources"], task["placement_group_id"])
+            lack = self._resources.lack(task["required_resources"], task["placement_group_id"])
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         elif state == "PENDING_ARGS_AVAIL":
             return self._without_arguments(task)
@@ -251,36 +266,6 @@ class _Joining:
             node.wait = {**wait, "lost": "they are not ready, and no task of its caller is unfinished"}
         return node
 
-    def _lack(self, wanted: Any, group: Any = None) -> str:
-        """What is asked for and what is free."""
-        groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
-        if groups and groups[0]["state"] != "CREATED":
-            return f": its placement group is {groups[0]['state'].lower()}{self._lack_of_group(groups[0])}"
-        if groups:
-            all_of_it = _amounts(_all_bundles(groups[0]))
-            return f": {_group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
-        plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
-        alive = [node for node in self._ray["nodes"] if node["alive"]]
-        if not plain or any(
-            all(node["free"].get(name, 0) >= amount for name, amount in plain.items()) for node in alive
-        ):
-            return ""
-        asked = _amounts(plain)
-        free = ", ".join(
-            f"{_amount(name, max((node['free'].get(name, 0) for node in alive), default=0))} of "
-            f"{_amount(name, max((node['total'].get(name, 0) for node in alive), default=0))} {name}"
-            for name in plain
-        )
-        return f": it asks for {asked}; the node with the most has {free} free"
-
-    def _lack_of_group(self, group: Facts) -> str:
-        """Of a placement group whose every bundle would fit alone, all of them."""
-        if lack := self._lack(_bundles(group)):
-            return lack
-        alive = len([node for node in self._ray["nodes"] if node["alive"]])
-        asked = f"{len(group.get('bundles') or [])} bundles ask for {_amounts(_all_bundles(group))}"
-        return f": its {asked}, each fits on a node, but not all of them as it wants them ({alive} nodes)"
-
     def _epitaph(self, actor: Facts) -> str:
         return f"actor {actor['name'] or actor['class_name']} has died: {_cause(actor)}"
 
@@ -298,33 +283,18 @@ class _Joining:
                 yield node
         for group in self._ray["placement_groups"]:
             if group["state"] == "PENDING" and group["placement_group_id"] not in self._explained:
-                label = _group_label(group)
-                lack = f"it is pending{self._lack_of_group(group)}"
+                label = group_label(group)
+                lack = f"it is pending{self._resources.lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
 
 
-def _group_label(group: Facts) -> str:
-    return f"placement group {group['name'] or group['placement_group_id'][:8]}"
+def _times(actor: Facts) -> str:
+    count = int(actor.get("num_restarts") or 0)
+    return "" if not count else "once" if count == 1 else f"{count} times"
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{_amount(name, amount)} {name}" for name, amount in resources.items())
-
-
-def _amount(name: str, value: float) -> str:
-    return f"{value / 2**30:.4g} GiB" if name.endswith("memory") else f"{value:g}"
-
-
-def _all_bundles(group: Facts) -> Mapping[str, float]:
-    bundles = [each.get("unit_resources") or each for each in group.get("bundles") or [] if isinstance(each, dict)]
-    return sum(map(Counter, bundles), Counter())
-
-
-def _bundles(group: Facts) -> dict[str, float]:
-    """What the largest bundle of a placement group asks for."""
-    bundles = group.get("bundles") or []
-    wanted = [each.get("unit_resources") or each for each in bundles if isinstance(each, dict)]
-    return max(wanted, key=lambda each: sum(v for v in each.values() if isinstance(v, int | float)), default={})
+def _first_sentence(text: str) -> str:
+    return text.strip().partition("\n")[0].partition(" Some common causes")[0].partition(". ")[0][:200].rstrip(".")
 
 
 def _died(actor: Facts) -> bool:
@@ -338,6 +308,5 @@ def _cause(actor: Facts) -> str:
         return "no reason is recorded"
     for value in causes.values():
         if isinstance(value, dict) and value.get("error_message"):
-            first = str(value["error_message"]).strip().partition("\n")[0]
-            return first.partition(" Some common causes")[0][:200]
+            return str(value["error_message"]).strip().partition("\n")[0].partition(" Some common causes")[0][:200]
     return "no reason is recorded"

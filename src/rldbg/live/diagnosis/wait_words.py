@@ -139,7 +139,7 @@ _THINGS = {
     "import": lambda wait, name: f"the import of module `{name}`",
     "data_loader": _data_loader,
     "collective": _collective,
-    "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')})",
+    "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')}{_as_rank(wait)})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
     "gil": lambda wait, name: "the interpreter lock (GIL)",
@@ -148,6 +148,11 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _as_rank(wait: Any) -> str:
+    rank, size = wait.get("rank"), wait.get("world_size")
+    return f", as rank {rank} of {size}" if rank is not None and size else ""
 
 
 def _disk(wait: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
-from rldbg.live.unarmed.ray_tables import NOTE, rows_of
+from rldbg.live.unarmed.ray_tables import NOTE, placement_groups, rows_of
 
 _WITHOUT = "look at single processes: rldbg stacks --pid PID"
 _CHILD_S = 240.0
@@ -22,9 +22,9 @@ _LIMIT = 10_000
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
     "required_resources error_type error_message placement_group_id",
-    "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id",
+    "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id "
+    "num_restarts",
     "workers": "worker_id worker_type pid node_id ip is_alive exit_detail",
-    "placement_groups": "placement_group_id name state bundles stats",
 }
 
 
@@ -108,6 +108,7 @@ def _view(ray: Any) -> dict[str, Any]:
     context = ray.get_runtime_context()
     own = context.get_job_id()
     view: dict[str, Any] = {"notes": [], "nodes": _nodes(ray), "dashboard": _dashboard()}
+    view["placement_groups"] = placement_groups()
     options = {
         "address": context.gcs_address,
         "limit": _LIMIT,

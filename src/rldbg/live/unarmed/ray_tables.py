@@ -1,4 +1,4 @@
-"""What Ray's own tables tell of a cluster without a dashboard: actors, drivers and placement groups, but no tasks."""
+"""What Ray's own tables tell: placement groups; where there is no dashboard, actors and drivers too, but no tasks."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ def rows_of(kind: str, nodes: Sequence[Mapping[str, Any]]) -> list[Row]:
         return actor_rows(state.actors().values())
     if kind == "workers":
         return driver_rows(state.jobs(), nodes)
-    if kind == "placement_groups":
-        table = importlib.import_module("ray.util").placement_group_table()
-        return group_rows(table.values())
     return []
+
+
+def placement_groups() -> list[Row]:
+    """Ray's state API does not tell their strategy."""
+    return group_rows(importlib.import_module("ray.util").placement_group_table().values())
 
 
 def actor_rows(actors: Any) -> list[Row]:
@@ -66,7 +68,7 @@ def group_rows(groups: Any) -> list[Row]:
                 "name": group.get("name") or "",
                 "state": group["state"],
                 "bundles": [{"unit_resources": dict(each)} for each in resources],
-                "stats": group.get("stats") or {},
+                "strategy": str(group.get("strategy") or ""),
             }
         )
     return rows

@@ -1,0 +1,73 @@
+"""What Ray's tasks, actors and placement groups ask for, and what the nodes have free."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.live.diagnosis.wait_graph import Facts
+
+_STRATEGIES = {"STRICT_SPREAD": "each bundle on a node of its own", "STRICT_PACK": "all bundles on one node"}
+
+
+class RayResources:
+    def __init__(self, ray: Mapping[str, Any]) -> None:
+        self._ray = ray
+
+    def lack(self, wanted: Any, group: Any = None) -> str:
+        """What is asked for and what is free."""
+        groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
+        if groups and groups[0]["state"] != "CREATED":
+            return f": its placement group is {groups[0]['state'].lower()}{self.lack_of_group(groups[0])}"
+        if groups:
+            all_of_it = _amounts(_all_bundles(groups[0]))
+            return f": {group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
+        plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
+        alive = [node for node in self._ray["nodes"] if node["alive"]]
+        if not plain or any(
+            all(node["free"].get(name, 0) >= amount for name, amount in plain.items()) for node in alive
+        ):
+            return ""
+        asked = _amounts(plain)
+        free = ", ".join(
+            f"{_amount(name, max((node['free'].get(name, 0) for node in alive), default=0))} of "
+            f"{_amount(name, max((node['total'].get(name, 0) for node in alive), default=0))} {name}"
+            for name in plain
+        )
+        return f": it asks for {asked}; the node with the most has {free} free"
+
+    def lack_of_group(self, group: Facts) -> str:
+        """Of a placement group whose every bundle would fit alone, all of them."""
+        if lack := self.lack(_bundles(group)):
+            return lack
+        alive = len([node for node in self._ray["nodes"] if node["alive"]])
+        asked = f"{len(group.get('bundles') or [])} bundles ask for {_amounts(_all_bundles(group))}"
+        strategy = str(group.get("strategy") or "")
+        nodes = "1 node" if alive == 1 else f"{alive} nodes"
+        wish = _STRATEGIES.get(strategy, "")
+        if wish:
+            return f": its {asked}; {strategy} wants {wish}, and the cluster has {nodes}"
+        return f": its {asked}, each fits on a node, but not all of them at once ({nodes})"
+
+
+def group_label(group: Facts) -> str:
+    return f"placement group {group['name'] or group['placement_group_id'][:8]}"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{_amount(name, amount)} {name}" for name, amount in resources.items())
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / 2**30:.4g} GiB" if name.endswith("memory") else f"{value:g}"
+
+
+def _all_bundles(group: Facts) -> Mapping[str, float]:
+    bundles = [each.get("unit_resources") or each for each in group.get("bundles") or [] if isinstance(each, dict)]
+    return sum(map(Counter, bundles), Counter())
+
+
+def _bundles(group: Facts) -> dict[str, float]:
+    """What the largest bundle of a placement group asks for."""
+    bundles = group.get("bundles") or []
+    wanted = [each.get("unit_resources") or each for each in bundles if isinstance(each, dict)]
+    return max(wanted, key=lambda each: sum(v for v in each.values() if isinstance(v, int | float)), default={})
