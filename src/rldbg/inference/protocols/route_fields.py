@@ -84,15 +84,18 @@ _STRUCTURED = _inner(
 )
 _VLLM_SAMPLING = _rules(
     "max_tokens seed logprobs allowed_token_ids",
-    refused="truncate_prompt_tokens bad_words logits_processors thinking_token_budget repetition_detection",
+    refused="truncate_prompt_tokens bad_words logits_processors thinking_token_budget repetition_detection "
+    "watermarking",
     structured_outputs=_STRUCTURED,
     guided_decoding=_STRUCTURED,
     length_penalty=_only(1),
     best_of=_only(1),
 )
+# How the features of pictures are returned; there are none.
+_MEDIA_AS_TENSORS = _only("tensors")
 _DISTRIBUTED = "bootstrap_host bootstrap_port bootstrap_room bootstrap_pair_key data_parallel_rank routed_dp_rank " \
     "disagg_prefill_dp_rank session_params session_id"  # fmt: skip
-_SGLANG_EXTRAS = "lora_path custom_logit_processor return_hidden_states return_routed_experts " + _DISTRIBUTED
+_SGLANG_EXTRAS = "lora_path custom_logit_processor return_hidden_states return_routed_experts watermark " + _DISTRIBUTED
 
 _OPENAI = (
     _SAMPLING
@@ -106,7 +109,9 @@ _OPENAI = (
         "guided_whitespace_pattern structural_tag stop_regex use_beam_search early_stopping "
         "priority kv_transfer_params ec_transfer_params vllm_xargs custom_params truncation_side "
         "return_cached_tokens_details logprob_token_ids routed_experts_prompt_start routed_experts_start_len "
-        f"return_token_offsets return_spec_tokens_details images_config custom_labels {_SGLANG_EXTRAS}",
+        "return_token_offsets return_spec_tokens_details images_config custom_labels mm_processor_kwargs "
+        f"return_mm_kwargs {_SGLANG_EXTRAS}",
+        mm_payload=_MEDIA_AS_TENSORS,
         stream_options=_inner(
             _rules("include_usage", no_effect="include_obfuscation", refused="continuous_usage_stats")
         ),
@@ -117,11 +122,14 @@ _COMPLETIONS = _OPENAI | _rules("prompt echo", refused="suffix prompt_embeds", a
 _CHAT = _OPENAI | _rules(
     "messages max_completion_tokens top_logprobs tools tool_choice chat_template_kwargs continue_final_message "
     "add_generation_prompt include_reasoning separate_reasoning reasoning_effort parallel_tool_calls",
-    no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention",
-    refused="documents chat_template mm_processor_kwargs media_io_kwargs audio prediction "
+    # How log probs are written that are refused below.
+    no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
+    "return_flat_raw_top_logprobs_b64",
+    refused="documents chat_template media_io_kwargs audio prediction "
     "functions function_call reasoning verbosity store add_special_tokens return_prompt_text return_meta_info "
     "return_assistant_tokens_mask return_prompt_token_ids return_sampling_mask task max_dynamic_patch "
-    "min_dynamic_patch use_audio_in_video video_config input_ids",
+    "min_dynamic_patch use_audio_in_video video_config input_ids thinking moderation return_input_ids_in_sglext "
+    "return_output_ids_in_sglext sampling_logprobs_mode return_flat_raw_output_top_logprobs",
     # An object without fields asks for a search, too.
     web_search_options=_only(),
     echo=_only(False),
@@ -135,14 +143,15 @@ _CHAT_EXTRAS = _rules(
     "return_token_ids frequency_penalty presence_penalty repetition_penalty logit_bias allowed_token_ids",
     no_effect="cache_salt",
     refused="priority skip_special_tokens include_stop_str_in_output mm_processor_kwargs media_io_kwargs "
-    "kv_transfer_params ec_transfer_params vllm_xargs",
+    "kv_transfer_params ec_transfer_params vllm_xargs watermarking return_mm_kwargs",
+    mm_payload=_MEDIA_AS_TENSORS,
 )
 _RESPONSES = _CHAT_EXTRAS | _rules(
     "model input instructions tools tool_choice max_output_tokens stream store previous_response_id top_logprobs "
     "include stop chat_template_kwargs include_reasoning parallel_tool_calls",
     no_effect="metadata user safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options extra_key",
-    refused="background conversation max_tool_calls prompt context_management moderation session_id "
-    "enable_response_messages previous_input_messages",
+    refused="background conversation max_tool_calls prompt context_management moderation access_programs image "
+    f"enable_response_messages previous_input_messages {_DISTRIBUTED}",
     structured_outputs=_STRUCTURED,
     truncation=_only("disabled"),
     service_tier=_only("auto", "default"),
@@ -152,8 +161,8 @@ _RESPONSES = _CHAT_EXTRAS | _rules(
 )
 _COUNT_TOKENS = _rules(
     "system messages tools tool_choice chat_template_kwargs",
-    no_effect="model cache_control",
-    refused="context_management mcp_servers speed user_profile_id",
+    no_effect="model cache_control workspace_id",
+    refused="context_management mcp_servers speed user_profile_id betas",
     thinking=_inner(_rules("type", no_effect="budget_tokens display")),
     output_config=_inner(_rules("format", refused="effort task_budget")),
     output_format=_READ,
@@ -161,7 +170,7 @@ _COUNT_TOKENS = _rules(
 _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
     "model max_tokens stop_sequences stream",
     no_effect="metadata inference_geo",
-    refused="container betas",
+    refused="container compaction diagnostics fallbacks fallback_credit_token",
     # By these details Anthropic's tool runner learns that it has to send the whole conversation.
     thread=FieldRule("refused", details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}),
     service_tier=_only("auto", "standard_only"),
@@ -177,14 +186,16 @@ _TOKEN_GENERATION = _rules(
     "request_id token_ids",
     no_effect="model cache_salt stream_options",
     refused="stream features priority kv_transfer_params ec_transfer_params assistant_tokens_mask token_offsets "
-    "content_parts",
+    "content_parts reasoning_ended reasoning_parser_kwargs return_token_ids",
+    output_mode=_only("tokens"),
     sampling_params=_inner(
         _SAMPLING
         | _VLLM_SAMPLING
         | _rules(
             no_effect="detokenize skip_special_tokens include_stop_str_in_output output_kind skip_clone "
             "skip_reading_prefix_cache stream_interval output_text_buffer_length",
-            refused="flat_logprobs extra_args logprob_token_ids routed_experts_prompt_start trace_decode_token_ids",
+            refused="flat_logprobs extra_args logprob_token_ids routed_experts_prompt_start trace_decode_token_ids "
+            "prompt_logprob_token_ids prompt_logprob_start",
             prompt_logprobs=_only(),
         )
     ),
@@ -199,14 +210,17 @@ _GENERATE = _rules(
     "mm_hashes mm_content_hashes video_config return_sampling_mask return_flat_raw_top_logprobs images_config "
     "return_flat_raw_top_logprobs_b64 return_indexer_topk positional_embed_overrides decode_tp_size "
     "max_thinking_tokens need_wait_for_mm_inputs num_items_assigned encoder_urls max_dynamic_patch min_dynamic_patch "
-    "image_max_dynamic_patch video_max_dynamic_patch multi_item_delimiter_indices "
+    "image_max_dynamic_patch video_max_dynamic_patch multi_item_delimiter_indices sampling_logprobs_mode "
+    "return_flat_raw_output_top_logprobs token_indices_to_pool kv_hints "
     f"routed_experts_start_len {_SGLANG_EXTRAS}",
     sampling_params=_inner(
         _SAMPLING
         | _rules(
             "max_new_tokens sampling_seed skip_special_tokens no_stop_trim json_schema regex ebnf",
             no_effect="stream_interval",
-            refused="structural_tag stop_regex",
+            refused="structural_tag stop_regex watermark stop_strs stop_regex_strs stop_str_max_len "
+            "stop_regex_max_len is_normalized ebnf_full_assistant",
+            beam_width=_only(1),
             custom_params=_inner(_rules("position")),
         )
     ),
