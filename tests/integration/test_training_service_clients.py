@@ -66,6 +66,7 @@ def test_the_tinker_client_trains_and_samples(tinker_python, service):
     assert report["returned_logprobs"][-2:] == pytest.approx(report["sample_logprobs"], abs=1e-5)
     assert report["ppo"]["loss:sum"] == pytest.approx(-2.0, abs=1e-5)
     assert report["cispo"]["loss:sum"] == pytest.approx(-sum(report["sample_logprobs"]), abs=1e-5)
+    assert report["gspo"]["loss:sum"] == pytest.approx(-2.0, abs=1e-5)
     assert report["dro"]["loss:sum"] > report["cispo"]["loss:sum"], "its quadratic pull counts prompt positions too"
     assert report["grad_norm"] > 0
     weights = sum((number + 1) / 3000 for number in range(3000))
@@ -89,6 +90,10 @@ def test_the_weaver_client_trains_and_samples(weaver_python, service):
     assert report["decoded"] == "3+4=9"
     assert report["losses"][-1] < report["losses"][0] / 50
     assert report["binary_losses"] == pytest.approx(report["losses"], rel=1e-5), "tensors as JSON or binary are one"
+    rows = [report[name] for name in ("losses", "whole_losses", "small_losses")]
+    assert rows[0][0] == pytest.approx(rows[1][0], rel=1e-6) and rows[0][0] == pytest.approx(rows[2][0], rel=1e-6)
+    assert all(row[-1] < row[0] / 2 for row in rows), "the client's default is adapters of rank 32"
+    assert len({round(row[-1], 6) for row in rows}) == 3
     assert report["sampled"] == [[11, 1]] * 4 and report["text"] == "9"
     assert report["sample_logprobs"] == pytest.approx(report["scored_logprobs"][-2:], abs=1e-5)
     assert report["importance_sampling"]["loss"] == pytest.approx(-2 * 1.0 + 2 * 0.5, abs=1e-5)

@@ -76,22 +76,29 @@ def check_inputs(where: str, datum: Datum, settings: LossSettings) -> None:
     unknown = sorted(set(datum.inputs) - INPUT_NAMES)
     if unknown and not loss.any_inputs:
         raise RequestError(f"{where}: no loss uses {unknown[0]!r}; inputs are {', '.join(sorted(INPUT_NAMES))}")
+    for name in sorted(datum.inputs.keys() & _OPTIONAL.keys()):
+        if settings.name not in _OPTIONAL[name] and not loss.any_inputs:
+            raise RequestError(f"{where}: {settings.name} does not use {name!r}; {', '.join(_OPTIONAL[name])} do")
 
 
 def _ppo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
-    return ppo_loss(
-        log_probs,
-        inputs["logprobs"],
-        inputs["advantages"],
-        lowest_ratio=settings.clip_low_threshold,
-        highest_ratio=settings.clip_high_threshold,
+    low, high = _clip_range(log_probs, inputs, settings)
+    return ppo_loss(log_probs, inputs["logprobs"], inputs["advantages"], lowest_ratio=low, highest_ratio=high)
+
+
+def _clip_range(log_probs: Array, inputs: Inputs, settings: LossSettings) -> tuple[Array, Array]:
+    """Between which ratios a token is not clipped: the datum's own thresholds, else those of the request."""
+    all_tokens = log_probs.detach() * 0
+    return (
+        inputs.get("clip_low_threshold", all_tokens + settings.clip_low_threshold),
+        inputs.get("clip_high_threshold", all_tokens + settings.clip_high_threshold),
     )
 
 
 def _cispo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
     """REINFORCE weighted by the clipped ratio, through which no gradient flows."""
     ratio = importance_ratio(log_probs, inputs["logprobs"]).detach()
-    weight = ratio.clip(settings.clip_low_threshold, settings.clip_high_threshold)
+    weight = ratio.clip(*_clip_range(log_probs, inputs, settings))
     return TokenLoss(-weight * log_probs * inputs["advantages"], ratio, weight != ratio)
 
 
@@ -104,13 +111,14 @@ def _dro(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
 
 def _gspo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
     """PPO with one ratio per sequence, the geometric mean of its tokens'; each token passes its own gradient on."""
-    trained = inputs[TRAINED]
-    log_ratio = ((log_probs - inputs["logprobs"]) * trained).detach()
-    mean = log_ratio.sum(-1, keepdims=True) / trained.sum(-1, keepdims=True).clip(1)
+    counted = inputs["sequence_ratio_mask"] != 0 if "sequence_ratio_mask" in inputs else inputs[TRAINED]
+    log_ratio = ((log_probs - inputs["logprobs"]) * counted).detach()
+    mean = log_ratio.sum(-1, keepdims=True) / counted.sum(-1, keepdims=True).clip(1)
     # The ratio to these log probs is that mean, and its gradient that of the token.
     return _ppo(log_probs, {**inputs, "logprobs": log_probs.detach() - mean}, settings)
 
 
+_CLIPPED = ("ppo", "gspo", "cispo")
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": Loss(("weights",), lambda log_probs, inputs, _: cross_entropy_loss(log_probs, inputs["weights"])),
     "importance_sampling": Loss(
@@ -133,8 +141,10 @@ LOSSES: Mapping[str, Loss] = {
     ),
 }
 
+# Inputs that a loss uses where they are given.
+_OPTIONAL = {"clip_low_threshold": _CLIPPED, "clip_high_threshold": _CLIPPED, "sequence_ratio_mask": ("gspo",)}
 # Every input that some loss uses. `mask` is Tinker's name for `loss_mask`.
-INPUT_NAMES = frozenset({"target_tokens", "loss_mask", "mask", "ref_logprobs"}).union(
+INPUT_NAMES = frozenset({"target_tokens", "loss_mask", "mask", "ref_logprobs", *_OPTIONAL}).union(
     *(loss.needs for loss in LOSSES.values())
 )
 # What the NexRL trainer adds for a service that dumps; ours is told by WEAVER_DEBUG_DUMP_* instead.

@@ -38,6 +38,8 @@ class ModelEntry:
     creation: Operation
     order: RequestOrder
     lora: LoraSettings | None = None
+    # What the client says about the model, kept for its lists.
+    metadata: Any = None
     trained: TrainedModel | None = None
 
     @property
@@ -111,6 +113,7 @@ class TrainingService:
         snapshot: Snapshot | None = None,
         with_optimizer: bool = False,
         lora: LoraSettings | None = None,
+        metadata: Any = None,
     ) -> ModelEntry:
         """A model id for (session, number); the same request again gives the same model."""
         self.touch_session(session_id)
@@ -135,6 +138,7 @@ class TrainingService:
             creation=self.operations.add(Operation("create_model")),
             order=RequestOrder(gap_timeout_s=self._gap_timeout_s),
             lora=lora,
+            metadata=metadata,
         )
         recorder = self._recorder_for(model_id, next(self._created))
         self._models[model_id] = entry

@@ -73,7 +73,7 @@ class TinkerRest(Handlers):
             "last_request_time": _time(self._service.last_seen(entry)),
             "last_checkpoint": last.get("weights"),
             "last_sampler_checkpoint": last.get("sampler"),
-            "user_metadata": None,
+            "user_metadata": entry.metadata,
         }
 
 

@@ -107,6 +107,7 @@ class TinkerTraining(Handlers):
             base_model,
             seed=(lora.seed if lora else None) or 0,
             lora=lora,
+            metadata=body.get("user_metadata"),
         )
         return _promise(entry.creation, lambda _: {"type": "create_model", "model_id": entry.model_id}, entry)
 
@@ -151,7 +152,7 @@ class TinkerTraining(Handlers):
                 raise RequestError("only adam_params are supported here")
             adam = AdamSettings.parse(body.get("adam_params", {}), _DEFAULT_ADAM)
             operation = self._service.optimizer_step(entry, number, digest, adam)
-        return _promise(operation, lambda metrics: {"type": "optim_step", "metrics": metrics}, entry)
+        return _promise(operation, _step_message, entry)
 
     # Snapshots
 
@@ -204,6 +205,7 @@ class TinkerTraining(Handlers):
                 body.get("base_model") or snapshot.base_model,
                 snapshot=snapshot,
                 with_optimizer=with_optimizer,
+                metadata=body.get("user_metadata"),
             )
             return _promise(entry.creation, lambda _: _loaded(snapshot, entry), entry)
         entry, number, digest = self._numbered(body)
@@ -236,6 +238,12 @@ def _promise(operation: Operation, present: Callable[[Any], Any], entry: ModelEn
 
 def _loaded(snapshot: Snapshot, entry: ModelEntry) -> dict[str, Any]:
     return {"type": "load_weights", "path": snapshot.path("tinker"), "model_id": entry.model_id}
+
+
+def _step_message(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Clients add these metrics to their own, which have a `step` that counts otherwise."""
+    named = {"optimizer_step" if name == "step" else name: value for name, value in metrics.items()}
+    return {"type": "optim_step", "metrics": named}
 
 
 def _pass_message(result: PassResult) -> bytes:

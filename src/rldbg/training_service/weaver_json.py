@@ -1,5 +1,6 @@
 """The JSON of the Weaver protocol: what its bodies mean and what its answers look like. No state, no HTTP."""
 
+import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rldbg.training_service.datums import Datum, make_datum, tensor_from_json, tokens_from_json
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
 from rldbg.training_service.sampling import Samples
@@ -16,6 +18,8 @@ from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import Snapshot
 
 _LONGEST_LIFE_S = 100 * 365.25 * 86_400
+_DEFAULT_RANK = 32
+_TIERS = ("normal", "fast", "flash")
 
 
 def payload_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,6 +53,26 @@ def _datum(where: str, item: Any, entry: ModelEntry) -> Datum:
         vocabulary_size=entry.base.vocabulary_size,
         max_length=entry.base.max_length,
     )
+
+
+def lora_of(body: Mapping[str, Any]) -> LoraSettings | None:
+    """The adapters that a request for a model asks for; None where the whole model is trained.
+
+    Without a training mode a `lora_config` decides: the client sends one with every model but those of `full_ft`.
+    """
+    mode, given = body.get("training_mode"), body.get("lora_config")
+    if mode not in (None, "lora", "full_ft"):
+        raise RequestError(f"training_mode is {str(mode)[:40]!r}; there are lora and full_ft")
+    if mode == "full_ft" and given is not None:
+        raise RequestError("lora_config is not used with training_mode full_ft")
+    # Tiers choose the hardware of the hosted service and nothing else.
+    if body.get("performance_tier") not in (None, *_TIERS):
+        raise RequestError(f"performance_tier is not one of {', '.join(_TIERS)}")
+    if body.get("training_max_sequence_length") is not None:
+        raise RequestError("training_max_sequence_length is for managed datasets, which are not supported here")
+    if mode == "full_ft" or (mode is None and given is None):
+        return None
+    return read_settings(LoraSettings, {"rank": _DEFAULT_RANK} if given is None else given, "lora_config")
 
 
 def name_of(body: Mapping[str, Any], key: str) -> str | None:
@@ -87,6 +111,8 @@ def model_json(entry: ModelEntry) -> dict[str, Any]:
         "id": entry.model_id,
         "base_model": entry.base_model,
         "training_mode": "full_ft" if entry.lora is None else "lora",
+        "lora_config": None if entry.lora is None else dataclasses.asdict(entry.lora),
+        "user_metadata": entry.metadata,
         "tokenizer_path": entry.base.tokenizer_path,
         "vocab_size": entry.base.vocabulary_size,
         "max_sequence_length": entry.base.max_length,

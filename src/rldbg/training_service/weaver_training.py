@@ -85,7 +85,12 @@ class WeaverTraining(Handlers):
         if isinstance(base_model, str):
             await asyncio.to_thread(self._service.bases.describe, base_model)
         entry = self._service.create_model(
-            request.path_params["session"], body.get("model_seq_id", 1), base_model, seed=seed
+            request.path_params["session"],
+            body.get("model_seq_id", 1),
+            base_model,
+            seed=seed,
+            lora=weaver_json.lora_of(body),
+            metadata=body.get("user_metadata"),
         )
         await entry.creation.outcome()
         return JSONResponse(weaver_json.model_json(entry), 201)

@@ -64,6 +64,10 @@ def main(url):
     clipped = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}
     for name, config in (("ppo", clipped), ("cispo", None), ("dro", None)):
         report[name] = client.forward_backward([reinforced(PROMPT, first, 1.0)], name, config).result().metrics
+    sequence = reinforced(PROMPT, first, 1.0)
+    marked = {"sequence_ratio_mask": [0.0] * (len(PROMPT) - 1) + [1.0] * len(first.tokens)}
+    sequence = types.Datum(model_input=sequence.model_input, loss_fn_inputs=dict(sequence.loss_fn_inputs) | marked)
+    report["gspo"] = client.forward_backward([sequence], "gspo", clipped).result().metrics
     report["grad_norm"] = client.optim_step(types.AdamParams(learning_rate=0.0)).result().metrics["grad_norm"]
 
     # More datums than one request holds: the client sends the later parts first.
@@ -99,7 +103,7 @@ def main(url):
     )
     report["outside"] = error_of(lambda: client.forward_backward([outside], "cross_entropy").result())
     report["no_snapshot"] = error_of(lambda: service.create_sampling_client(model_path="tinker://a/weights/b"))
-    report["after_errors"] = client.optim_step(types.AdamParams()).result().metrics["step"]
+    report["after_errors"] = client.optim_step(types.AdamParams()).result().metrics["optimizer_step"]
     print(json.dumps(report), flush=True)
     os._exit(0)  # threads of the client outlive main(), and have aborted the interpreter while it ended
 

@@ -14,7 +14,7 @@ os.environ["WEAVER_OPERATION_POLL_TRANSIENT_RETRIES"] = "0"
 import torch
 from client_errors import error_of
 from weaver import ServiceClient
-from weaver.types import AdamParams, Datum, ModelInput, SamplingParams
+from weaver.types import AdamParams, Datum, LoraConfig, ModelInput, SamplingParams
 
 PROMPT, TOKENS = [5, 12, 6, 16], [5, 12, 6, 16, 11, 1]
 
@@ -77,8 +77,6 @@ def main(url):
     report["outputs"] = len(result["loss_fn_outputs"])
     report["custom"] = float(client.forward_backward_custom([supervised()], custom_loss)["loss"])
     report["grad_norm"] = client.optim_step(AdamParams(learning_rate=0.0, weight_decay=0.0))["metrics"]["grad_norm"]
-    with sampler.paused():
-        pass
 
     checkpoint = client.save_state(name="kept", checkpoint_type="weight_and_optimizer")
     report["checkpoints"] = [item.path == checkpoint.path for item in client.list_checkpoints()]
@@ -90,6 +88,11 @@ def main(url):
     binary = connect(url, tensor_transport="http-binary")
     other = binary.create_model(base_model="tiny")
     report["binary_losses"] = train(other)
+    whole = binary.create_model(base_model="tiny", training_mode="full_ft")
+    small = binary.create_model(base_model="tiny", training_mode="lora", lora_config=LoraConfig(rank=2, seed=3))
+    report["whole_losses"], report["small_losses"] = train(whole), train(small)
+    with whole.save_weights_and_get_sampling_client().paused():  # the client refuses this with adapters
+        pass
     report["unknown_loss"] = error_of(lambda: client.forward_backward([supervised()], "nope"))
     report["no_snapshot"] = error_of(lambda: client.load_state("weaver://a/checkpoints/b"))
     report["after_errors"] = client.optim_step(AdamParams())["metrics"]["step"]

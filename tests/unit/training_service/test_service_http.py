@@ -316,6 +316,47 @@ def test_tinker_requests_that_are_malformed_get_a_status_that_is_not_retried(cli
     assert answer.json()["error"] and answer.json()["category"] == "user"
 
 
+def test_weaver_models_are_adapted_where_the_client_asks_for_it(client):
+    whole, default, small = (
+        Weaver(client, **model)
+        for model in ({}, {"training_mode": "lora"}, {"lora_config": {"rank": 4, "train_mlp": False}})
+    )
+    about = [client.get(weaver.path).json() for weaver in (whole, default, small)]
+    assert [item["training_mode"] for item in about] == ["full_ft", "lora", "lora"]
+    assert [item["lora_config"] and item["lora_config"]["rank"] for item in about] == [None, 32, 4]
+    assert about[0]["parameters"] < about[2]["parameters"] < about[1]["parameters"]
+    before = load(client.get(f"{small.path}/weights").content)
+    small.forward_backward([datum()])
+    small.step(learning_rate=0.1)
+    after = load(client.get(f"{small.path}/weights").content)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and not any("mlp" in name for name in changed), "others get whole weights, changed where asked"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"training_mode": "qlora"}, "training_mode"),
+        ({"training_mode": "full_ft", "lora_config": {"rank": 4}}, "lora_config"),
+        ({"lora_config": {"rank": 4, "alpha": 8}}, "lora_config.alpha"),
+        ({"lora_config": {}}, "lora_config.rank"),
+        ({"performance_tier": "slow"}, "performance_tier"),
+        ({"training_max_sequence_length": 64}, "training_max_sequence_length"),
+    ],
+)
+def test_a_model_that_cannot_be_made_is_refused_by_the_field(client, fields, said):
+    session = client.post("/api/v1/sessions", json={}).json()["id"]
+    answer = client.post(f"/api/v1/sessions/{session}/models", json={"base_model": "tiny", **fields})
+    assert answer.status_code == 400 and said in answer.json()["message"]
+
+
+def test_what_a_client_says_of_its_model_is_in_the_lists(client):
+    session = client.post("/api/v1/create_session", json={}).json()["session_id"]
+    body = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "user_metadata": {"renderer": "plain"}}
+    model = client.post("/api/v1/create_model", json=body).json()["model_id"]
+    assert client.get(f"/api/v1/training_runs/{model}").json()["user_metadata"] == {"renderer": "plain"}
+
+
 def tinker_model(client):
     session = client.post("/api/v1/create_session", json={}).json()["session_id"]
     body = {"session_id": session, "model_seq_id": 0, "base_model": "tiny"}
@@ -329,7 +370,7 @@ def test_tinker_gets_its_own_forms_and_a_clash_is_not_a_409(client):
     promise = client.post("/api/v1/optim_step", json=body).json()
     assert client.post("/api/v1/optim_step", json=body).json() == promise
     result = client.post("/api/v1/retrieve_future", json={"request_id": promise["request_id"]}).json()
-    assert result["metrics"]["step"] == 1
+    assert result["metrics"]["optimizer_step"] == 1 and "step" not in result["metrics"], "clients have a step of theirs"
     clash = client.post("/api/v1/optim_step", json=body | {"adam_params": {"learning_rate": 0.2}})
     assert clash.status_code == 400 and "already used" in clash.json()["error"]
     unknown = client.post("/api/v1/optim_step", json=body | {"model_id": "none"})

@@ -101,6 +101,35 @@ def test_value_and_gradient_are_the_formulas(name, mask):
     np.testing.assert_allclose(model.module.table.grad, gradient, rtol=1e-4, atol=1e-5)
 
 
+def test_gspo_takes_the_mean_over_the_tokens_its_mask_marks():
+    data = datums(mask=False)
+    for item in data:
+        item.inputs["sequence_ratio_mask"] = (np.arange(len(item.tokens)) >= 2).astype(np.float32)
+    model = TrainedModel("m", "bigram", Bigram(), None)
+    result = model.run_pass(data, LossSettings("gspo"), backward=True)
+    table = torch.log_softmax(model.module.table.detach(), -1).numpy()
+    expected = 0.0
+    for item in data:
+        log_ratio = table[item.tokens, item.targets] - item.inputs["logprobs"]
+        ratio = np.exp(log_ratio[2:].mean())
+        advantages = item.inputs["advantages"]
+        expected -= np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages).sum()
+    assert result.metrics["loss:sum"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ppo", "gspo", "cispo"])
+def test_thresholds_of_a_datum_replace_those_of_the_request(name):
+    settings = LossSettings(name, clip_low_threshold=0.95, clip_high_threshold=1.05)
+    plain, own = TrainedModel("m", "bigram", Bigram(), None), TrainedModel("m", "bigram", Bigram(), None)
+    data = datums()
+    for item in data:
+        item.inputs["clip_low_threshold"] = np.full(len(item.tokens), 0.95, np.float32)
+        item.inputs["clip_high_threshold"] = np.full(len(item.tokens), 1.05, np.float32)
+    plain.run_pass(datums(), settings, backward=True)
+    own.run_pass(data, LossSettings(name), backward=True)
+    torch.testing.assert_close(own.module.table.grad, plain.module.table.grad)
+
+
 def test_log_probs_come_back_datum_by_datum():
     model = TrainedModel("m", "bigram", Bigram(), None)
     data = datums()
