@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from rldbg.analysis.advice import advice
 from rldbg.analysis.configuration import compare_configuration
-from rldbg.analysis.diagnosis import diagnose
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.missing_kinds import missing_kinds
 from rldbg.analysis.noise import judge_by_repetitions, judge_by_rules, judge_with_noise
@@ -74,7 +74,7 @@ def compare(
     if others:
         judge_by_repetitions(left, right, others, chosen, kinds, tolerances, total)
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
-    total.findings.extend(diagnose(list(total.fields.values()), unaligned))
+    total.findings.extend(advice(list(total.fields.values()), unaligned))
     titles = (left.title, right.title)
     comparison = Comparison(list(total.fields.values()), _said_once(total.findings), chosen, titles, shift or 0)
     comparison.noise = noise

@@ -22,7 +22,6 @@ ALLOWED = {
     "cli/compare.py": "options of the NexRL document",
     "reports/comparison_document.py": "output lines of the NexRL document",
     "reports/comparison_sections.py": "report of the NexRL document",
-    "analysis/diagnosis.py": "advice of the NexRL document",
     "debug_ray_dapo.py": "entry point of the ArcherCodeR guide",
     "launcher": "entry point of the AReaL guide",
     "cli/convert.py": "names of file formats: our pt and jsonl files are the dictionaries of the NexRL document",

@@ -1,4 +1,4 @@
-"""The NexRL document's advice, given when the compared numbers call for it, with the numbers."""
+"""Advice that the form of the differences calls for, with the numbers: shapes, losses, tokenizers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TOKENS = ("tokens", "input_tokens")
 _UNRELATED = 0.5
 
 
-def diagnose(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
-    """Advice from the form of the differences, whatever their cause."""
+def advice(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
+    """Whatever the cause is."""
     yield from _shapes(fields)
     yield from _losses(fields)
     yield from _tokenizers(fields, unaligned)
