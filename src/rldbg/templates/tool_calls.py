@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rldbg.templates.conversations import Message
@@ -21,7 +22,9 @@ def tool_call_problems(template: ChatTemplate, item: RenderedConversation) -> It
 
 def _lost(function: Mapping[str, Any], number: int, text: str) -> Iterator[str]:
     name, arguments = str(function.get("name")), function.get("arguments")
-    arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    if isinstance(arguments, str):
+        with suppress(ValueError):  # what a model wrote need not be JSON
+            arguments = json.loads(arguments)
     if name not in text:
         yield f"the call of {name!r} in message {number} is not in the text"
     elif isinstance(arguments, Mapping) and arguments not in _objects(text):

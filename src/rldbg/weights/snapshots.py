@@ -66,10 +66,6 @@ class WeightSnapshot:
     values: Mapping[tuple[str, tuple[int, ...]], Callable[[], np.ndarray]] = field(default_factory=dict)
     """By name and offset of a piece: reads its values, flat."""
 
-    @property
-    def micro(self) -> int:
-        return 0 if self.side == "sent" else self.replica + 1
-
     def by_name(self) -> dict[str, list[Fingerprint]]:
         found: dict[str, list[Fingerprint]] = {}
         for item in self.tensors:
