@@ -1,6 +1,5 @@
 """`rldbg stacks`: the stacks of all ranks, identical ones grouped; with --diagnose, why they hang."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from rldbg.core import ExitCode
 if TYPE_CHECKING:
     from rldbg.live import Diagnosis, StackGroup, UnarmedJob
 
-_BETWEEN_LOOKS_S = 1.0
 _LOOK_S = 120.0
 
 
@@ -80,27 +78,24 @@ def command(
 
 
 def _show_run(run_dir: Path | None, who: str, wanted: dict[str, Any], diagnosing: bool, as_json: bool) -> int:
-    from rldbg.live import explain, group_stacks, ray_view_of
+    from rldbg.live import explain_run, group_stacks
     from rldbg.reports.stacks import to_lines
 
-    wanted |= {"flight_record": diagnosing, "waits": diagnosing}
     with open_target(run_dir, None) as client:
-        before = stacks = client.request("stacks", who=who, **wanted, timeout_s=_LOOK_S)["stacks"]
         if diagnosing:
-            time.sleep(_BETWEEN_LOOKS_S)
-            stacks = client.request("stacks", who=who, **wanted, timeout_s=_LOOK_S)["stacks"]
+            stacks, causes = explain_run(client, who, **wanted)
+            return _show(causes, group_stacks(stacks), [], as_json)
+        stacks = client.request("stacks", who=who, **wanted, timeout_s=_LOOK_S)["stacks"]
     groups = group_stacks(stacks)
-    if diagnosing:
-        return _show(explain(stacks, before=before, ray=ray_view_of(stacks)), groups, [], as_json)
     show({"groups": [group.to_dict() for group in groups], "stacks": stacks}, as_json, lambda: to_lines(groups))
     return ExitCode.OK
 
 
 def _show_unarmed(job: "UnarmedJob", wanted: dict[str, bool], diagnosing: bool, as_json: bool) -> int:
-    from rldbg.live import explain, group_stacks, look_at_job
+    from rldbg.live import LOOKS_APART_S, explain, group_stacks, look_at_job
     from rldbg.reports.stacks import to_lines
 
-    view = look_at_job(job, **wanted, apart_s=_BETWEEN_LOOKS_S if diagnosing else 0.0)
+    view = look_at_job(job, **wanted, apart_s=LOOKS_APART_S if diagnosing else 0.0)
     groups = group_stacks(view.stacks)
     causes = explain(view.stacks, ray=view.ray)
     if diagnosing:

@@ -1,7 +1,6 @@
 """Tools on live runs. They look; those that stop, resume or change processes exist with --allow-control only."""
 
 import ast
-import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ _HARMLESS_CALLS = ("len", "type", "id", "isinstance", "hasattr")
 
 
 _LOOK_S = 60.0
-_BETWEEN_LOOKS_S = 1.0
 _COMMAND_S = 20.0
 Who = Annotated[str, Field(description="Processes: all, 0, 1,3, 0:8:2, policy/0, *policy*, @PID.")]
 
@@ -55,16 +53,13 @@ class LiveTools:
 
     def hang(self, run: RunName) -> ToolResult:
         """Explain why a live run does not move: who waits for what, who should have done it, what it does instead."""
-        from rldbg.live import BrokerClient, explain, group_stacks, ray_view_of
+        from rldbg.live import BrokerClient, explain_run, group_stacks
         from rldbg.reports.findings import to_terminal
         from rldbg.reports.stacks import to_lines
 
-        wanted: dict[str, Any] = {"who": "all", "flight_record": True, "waits": True, "timeout_s": _LOOK_S}
         with BrokerClient(self._workspace.live(run)) as client:
-            before = client.request("stacks", **wanted)["stacks"]
-            time.sleep(_BETWEEN_LOOKS_S)
-            stacks = client.request("stacks", **wanted)["stacks"]
-        findings = [cause.to_finding() for cause in explain(stacks, before=before, ray=ray_view_of(stacks))]
+            stacks, causes = explain_run(client)
+        findings = [cause.to_finding() for cause in causes]
         places = [{"run": run, "rank": finding.where} for finding in findings if finding.where]
         return ToolResult(to_text([to_terminal(findings), *to_lines(group_stacks(stacks))]), places)
 

@@ -15,20 +15,17 @@ from rldbg.live import (
     CrashFile,
     broadcast,
     broker_token,
-    explain,
+    explain_run,
     group_stacks,
     is_alive,
     last_recorded,
     members,
-    ray_view_of,
     source_lines,
 )
 from rldbg.ui.guard import Access
 from rldbg.ui.jobs import Jobs
 from rldbg.ui.opened_run import OpenedRun
 
-_LOOK_S = 60.0
-_BETWEEN_LOOKS_S = 1.0
 _STEP_S = 20.0
 _MAX_CRASHES = 50
 _AROUND = 40
@@ -62,12 +59,8 @@ def stacks_page(run: OpenedRun, jobs: Jobs, number: int) -> dict[str, Any]:
     """Stacks grouped and the hang explained, as `rldbg stacks --diagnose`; each number is a new look."""
 
     def work() -> dict[str, Any]:
-        wanted: dict[str, Any] = {"who": "all", "flight_record": True, "waits": True, "timeout_s": _LOOK_S}
         with BrokerClient(_live(run)) as client:
-            before = client.request("stacks", **wanted)["stacks"]
-            time.sleep(_BETWEEN_LOOKS_S)
-            stacks = client.request("stacks", **wanted)["stacks"]
-        causes = explain(stacks, before=before, ray=ray_view_of(stacks))
+            stacks, causes = explain_run(client)
         return {
             "findings": [cause.to_finding().to_dict() for cause in causes],
             "verdicts": [cause.verdict for cause in causes],

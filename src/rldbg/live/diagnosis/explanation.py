@@ -16,7 +16,7 @@ from rldbg.live.diagnosis.wait_nodes import nodes_of
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
-_LOOKS_APART_S = 1.0
+LOOKS_APART_S = 1.0
 _FIXES = {
     "lock": "take the locks in the same order everywhere, or one lock for both",
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
@@ -29,7 +29,7 @@ def explain(
     """The causes, most telling first; never empty. `before` is an earlier look at the same processes."""
     for first, after in zip(before, stacks, strict=False):
         if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
-            mark_moved(first, after, _LOOKS_APART_S)
+            mark_moved(first, after, LOOKS_APART_S)
     known = [_with_crash(stack) for stack in stacks]
     collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
     nodes = nodes_of(known)

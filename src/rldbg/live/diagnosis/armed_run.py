@@ -1,0 +1,37 @@
+"""Why an armed run does not move: two looks at its processes, and Ray's own view of them."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.core import RldbgError
+from rldbg.live.client.broker_client import BrokerClient
+from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain
+from rldbg.live.diagnosis.hang import Diagnosis
+
+_LOOK_S = 120.0
+
+
+def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple[list[Message], list[Diagnosis]]:
+    """The stacks of the second look, and the causes; `wanted` is what the stacks are to have beside what is needed."""
+    asked: dict[str, Any] = {"who": who, "flight_record": True, "waits": True, "timeout_s": _LOOK_S, **wanted}
+    before = client.request("stacks", **asked)["stacks"]
+    time.sleep(LOOKS_APART_S)
+    stacks = client.request("stacks", **asked)["stacks"]
+    return stacks, explain(stacks, before=before, ray=_ray_view_of(stacks))
+
+
+def _ray_view_of(stacks: Sequence[Message]) -> dict[str, Any] | None:
+    """As the dashboard tells it that the driver knows. None where the run uses no Ray, or Ray does not answer: the
+    stacks are explained without it."""
+    url = next((url for stack in stacks if (url := (stack.get("ray") or {}).get("dashboard"))), "")
+    if not url:
+        return None
+    # Not loaded where there is no Ray.
+    from rldbg.live.unarmed.ray_cluster import look_at_ray
+
+    try:
+        return look_at_ray(str(url), stacks=False)
+    except RldbgError:
+        return None
