@@ -71,7 +71,7 @@ def test_samples_have_names_that_other_runs_have_too(run):
 
 
 def checkpoint(run):
-    return run.parent / "checkpoints" / "global_step_1"
+    return run.parent / "checkpoints-Debug" / "global_step_1"
 
 
 def again(run, *flags, typed=None):

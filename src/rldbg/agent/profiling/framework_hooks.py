@@ -7,6 +7,7 @@ below RUN/profiling/unresolved.
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -97,13 +98,16 @@ def file_of(folder: Path, name: str) -> Path | None:
 
 
 def installed_version(package: str) -> str:
-    """The version of the distribution that is named like a package; empty if there is none."""
-    from importlib.metadata import PackageNotFoundError, version
+    """The version of the distribution that is named like a package, else of one that brings it; empty without one."""
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.util import find_spec
 
     try:
         return version(package)
     except PackageNotFoundError:
-        return ""
+        # All distributions are looked through only for a package that is there.
+        is_here = package in sys.modules or find_spec(package) is not None
+        return next(map(version, packages_distributions().get(package, ()) if is_here else ()), "")
 
 
 def is_expected(hook: Hook, version: str) -> bool:

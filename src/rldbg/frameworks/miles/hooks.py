@@ -5,7 +5,12 @@ from rldbg.agent.profiling import Hook
 _MEGATRON = "miles.backends.megatron_utils"
 _FSDP = "miles.backends.fsdp_utils.actor"
 _TRAINING = "miles.backends.training_utils"
-_ACTORS = ((f"{_MEGATRON}.actor", "MegatronTrainRayActor"), (_FSDP, "FSDPTrainRayActor"))
+# The version that divided the losses into files, and has an actor for FSDP that is no experiment.
+_SPLIT = "0.1.0"
+_ACTORS = (
+    (f"{_MEGATRON}.actor", "MegatronTrainRayActor", ""),
+    (_FSDP, "FSDPTrainRayActor", _SPLIT),
+)
 _SEEN = "0.1.0"
 _LOSS = ("forward_data", "is_loss_debug", "loss")
 
@@ -19,14 +24,18 @@ HOOKS = (
             step="rollout_id",
             offset=1,
             owns_steps=True,
+            since=since,
             seen=_SEEN,
             handler="train",
         )
-        for module, actor in _ACTORS
+        for module, actor, since in _ACTORS
     ),
     Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.compute_log_prob", phase="log_probs", seen=_SEEN),
     Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.train_actor", phase="update", seen=_SEEN),
-    *(Hook(module, f"{actor}.update_weights", phase="sync", seen=_SEEN) for module, actor in _ACTORS),
+    *(
+        Hook(module, f"{actor}.update_weights", phase="sync", since=since, seen=_SEEN)
+        for module, actor, since in _ACTORS
+    ),
     Hook(
         f"{_TRAINING}.loss",
         "compute_advantages_and_returns",
@@ -35,20 +44,22 @@ HOOKS = (
         records=("trajectory", "prepared_trajectories", "old_log_probs"),
         handler="advantages",
     ),
-    Hook(
-        f"{_TRAINING}.loss_hub.logit_processors",
-        "get_log_probs_and_entropy",
-        seen=_SEEN,
-        records=_LOSS,
-        handler="log_probs",
-    ),
-    Hook(
-        f"{_TRAINING}.loss_hub.losses",
-        "policy_loss_function",
-        phase="loss",
-        seen=_SEEN,
-        records=_LOSS,
-        handler="loss",
+    *(
+        Hook(
+            f"{_TRAINING}.{module}",
+            function,
+            phase=phase,
+            since=since,
+            gone=gone,
+            seen=seen,
+            records=_LOSS,
+            handler=handler,
+        )
+        for function, phase, handler, place in (
+            ("get_log_probs_and_entropy", "", "log_probs", "loss_hub.logit_processors"),
+            ("policy_loss_function", "loss", "loss", "loss_hub.losses"),
+        )
+        for module, since, gone, seen in ((place, _SPLIT, "", _SEEN), ("loss", "", _SPLIT, "0.0.2"))
     ),
     Hook(
         f"{_MEGATRON}.model",

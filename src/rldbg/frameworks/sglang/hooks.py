@@ -51,13 +51,13 @@ HOOKS = (
         for way in ("disk", "distributed", "tensor", "ipc")
     ),
     Hook(
-        _MEMORY, "SchedulerWeightUpdaterManager.release_memory_occupation", phase="sleep", since="0.5.13", seen="0.5.18"
+        _MEMORY, "SchedulerWeightUpdaterManager.release_memory_occupation", phase="sleep", since="0.5.13", seen="0.5.23"
     ),
     Hook(
         _MEMORY,
         "SchedulerWeightUpdaterManager.resume_memory_occupation",
         phase="wake_up",
         since="0.5.13",
-        seen="0.5.18",
+        seen="0.5.23",
     ),
 )
