@@ -29,6 +29,7 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
         if any(name.partition(".")[0] in modules for name in by_name):
             title = f"{find_framework(framework).title} {versions.get(modules[0], '')}".strip()
             found += _missing_kinds(title, by_name, kinds)
+            found += _absent(title, by_name, kinds)
             found += _failed(title, by_name)
     return found
 
@@ -58,6 +59,7 @@ def _missing_kinds(
         if kind in made or kind not in (kinds or makers.keys() - _ON_OCCASION):
             continue
         problems = [f"{name}: {hook['problem']}" for name in names for hook in functions[name][:1] if hook["problem"]]
+        problems += [f"{name}: every call failed" for name in names if any(hook["calls"] for hook in functions[name])]
         short = ", ".join(name.rpartition(".")[0].rpartition(".")[2] + "." + name.rpartition(".")[2] for name in names)
         found.append(
             Finding(
@@ -65,11 +67,35 @@ def _missing_kinds(
                 Severity.WARNING,
                 title,
                 tuple(problems) or (f"never called: {short}",),
-                f"no {kind} records: no function that makes them was called",
+                f"no {kind} records: no function that makes them was called"
+                if not problems
+                else f"no {kind} records: functions that make them are not there, or fail",
                 ("see which functions are hooked: rldbg frameworks NAME",),
             )
         )
     return found
+
+
+def _absent(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]) -> list[Finding]:
+    """Functions that the version should have and has not: records may be there and lack what they give."""
+    problems = {
+        name: (hook["problem"], hook["records"])
+        for name, (hook, *_) in functions.items()
+        if hook["problem"] and set(hook["records"]).intersection(kinds or set(hook["records"]) - _ON_OCCASION)
+    }
+    if not problems:
+        return []
+    lines = [f"{name}: {problem} ({', '.join(records)})" for name, (problem, records) in problems.items()]
+    return [
+        Finding(
+            "recording.hook-missing",
+            Severity.WARNING,
+            title,
+            tuple(lines),
+            "functions that are recorded are not in this version: what they give is missing",
+            ("see which functions are hooked: rldbg frameworks NAME",),
+        )
+    ]
 
 
 def _failed(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Finding]:

@@ -5,6 +5,7 @@ items. An error in a handler never reaches the
 framework: it is written into the process's file below RUN/hooks and said once.
 """
 
+import atexit
 import functools
 import inspect
 import sys
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from rldbg.agent import AfterImports, say
-from rldbg.agent.profiling import Hook, is_expected
+from rldbg.agent.profiling import Hook, is_expected, module_is_in
 from rldbg.frameworks.base import Framework
 from rldbg.frameworks.hook_proof import HookProof, version_of_module
 from rldbg.frameworks.parameter_selection import parameter_patterns
@@ -76,6 +77,7 @@ class ProcessHooks:
         self._recorded = Recorded(plan, self._proof)
         self._handlers: dict[str, FrameworkRecording] = {}
         self._hooked: set[str] = set()
+        atexit.register(self._tell_absent)
 
     @property
     def recorded(self) -> Recorded:
@@ -88,6 +90,17 @@ class ProcessHooks:
         for framework, hook in recorded_hooks():
             if hook.module == module.__name__ and is_expected(hook, version_of_module(hook.module)):
                 self._proof.hooked(framework, hook, self._install(framework, hook, module))
+        self._tell_absent()
+
+    def _tell_absent(self) -> None:
+        """Modules that a package which was imported should have, and has not: nothing would ever ask to hook them."""
+        for framework, hook in recorded_hooks():
+            package = sys.modules.get(hook.module.partition(".")[0])
+            folders = list(getattr(package, "__path__", ()))
+            if hook.module in self._hooked or not folders or module_is_in(folders, hook.module) is not False:
+                continue
+            if is_expected(hook, version_of_module(hook.module)):
+                self._proof.hooked(framework, hook, f"there is no module {hook.module}")
         self._proof.write()
 
     def _install(self, framework: Framework, hook: Hook, module: ModuleType) -> str:

@@ -68,6 +68,7 @@ def hooked(tmp_path, monkeypatch):
         Hook("small_rl.loop", "Trainer.clip", records=("gradient",), handler="broken"),
         Hook("small_rl.loop", "Trainer.ask", records=("trajectory",), handler="answer"),
         Hook("small_rl.loop", "Trainer.renamed", records=("param",), handler="loss"),
+        Hook("small_rl.loop", "Trainer.rewards", records=("loss",), handler="loss"),
     )
     monkeypatch.setattr(recorded, "recorded_hooks", lambda: tuple((framework, hook) for hook in hooks))
     monkeypatch.setattr("rldbg.frameworks.hook_findings.find_framework", lambda _name: framework)
@@ -108,6 +109,18 @@ def test_an_error_of_a_handler_stays_in_it_and_is_named(hooked, capsys):
     ]
 
 
+def test_a_module_that_a_package_no_longer_has_is_named(hooked, tmp_path, monkeypatch):
+    hooks, module, run = hooked
+    monkeypatch.setattr(module, "__path__", [str(tmp_path)], raising=False)
+    monkeypatch.setitem(sys.modules, "small_rl", module)
+    module.__name__ = "small_rl.another"
+
+    hooks.hook(module)
+
+    (missing,) = (each for each in recording_findings(run) if each.id == "recording.hook-missing")
+    assert missing.evidence[0] == "small_rl.loop.Trainer.compute_loss: there is no module small_rl.loop (loss)"
+
+
 def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     hooks, module, run = hooked
     hooks.hook(module)
@@ -118,11 +131,17 @@ def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     assert missing == {
         "no gradient records: no function that makes them was called": ("never called: Trainer.clip",),
         "no trajectory records: no function that makes them was called": ("never called: Trainer.ask",),
-        "no param records: no function that makes them was called": (
+        "no param records: functions that make them are not there, or fail": (
             "small_rl.loop.Trainer.renamed: there is no function Trainer.renamed",
         ),
+        "functions that are recorded are not in this version: what they give is missing": (
+            "small_rl.loop.Trainer.renamed: there is no function Trainer.renamed (param)",
+            "small_rl.loop.Trainer.rewards: there is no function Trainer.rewards (loss)",
+        ),
     }
-    assert [finding.cause for finding in recording_findings(run, ("loss",))] == [], "nobody asked for the others"
+    asked = [finding.id for finding in recording_findings(run, ("loss",))]
+    assert asked == ["recording.hook-missing"], "losses there are, and something of them is missing"
+    assert recording_findings(run, ("forward_data",)) == [], "nobody asked for the others"
     assert cli(["frameworks", "--run", str(run)]) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "Trainer.compute_loss loss 1 0." in shown, "one call, and the seconds that recording it took"

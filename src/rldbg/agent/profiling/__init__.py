@@ -10,7 +10,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .actors import CLUSTER, WORKERS
-    from .framework_hooks import file_of, installed_version, is_expected
+    from .framework_hooks import file_of, installed_version, is_expected, module_is_in
     from .memory import SLEEPS, Held, during, held
     from .nsys import INSTALL, find_nsys, nsys_options
     from .phases import PHASES, HookedFunction, Phases
