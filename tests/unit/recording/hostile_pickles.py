@@ -269,7 +269,7 @@ def main(folder: Path) -> None:
             armed.append(name)
             signal.alarm(20)
             try:
-                reader(data, name=name, arrays=arrays)
+                reader(data, arrays=arrays)
                 verdict = "read"
             except IncompleteDataError as error:
                 verdict = f"refused: {error.message} | {error.hint}"

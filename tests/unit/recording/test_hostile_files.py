@@ -33,7 +33,7 @@ def verdicts(tmp_path_factory) -> dict[str, list[str]]:
 def test_a_pickle_that_wants_to_run_code_is_refused(verdicts, name):
     for verdict in verdicts[name] + verdicts[f"zipped {name}"]:
         assert verdict.startswith("refused: "), verdict
-        assert name in verdict and not verdict.endswith("| ")
+        assert not verdict.endswith("| "), "a refusal says what to try"
 
 
 @pytest.mark.parametrize("name", [name for name in hostile() if "." in name])

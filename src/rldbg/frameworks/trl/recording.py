@@ -331,7 +331,8 @@ class TrlRecording(AsyncBatches):
             self.configured(
                 {name: value for name, value in trainer.args.to_dict().items() if name not in _NOT_COMPARED}
             )
-            self.recorded.proof.note(checkpoints=str(Path(trainer.args.output_dir).absolute()))
+            if folder := getattr(trainer.args, "output_dir", None):
+                self.recorded.proof.note(checkpoints=str(Path(folder).absolute()))
 
     def _place(self, trainer: Any) -> TrainerPlace:
         return place_of(trainer, self._first + trainer.state.global_step, self._micro)
