@@ -96,7 +96,7 @@ def _leak(title: str, track: Track, name: str, at: int) -> Leak | None:
     ends: dict[int, int] = {}
     for span in sorted(track.spans, key=lambda each: each.end_ns):
         held = _exit(span, at)
-        if span.step > 0 and held is not None:
+        if span.step >= 0 and held is not None:
             ends[span.step] = held
     steps = sorted(ends)[_WARM_UP:]
     first = _first_rising(steps, [ends[step] for step in steps])

@@ -131,7 +131,7 @@ def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for track in tracks:
         for span in track.spans:
-            if span.step > 0:
+            if span.step >= 0:
                 start, end = found.get(span.step, (span.start_ns, span.end_ns))
                 found[span.step] = min(start, span.start_ns), max(end, span.end_ns)
     ordered = sorted(found.items())

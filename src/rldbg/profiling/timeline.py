@@ -120,7 +120,7 @@ class _Sources:
                 "tid": threads[span.thread],
                 "ts": (span.start_ns - self.base_ns) / 1e3,
                 "dur": span.length_ns / 1e3,
-                "args": {"step": span.step},
+                "args": {"step": span.step} if span.step >= 0 else {},
             }
 
     def _of_torch(self, number: int, path: Path) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rldbg.agent.profiling import PHASES
+from rldbg.agent.profiling import BEFORE_STEPS, PHASES
 from rldbg.core import IncompleteDataError, Run
 from rldbg.profiling.request import BOOKS
 
@@ -23,6 +23,7 @@ class Span(NamedTuple):
     start_ns: int
     length_ns: int
     step: int
+    """BEFORE_STEPS before the first one."""
     thread: int
     memory_kib: Sequence[int | None] = ()
     """Entry, peak and exit of host memory, then of GPU memory."""
@@ -94,16 +95,20 @@ def _offset_of_host(host: str, tracks: list[Track]) -> int | None:
 
 
 def _read(path: Path) -> Track | None:
+    """Where a recording does not say otherwise, phases before the first step have step 0."""
     track: Track | None = None
+    before = 0
     for line in _lines(path):
         if isinstance(line, list):
             if track is not None:
-                track.spans.append(Span(*line))
+                span = Span(*line)
+                track.spans.append(span._replace(step=BEFORE_STEPS) if span.step == before else span)
         elif "clock" in line and track is not None:
             clock = line["clock"]
             if track.round_trip_ns is None or clock["round_trip_ns"] < track.round_trip_ns:
                 track.offset_ns, track.round_trip_ns = clock["offset_ns"], clock["round_trip_ns"]
         elif "worker" in line:
+            before = line.get("before_steps", 0)
             known = (line["worker"], line["role"], line["rank"], line["host"], line["pid"])
             if track is None:
                 track = Track(*known)

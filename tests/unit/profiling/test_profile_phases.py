@@ -2,14 +2,18 @@
 
 import json
 import sys
+import time
 import types
 from contextlib import nullcontext
 
 import pytest
 
 import rldbg
-from rldbg.agent.profiling import Hook, HookedFunction, Phases
+from rldbg.agent.profiling import BEFORE_STEPS, Hook, HookedFunction, Phases, Plan
+from rldbg.agent.profiling.process import Profile
 from rldbg.frameworks import all_hooks
+from rldbg.profiling import make_report
+from rldbg.profiling.tracks import books_of, read_tracks
 
 
 class Framework:
@@ -156,3 +160,28 @@ def test_micro_batches_of_one_step_and_a_module_that_counts_itself(tmp_path, mon
     monkeypatch.setitem(sys.modules, "counts.itself", module)
     Framework(0).train()
     assert len(seen) == 6
+
+
+def test_a_loop_that_counts_from_0_keeps_that_step_in_the_report(tmp_path, monkeypatch):
+    who = {"role": "train", "rank": None, "host": "h", "pid": 1, "kind": "process"}
+    monkeypatch.setattr(Profile, "_identity", lambda _self: who)
+    monkeypatch.setattr(Profile, "_measure_clock", lambda _self: None)
+    profile = Profile(Plan("phases", (), str(tmp_path / "profiles"), str(books_of(tmp_path))), None, None)
+    with profile.span("start"):
+        pass
+    for step in range(3):
+        profile.step(step)
+        with profile.span("update"):
+            time.sleep(0.001)
+    (track,) = read_tracks(tmp_path)
+    assert [span.step for span in track.spans] == [BEFORE_STEPS, 0, 1, 2]
+    assert make_report(tmp_path).steps == 3
+
+
+def test_steps_without_a_number_count_from_1(tmp_path):
+    profile = Profile(Plan("phases", (), str(tmp_path), str(tmp_path)), None, None)
+    profile._window = window = types.SimpleNamespace(seen=[], enter_step=lambda number: window.seen.append(number))
+    profile._has_chosen = True
+    profile.step()
+    profile.step()
+    assert window.seen == [1, 2]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .framework_hooks import file_of, installed_version, is_expected, module_is_in
     from .memory import SLEEPS, Held, during, held
     from .nsys import INSTALL, find_nsys, nsys_options
-    from .phases import PHASES, HookedFunction, Phases
+    from .phases import BEFORE_STEPS, PHASES, HookedFunction, Phases
     from .plan import OPEN_END, OWN_VARIABLES, PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan, fresh_path
     from .process import answer, begin, join
     from .ticket import OPEN_STATES, TICKETS, read_tickets

@@ -1,6 +1,7 @@
 """The phases of a process over time: one line per phase, in one file per process, readable after any kind of crash.
 
-    {"worker": ..., "role": ..., "rank": ..., "host": ..., "pid": ...}     who; again when that changes
+    {"worker": ..., "role": ..., "rank": ..., "host": ..., "pid": ...,     who; again when that changes
+     "before_steps": -1}                                                   the step of phases before the first one
     {"clock": {"offset_ns": ..., "round_trip_ns": ...}}                    this host's clock against the broker's
     [phase, start_ns, duration_ns, step, thread, memory, cpu]              wall clock of this host
 
@@ -28,6 +29,8 @@ from .memory import SLEEPS, during, held
 from .plan import Hook
 
 PHASES = "phases"
+BEFORE_STEPS = -1
+"""The step of phases before the first one: a loop may count from 0."""
 _CLOCK_EVERY_NS = 300 * 10**9
 
 

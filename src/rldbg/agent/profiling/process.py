@@ -10,10 +10,7 @@ import contextlib
 import functools
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,14 +18,14 @@ from typing import Any
 from ..identity import describe_process
 from ..imports import AfterImports
 from ..settings import Settings, say
-from ..stacks import mark_as_ours
 from .actors import ActorSelection
 from .broker import BrokerGone, Questions
 from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
-from .phases import HookedFunction, Phases, nvtx_marks, torch_marks
+from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_marks
 from .plan import OWN_VARIABLES, Choice, Plan
 from .ticket import is_open_inside, read_tickets
+from .visit import Visit
 from .window import Window, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
@@ -88,7 +85,7 @@ class Profile:
         self._window: Window | None = None
         self._choice: Choice | None = choose_this_process(plan)
         self._has_chosen = self._choice is not None
-        self._number = 0
+        self._number = BEFORE_STEPS
         self._is_told = False
         self._selection = ActorSelection(plan, self._finish_others)
         self._phases = Phases(plan.books, about=self._about, step=lambda: self._number, clock=self._measure_clock)
@@ -106,7 +103,7 @@ class Profile:
     def step(self, number: int | None = None) -> None:
         """The program says which step begins; from then on optimizer steps no longer count."""
         self._is_told = True
-        self._enter(self._number + 1 if number is None else number)
+        self._enter(max(self._number, 0) + 1 if number is None else number)
 
     def _own_steps(self) -> None:
         self._is_told = True
@@ -183,14 +180,14 @@ class Profile:
 
         def forward(*_: Any) -> None:
             handle.remove()
-            if self._number == 0 and not self._is_told:
+            if self._number == BEFORE_STEPS and not self._is_told:
                 self._enter(1)
 
         handle = module.register_module_forward_pre_hook(forward)
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         def before(*_: Any) -> None:
-            if self._number == 0 and not self._is_told:
+            if self._number == BEFORE_STEPS and not self._is_told:
                 self._enter(1)
             span = self.span("optimizer")
             span.__enter__()
@@ -240,7 +237,8 @@ class Profile:
     def _about(self) -> dict[str, Any]:
         who = self._identity()
         worker = self._choice.name if self._choice is not None else who["role"]
-        return {"worker": worker} | {name: who[name] for name in ("role", "rank", "host", "pid", "kind")}
+        known = {name: who[name] for name in ("role", "rank", "host", "pid", "kind")}
+        return {"worker": worker, **known, "before_steps": BEFORE_STEPS}
 
     # Endings.
 
@@ -279,36 +277,3 @@ def answer(body: dict[str, Any]) -> dict[str, Any]:
         return Visit.begin(body)
     visit: Visit | None = getattr(sys, Visit.ATTRIBUTE, None)
     return visit.state() if visit is not None else {"state": "none"}
-
-
-class Visit:
-    """`rldbg profile --attach`: a tool in a process that runs already, for a number of seconds."""
-
-    ATTRIBUTE = "_rldbg_profile_visit"
-
-    def __init__(self, plan: Plan, worker: str, seconds: float) -> None:
-        self._seconds = seconds
-        agent: Any = getattr(sys, "_rldbg_agent", None)
-        nothing: Callable[[], None] = lambda: None  # noqa: E731 - two empty callbacks
-        self._window = Window(plan, Choice(worker, ""), None, identity=agent.identity, opened=nothing, closed=nothing)
-
-    @classmethod
-    def begin(cls, body: dict[str, Any]) -> dict[str, Any]:
-        running: Visit | None = getattr(sys, cls.ATTRIBUTE, None)
-        if running is not None and running.state()["state"] in ("recording", "finishing"):
-            raise ValueError("this process is already being profiled")
-        plan = Plan(
-            str(body["tool"]), ("*",), str(body["folder"]), str(body["books"]), options=dict(body.get("options") or {})
-        )
-        visit = cls(replace(plan, delay_s=0.0), str(body["worker"]), float(body["seconds"]))
-        setattr(sys, cls.ATTRIBUTE, visit)
-        visit._window.begin(torch_is_here=True)
-        mark_as_ours(threading.Thread(target=visit._end, name="rldbg-visit", daemon=True)).start()
-        return visit.state()
-
-    def _end(self) -> None:
-        time.sleep(self._seconds)
-        self._window.finish()
-
-    def state(self) -> dict[str, Any]:
-        return self._window.facts()
