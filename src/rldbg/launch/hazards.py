@@ -148,6 +148,8 @@ def missing_files(command: Command) -> list[str]:
         return []
     named = [command.call.argv[0]] if "/" in command.call.argv[0] else []
     named += [command.program.name] if command.program.kind == "script" else []
+    if command.program.kind == "module" and ".launcher" in command.program.name:
+        named += [word for word in command.program.arguments[:1] if word.endswith(".py")]
     return [name for name in named if not (Path(command.call.cwd) / name).exists()]
 
 

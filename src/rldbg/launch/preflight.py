@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rldbg.core import Finding, Severity
+from rldbg.launch.command_line import is_interpreter
 from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
 from rldbg.launch.hazards import variable_hazards
@@ -200,21 +201,28 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
 def _composing(explained: Explained) -> list[str]:
     """The command that composes a program's configuration and ends; none when it cannot be asked here."""
     command, program = explained.command, explained.command.program
-    if program.kind not in ("module", "script") or program.launchers or command.via or not program.interpreter:
+    interpreter = _interpreter_of(command)
+    if program.kind not in ("module", "script") or command.via or not interpreter:
         return []
     given = list(explained.armed_arguments)
     if any(fnmatchcase(program.name, pattern) for pattern in command.profile.composes):
-        return [
-            program.interpreter,
-            *(["-m"] if program.kind == "module" else []),
-            program.name,
-            *given,
-            "--cfg",
-            "job",
-        ]
+        module = ["-m"] if program.kind == "module" else []
+        return [interpreter, *module, program.name, *given, "--cfg", "job"]
     if not command.profile.composes_in:
         return []
     # `python -m FRAMEWORK.launcher.local TRAIN.py ...` starts the program behind it with the same arguments.
     file, *rest = [program.name, *given] if program.kind == "script" else given or [""]
     only = str(Path(__file__).with_name("compose_only.py"))
-    return [program.interpreter, only, command.profile.composes_in, file, *rest] if file.endswith(".py") else []
+    return [interpreter, only, command.profile.composes_in, file, *rest] if file.endswith(".py") else []
+
+
+def _interpreter_of(command: Command) -> str:
+    """The Python that runs a program here; a launcher (torchrun) uses the one that it is installed beside."""
+    program, first = command.program, command.call.argv[0]
+    if not program.launchers or is_interpreter(first):
+        return program.interpreter if not program.launchers else first
+    if any(each.launcher.starts != "python" or each.launcher.place != "here" for each in program.launchers):
+        return ""
+    found = shutil.which(first, path=command.call.environment.get("PATH") or None)
+    beside = Path(found).with_name("python") if found else None
+    return str(beside) if beside is not None and beside.exists() else ""

@@ -48,6 +48,20 @@ def test_an_option_that_the_framework_refuses_is_named(folder: Path) -> None:
     assert "epochs_in_total" in found.evidence[0]
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_program_behind_a_launcher_is_asked_by_the_same_interpreter(folder: Path, by_name: bool) -> None:
+    for name, text in (("torchrun", "exit 9"), ("python", f'exec {sys.executable} "$@"')):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    launcher = (str(folder / "torchrun"),) if by_name else (sys.executable, "-m", "torch.distributed.run")
+    call = ShellCall((*launcher, "--nproc_per_node=2", "main_ppo.py", "trainer.nothing=2"), str(folder), "s.sh", 3)
+    (command,) = recognise([call], "verl")
+    asked = Explained(replace(command, profile=replace(command.profile, composes=("main_ppo.py",))), ())
+    found = refused_options(asked, os.environ)
+    assert found is not None
+    assert "nothing" in found.evidence[0]
+
+
 def test_a_program_that_cannot_be_asked_here_is_not_judged(folder: Path) -> None:
     (folder / "main_ppo.py").write_text("import not_installed_anywhere\n")
     assert refused_options(explained(folder), os.environ) is None

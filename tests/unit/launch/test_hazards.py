@@ -48,6 +48,7 @@ def test_a_program_that_does_not_exist_is_an_error(tmp_path):
     (tmp_path / "train_grpo.py").touch()
     assert "launch.program-missing" not in hazards("python train_grpo.py --lr 1", tmp_path)
     assert "launch.program-missing" in hazards("./venv/bin/python train_grpo.py", tmp_path)
+    assert "launch.program-missing" in hazards("python -m areal.launcher.local gone.py --config x.yaml", tmp_path)
     for elsewhere in ("docker run image python train.py", "srun python train.py", "ssh host python train.py"):
         assert "launch.program-missing" not in hazards(elsewhere, tmp_path)
 
