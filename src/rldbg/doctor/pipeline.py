@@ -45,8 +45,10 @@ def diagnose(
 
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
-    With an `exit_code` that says failure the logs are never healthy, whatever is in them.
+    With an `exit_code` that says failure the logs are never healthy, whatever is in them. These two are read from the
+    run folder where they are not given.
     """
+    facts = job_facts(paths)
     index = index or SearchIndex(Library.load())
     found = find_sources(paths)
     scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
@@ -59,8 +61,8 @@ def diagnose(
         evidence,
         index.library,
         probes=probes,
-        environment=environment,
-        exit_code=exit_code,
+        environment=facts.environment if environment is None else environment,
+        exit_code=facts.exit_code if exit_code is None else exit_code,
         findings=extra,
         flights=flights,
         engine=index.engine_name,
@@ -196,14 +198,7 @@ def explain_failure(folder: Path, environment: Mapping[str, str]) -> Diagnosis:
     """The diagnosis of a run that has ended; it is also written to RUN/reports/."""
     run = Run(folder)
     _keep_dumps(run, environment)
-    facts = job_facts([folder])
-    diagnosis = diagnose(
-        [folder],
-        index=SearchIndex(Library.load()),
-        probes=probe_machine(),
-        environment=facts.environment,
-        exit_code=facts.exit_code,
-    )
+    diagnosis = diagnose([folder], probes=probe_machine())
     report = run.folder("reports") / REPORT
     report.write_text(json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return diagnosis

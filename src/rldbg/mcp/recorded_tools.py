@@ -142,24 +142,16 @@ class RecordedTools:
         failure: Annotated[str | None, Field(description="Id of a known failure to explain.")] = None,
     ) -> ToolResult:
         """Find the root cause of a failure in logs, with evidence and fix; or explain one known failure."""
-        from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
+        from rldbg.doctor import Library, diagnose
         from rldbg.reports.diagnosis import to_terminal
         from rldbg.reports.knowledge import entry_to_terminal
 
         if sum(each is not None for each in (run, path, failure)) != 1:
             raise UsageError("give one of run, path and failure", "for example path='logs/'")
-        library = Library.load(())
         if failure is not None:
-            return ToolResult(to_text([entry_to_terminal(library[failure])]))
+            return ToolResult(to_text([entry_to_terminal(Library.load()[failure])]))
         place = str(self._workspace.run(run).path if run is not None else self._workspace.file(str(path)))
-        facts = job_facts((place,))
-        found = diagnose(
-            (place,),
-            index=SearchIndex(library, "auto"),
-            probes=[],
-            environment=facts.environment,
-            exit_code=facts.exit_code,
-        )
+        found = diagnose((place,))
         causes = [cause.id for cause in found.root_causes]
         more = f"doctor with failure={causes[0]!r} explains it" if causes else ""
         text = to_text([to_terminal(found)])

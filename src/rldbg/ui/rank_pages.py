@@ -77,12 +77,9 @@ def doctor_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
 
 
 def doctor_of(run: OpenedRun) -> dict[str, Any]:
-    from rldbg.doctor import Library, SearchIndex, diagnose, job_facts
+    from rldbg.doctor import diagnose
 
-    folder = str(_folder(run))
-    facts = job_facts((folder,))
-    index = SearchIndex(Library.load(()), "auto")
-    found = diagnose((folder,), index=index, probes=[], environment=facts.environment, exit_code=facts.exit_code)
+    found = diagnose((_folder(run),))
     return found.to_dict() | {"headline": found.headline}
 
 
