@@ -23,6 +23,7 @@ from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
 
 _NOISE = 2e-6
+_SAME_SHAPE = 0.02
 
 
 def aggregation(evidence: Evidence) -> Iterator[Explanation]:
@@ -297,21 +298,45 @@ def one_term(evidence: Evidence) -> Iterator[Explanation]:
 
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
     """Every loss is the other side's times one number."""
-    numbers = []
-    for _, side in evidence.sides:
-        numbers.append(
-            {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
-        )
-    shared = [key for key, value in numbers[0].items() if value is not None and numbers[1].get(key) is not None]
-    if len(shared) < 2:
+    a, b = _first_losses(evidence)
+    if len(a) < 2:
         return
-    a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
     factor = fit_factor(a, b)
     noise = max(_NOISE, 1e-4 * largest(b))
-    # One loss is a multiple of any other.
-    if abs(factor - 1) > 1e-3 and np.count_nonzero(np.abs(a) > 10 * noise) > 1:
+    told = np.unique(np.round(a[np.abs(a) > 10 * noise] / max(largest(a), 1e-30), 2))
+    of_gradients = _factor_of_gradients(evidence)
+    # One loss is a multiple of any other, and so are several that are equal: then gradients decide.
+    is_told = len(told) > 1 and of_gradients in (None, 1.0)
+    if of_gradients is not None and abs(of_gradients - factor) <= _SAME_SHAPE * abs(factor):
+        is_told = len(told) > 0
+    if abs(factor - 1) > 1e-3 and is_told:
         text = f"B's losses are A's times {factor:.6g}"
         yield applied("loss-scaled", text, a, b, factor * a, noise, {"factor": factor}, 0.95)
+
+
+def _first_losses(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    """The losses of both sides at this optimizer step, pass by pass."""
+    numbers = [
+        {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
+        for _, side in evidence.sides
+    ]
+    shared = [key for key, value in numbers[0].items() if value is not None and numbers[1].get(key) is not None]
+    a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
+    return a, b
+
+
+def _factor_of_gradients(evidence: Evidence) -> float | None:
+    """The factor between the two sides' gradients at this optimizer step, 1.0 where they are equal; None where they
+    were not recorded, infinite where no factor makes one of the other."""
+    a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
+    keys = [key for key in a if key in b and a[key].shape == b[key].shape]
+    if not keys:
+        return None
+    one, other = (np.concatenate([side[key].ravel() for key in keys]) for side in (a, b))
+    for factor in (1.0, fit_factor(one, other)):
+        if largest(other - factor * one) <= _SAME_SHAPE * largest(other):
+            return factor
+    return float("inf")
 
 
 def where_odd(hypothesis: Hypothesis) -> Hypothesis:

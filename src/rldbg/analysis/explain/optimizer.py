@@ -26,6 +26,10 @@ _KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
     ("plain gradient descent", (0.0, 0.0), (0.0,)),
     ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
 )
+_UNCORRECTED = (
+    *((_ADAM, betas, _EPSILONS) for betas in _BETAS),
+    *((_ADAM, (0.0, beta), _EPSILONS) for beta in (0.9, 0.99)),
+)
 # Tried when no usual optimizer fits.
 _RARE = (
     *((_ADAM, betas, (1e-8,)) for betas in itertools.product((0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999), _SECOND_BETAS)),
@@ -36,6 +40,9 @@ _REFINEMENTS = 5
 _STEPS = 8
 _ELEMENTS = 3000
 _FIT = 2e-3
+_ROUNDINGS, _MOST_ROUNDING = 1.5, 0.3
+# A fit that is so many times as bad as the other side's, on gradients and parameters of the same precision, is none.
+_WORSE, _AS_GOOD_AS_ANY = 30.0, 1e-4
 
 
 class OptimizerRule(NamedTuple):
@@ -53,16 +60,30 @@ class OptimizerRule(NamedTuple):
     coupled: float = 0.0
     # What is clipped: the norm of the gradient, or its largest element.
     clips: str = "norm"
+    # Whether Adam's moments are corrected for their start at 0.
+    corrects: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A rule with what was fitted to it; `rates` are the learning rates of its steps from the second one on."""
+    """A rule with what was fitted to it; `rates` are the learning rates of its steps from the second one on.
+
+    `rounding` is what storing parameters in single precision leaves of a movement: much of one that is small.
+    """
 
     rule: OptimizerRule
     rates: tuple[float, ...]
     decay: float
     residual: float
+    rounding: float = 0.0
+
+    @property
+    def noise(self) -> float:
+        return max(_FIT, _ROUNDINGS * self.rounding)
+
+    @property
+    def fits(self) -> bool:
+        return self.residual <= self.noise and self.rounding < _MOST_ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +100,13 @@ class _History:
 
 
 def _history(side: SideStep, only: str | None = None) -> _History | None:
-    """Of all tensors, or of one; norms are those of the whole gradient."""
-    places = side.updates("param")[:_STEPS]
+    """Of all tensors, or of one; norms are those of the whole gradient.
+
+    Later steps than the one at which the sides part count as well: of two updates many optimizers make the same.
+    """
+    until = len(side.updates("param"))
+    side = SideStep(side.side, max(side.side.steps("param"), default=side.step))
+    places = side.updates("param")[: min(max(_STEPS, until), 2 * _STEPS)]
     if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
         return None
     gradients, norms, largest, parameters, of_tensors = [], [], [], [], []
@@ -123,6 +149,9 @@ def identify(side: SideStep) -> list[Optimizer]:
     if history is None:
         return []
     found = _fitting(history, _CLIPS, _KINDS)
+    if not found or min(item.residual for item in found) > _AS_GOOD_AS_ANY:
+        plain = _fitting(history, _CLIPS, _UNCORRECTED, corrects=False)
+        found = min((found, plain), key=lambda fits: min((item.residual for item in fits), default=np.inf))
     if not found and history.step_starts:
         found = _fitting(history, _CLIPS, _KINDS, restarts=True)
     if not found:
@@ -181,18 +210,17 @@ def _fitting(
     *,
     restarts: bool = False,
     coupled: float = 0.0,
+    corrects: bool = True,
 ) -> list[Optimizer]:
     tried = []
     for clip, (kind, betas, epsilons) in itertools.product(clips, kinds):
         if clip is None or history.norms.max() > clip:
             part = _certain(history, clip, coupled) if coupled else history
-            moments = _moments(part, OptimizerRule(kind, clip, betas, 0.0, restarts, coupled))
-            tried += [
-                _try(part, moments, OptimizerRule(kind, clip, betas, epsilon, restarts, coupled))
-                for epsilon in epsilons
-            ]
-    limit = min([_FIT, *(2 * item.residual for item in tried)])
-    return [item for item in tried if item.residual <= limit]
+            rule = OptimizerRule(kind, clip, betas, 0.0, restarts, coupled, corrects=corrects)
+            moments = _moments(part, rule)
+            tried += [_try(part, moments, rule._replace(epsilon=epsilon)) for epsilon in epsilons]
+    limit = min((2 * item.residual for item in tried), default=0.0)
+    return [item for item in tried if item.fits and item.residual <= limit]
 
 
 def _moments(history: _History, rule: OptimizerRule) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -215,7 +243,8 @@ def _moments(history: _History, rule: OptimizerRule) -> list[tuple[np.ndarray, n
         square = beta2 * square + (1 - beta2) * clipped**2
         largest_square = np.maximum(largest_square, square) if rule.kind == _LARGEST else square
         if is_adam:
-            found.append((mean / (1 - beta1**age), np.sqrt(largest_square / (1 - beta2**age))))
+            starts = (1 - beta1**age, 1 - beta2**age) if rule.corrects else (1.0, 1.0)
+            found.append((mean / starts[0], np.sqrt(largest_square / starts[1])))
         else:
             found.append((mean, np.ones_like(mean)))
     return found
@@ -244,18 +273,21 @@ def _start(history: _History, gradient: np.ndarray, rule: OptimizerRule) -> np.n
 
 def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: OptimizerRule) -> Optimizer:
     """Learning rate and decay are fitted to each step's movement."""
-    rates, decays, worst = [], [], 0.0
+    rates, decays, worst, rounding = [], [], 0.0, 0.0
     for place in range(1, len(moments)):
         mean, size = moments[place]
         direction = mean / (size + rule.epsilon)
         before, moved = history.parameters[place - 1], history.parameters[place] - history.parameters[place - 1]
         rate, shrink = _two_factors(-direction, -before, moved)
         left = moved + rate * direction + shrink * before
-        worst = max(worst, float(np.sqrt(left @ left / max(float(moved @ moved), 1e-60))))
+        whole = max(float(moved @ moved), 1e-60)
+        worst = max(worst, float(np.sqrt(left @ left / whole)))
+        gaps = np.spacing(np.abs(before).astype(np.float32)).astype(np.float64)
+        rounding = max(rounding, float(np.sqrt(gaps @ gaps / 12 / whole)))
         rates.append(rate)
         decays.append(shrink / rate if rate else 0.0)
     decay = float(np.median(decays))
-    return Optimizer(rule, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst)
+    return Optimizer(rule, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst, rounding)
 
 
 def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[float, float]:
@@ -292,10 +324,12 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         yield from found if len({item.parameters["side"] for item in found}) == 1 else ()
         return
     residual, made = max(a.residual, b.residual), _applied(evidence.b, a, b)
+    alike = max(_AS_GOOD_AS_ANY, _WORSE * min(a.residual, b.residual), _ROUNDINGS * max(a.rounding, b.rounding))
+    noise = min(alike, max(a.noise, b.noise))
     for name, text, one, other in differences:
         known = {"a": one, "b": other}
         said = f"{text} {_show(one)} in A and {_show(other)} in B"
-        yield Explanation(name, said, residual, _FIT, known, together="optimizer", recomputed=made)
+        yield Explanation(name, said, residual, noise, known, together="optimizer", recomputed=made)
 
 
 def _applied(side: SideStep, a: Optimizer, b: Optimizer) -> Recomputed | None:
@@ -370,12 +404,17 @@ def _by_tensor(evidence: Evidence, known: list[Optimizer], label: str) -> Iterat
 
 def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object, object]]:
     one, other = a.rule, b.rule
-    if one.kind != other.kind:
-        yield "optimizer-kind", "the optimizer is", one.kind, other.kind
+    kinds = [_kind(rule) for rule in (one, other)]
+    if kinds[0] != kinds[1]:
+        yield "optimizer-kind", "the optimizer is", kinds[0], kinds[1]
         return
     if one.restarts != other.restarts:
         words = {False: "kept from step to step", True: "reset every step"}
         yield "optimizer-reset", "the optimizer's moments are", words[one.restarts], words[other.restarts]
+    if one.corrects != other.corrects:
+        words = {True: "right", False: "left out"}
+        text = "Adam's correction for the start of its moments is"
+        yield "optimizer-bias-correction", text, words[one.corrects], words[other.corrects]
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
     count = _other_count(ratios, one.betas) if one.kind == _ADAM and one.betas == other.betas else None
     if count is not None:
@@ -398,6 +437,11 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "optimizer-epsilon", "AdamW's epsilon is", one.epsilon, other.epsilon
 
 
+def _kind(rule: OptimizerRule) -> str:
+    """What an optimizer is called: Adam without a first moment and without corrections for the start is RMSprop."""
+    return f"RMSprop (smoothing {rule.betas[1]:g})" if not rule.corrects and rule.betas[0] == 0 else rule.kind
+
+
 def _decay_text(rule: OptimizerRule) -> str:
     return f"{rule.coupled:g}, added to the gradient" if rule.coupled else "not in the gradient"
 
@@ -412,7 +456,6 @@ def _other_count(ratios: list[float], betas: tuple[float, float]) -> tuple[str, 
         return float(np.sqrt(1 - betas[1] ** count) / (1 - betas[0] ** count))
 
     counts = {
-        "left out": [1.0] * len(ratios),
         "by twice the step count": [factor(2 * t) for t in range(2, len(ratios) + 2)],
         "by a count that is one ahead": [factor(t + 1) for t in range(2, len(ratios) + 2)],
         "by a count that stays at 1": [factor(1)] * len(ratios),
