@@ -22,6 +22,7 @@ class MemorySide:
     """What hypotheses ask of a side, answered from a list of records."""
 
     weight_faults = None  # weights are not recorded
+    updates_per_pass = 1
 
     def __init__(self, records):
         self._records = defaultdict(list)

@@ -21,7 +21,8 @@ def _of_groups(rule: Callable[[np.ndarray], Any], values: np.ndarray, groups: np
 def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, slack: float) -> str | None:
     """The guard against division by 0 added to the group's standard deviation; None when no single one fits.
 
-    The divisor of the centred rewards decides: a number added to the deviation, or to the variance under the root.
+    The divisor of the centred rewards decides: a number added to the deviation, or to the variance under the root, or
+    the least that it may be.
     """
     centred = grpo_advantages(rewards, groups, scale_by_std=False)
     told = (np.abs(advantages) > slack) & (np.abs(centred) > slack)
@@ -40,6 +41,14 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
         ):
             if np.ptp(added) <= slack * float(np.abs(divisor).max()) and added.min() > slack:
                 return text.format(name, float(np.median(added)))
+        # A guard that only small deviations meet, at least two of them.
+        floor = float(divisor.min())
+        is_low = spread < floor * (1 - slack)
+        is_met = len(np.unique(np.round(spread[is_low], 6))) > 1
+        if is_met and np.abs(divisor - np.maximum(spread, floor)).max() <= slack * floor:
+            if is_low.all():
+                return f"group mean, divided by {floor:.3g} (a fixed number, or the least deviation)"
+            return f"group mean and {name}standard deviation of at least {floor:.3g}"
     return None
 
 
@@ -91,6 +100,7 @@ def normalisations(
     smallest = _of_groups(np.min, rewards, groups)
     span = best - smallest
     yield "range of the group", np.divide(rewards - smallest, span, out=np.zeros_like(span), where=span != 0)
+    yield "group mean and range", np.divide(centred, span, out=np.zeros_like(span), where=span != 0)
     apart = _of_groups(lambda part: np.abs(part - part.mean()).mean(), rewards, groups)
     yield (
         "group mean and mean absolute deviation",

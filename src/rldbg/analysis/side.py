@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,6 +77,7 @@ class Side:
         self.twin: Side | None = None
         self._entries = defaultdict(list)
         self._said: set[str] = set()
+        self.updates_per_pass = 1
         self._kept: dict[tuple[str, int], list[Record]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
@@ -83,6 +85,32 @@ class Side:
                 continue
             if (num_ranks is None or entry.rank < num_ranks) and (num_micros is None or entry.micro < num_micros):
                 self._entries[entry.kind, entry.step + shift].append(entry)
+        self.updates_per_pass = self._count_updates()
+        if self.updates_per_pass > 1:
+            self._merge_updates()
+
+    def _count_updates(self) -> int:
+        """How many optimizer steps follow each backward pass: 1, unless a recorded loop has more in all steps."""
+        found = set()
+        for step in self.steps("loss") & self.steps("param"):
+            kinds = ("loss", "param", "training_metrics")
+            passes, updates, logged = (sorted(number for _, number in self.updates(kind, step)) for kind in kinds)
+            count = len(updates) // len(passes) or 1
+            # `record_loop` counts each optimizer step, and notes its metrics.
+            if passes != list(range(0, len(updates), count)) or not updates == logged == list(range(len(updates))):
+                return 1
+            found.add(count)
+        return found.pop() if len(found) == 1 else 1
+
+    def _merge_updates(self) -> None:
+        """Of the optimizer steps after a pass, keeps what was before the first and the parameters after the last."""
+        for (kind, _), entries in self._entries.items():
+            last = self.updates_per_pass - 1 if kind == "param" else 0
+            entries[:] = [entry for entry in entries if entry.mini_batch % self.updates_per_pass == last]
+
+    def _by_pass(self, record: Record) -> Record:
+        number = record.key.mini_batch // self.updates_per_pass
+        return replace(record, key=record.key._replace(mini_batch=number))
 
     @cached_property
     def weight_faults(self) -> dict[int, list[WeightFault]] | None:
@@ -131,7 +159,8 @@ class Side:
 
     def updates(self, kind: str, step: int) -> set[tuple[int, int]]:
         """The optimizer steps, as (epoch, mini-batch), that have records of a kind."""
-        return {(entry.epoch, entry.mini_batch) for entry in self._entries.get((kind, step), ())}
+        entries = self._entries.get((kind, step), ())
+        return {(entry.epoch, entry.mini_batch // self.updates_per_pass) for entry in entries}
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
         """Unpadded, in the order of their keys, each read lazily; those of the last step are cached if few
@@ -168,6 +197,8 @@ class Side:
         return next((record for record in kept if record.key == other.key), None) or twin.recording.read_entry(other)
 
     def _unpadded(self, record: Record, step: int) -> Record:
+        if self.updates_per_pass > 1:
+            record = self._by_pass(record)
         if record.key.kind in SEQUENCE_KINDS:
             return unpad_sequences(record)
         return mark_padding(unpad_responses(record, lambda: self._step_extents(step)), lambda: self._step_extents(step))

@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain import contexts, optimizer, sampling
+from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import PassStatistics, Totals
 from rldbg.analysis.explain.evidence import Explanation
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
+from rldbg.analysis.normalisation import guarded
 from rldbg.analysis.tokens import SampleTokens, Values
 from rldbg.core import SampleId
 from rldbg.recording import RecordKey
@@ -130,3 +133,43 @@ def test_counts_of_one_are_in_the_singular():
         Explanation("x", text).explains for text in ("1 samples have other tokens", "11 rows", "in 21 samples (1 rows)")
     ]
     assert said == ["1 sample has other tokens", "11 rows", "in 21 samples (1 row)"]
+
+
+def test_an_optimizer_without_corrections_for_its_start_is_not_taken_for_another_rate():
+    rng = np.random.default_rng(0)
+    gradients, value, square, parameters = rng.standard_normal((6, 400)) * 0.01, rng.standard_normal(400), 0.0, []
+    for gradient in gradients:
+        square = 0.99 * square + 0.01 * gradient**2
+        value = (value - 1e-3 * gradient / (np.sqrt(square) + 1e-8)).astype(np.float32).astype(np.float64)
+        parameters.append(value)
+    norms, sizes = np.linalg.norm(gradients, axis=1), np.abs(gradients).max(1)
+    history = optimizer._History(
+        gradients, norms, sizes, np.repeat(norms[:, None], 400, axis=1), np.stack(parameters), frozenset()
+    )
+    found = optimizer._identified(history)
+    assert {optimizer._kind(item.rule) for item in found} == {"RMSprop (smoothing 0.99)"}
+    assert found[0].rates == pytest.approx((1e-3,) * 5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "function"), [("tanh(r)", np.tanh), ("r**2", np.square), ("clipped", lambda r: r.clip(max=1.5))]
+)
+def test_functions_of_rewards_before_normalisation_are_told_apart(shape, function):
+    rng = np.random.default_rng(0)
+    rewards, groups = rng.random(16) * 2.5, np.repeat(np.arange(4), 4)
+    samples = [
+        SampleTokens(SampleId(f"g{n // 4}", n % 4), np.arange(3), np.asarray([0, 1, 1]), rewards[n]) for n in range(16)
+    ]
+    scored = Scored(samples, rewards, grpo_advantages(function(rewards), groups))
+    found = list(_shaped(scored.advantages, scored, groups))
+    assert {shape_of(rule) for rule in found} == {shape}
+
+
+def test_the_least_deviation_is_told_from_one_that_is_added():
+    rewards, groups = np.asarray([0.0, 0.1, 0.0, 0.2, 0.0, 2.0]), np.repeat(np.arange(3), 2)
+    centred = rewards - np.repeat(rewards.reshape(3, 2).mean(1), 2)
+    deviation = np.repeat(rewards.reshape(3, 2).std(1, ddof=1), 2)
+    assert guarded(centred / deviation.clip(min=0.5), rewards, groups, 1e-3) == (
+        "group mean and standard deviation of at least 0.5"
+    )
+    assert guarded(centred / (deviation + 0.5), rewards, groups, 1e-3) == "group mean and standard deviation + 0.5"

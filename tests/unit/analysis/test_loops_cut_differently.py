@@ -1,5 +1,7 @@
 """Loops that record by the README alone: the cut of micro-batches, padding and dtypes are no difference."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,36 @@ def test_losses_cut_differently_that_differ_are_found(tmp_path, shape):
     b = write(tmp_path / "b", rows(), **shape, loss=lambda value: value * np.float32(1.01))
     found = compare(write(tmp_path / "a", rows()), b)
     assert found.first_difference.stage == "loss"
+
+
+def stepped(root, *, per_pass=1, rate=0.1):
+    """Two steps of two passes, each followed by optimizer steps on the same gradient, as `record_loop` numbers them."""
+    weights = np.linspace(-1, 1, 64, dtype=np.float32)
+    facts = {"param_name": "w", "shape": [64], "dtype": "torch.float32", "norm": 1.0, "mean": 0.0, "std": 0.0}
+    with rldbg.Recorder(root) as recorder:
+        for step, number in itertools.product(range(2), range(2 * per_pass)):
+            place = {"step": step, "mini_batch": number}
+            if number % per_pass == 0:
+                gradient = np.cos(np.arange(64) * (step + number // per_pass + 1)).astype(np.float32)
+                recorder.record("loss", **place, loss=np.float32(step + number // per_pass))
+            weights = weights - np.float32(rate) * gradient
+            recorder.record("gradient", **place, gradient=gradient, **facts)
+            recorder.record("param", **place, param=weights, **facts)
+            recorder.record("training_metrics", **place, metrics={"learning_rate": 0.1})
+    return rldbg.open(root)
+
+
+def test_optimizer_steps_on_the_same_gradient_are_counted_and_placed(tmp_path):
+    right, twice = stepped(tmp_path / "a"), stepped(tmp_path / "b", per_pass=2)
+    found = compare(right, twice)
+    assert found.first_difference.stage == "parameter"
+    assert [item.explains for item in found.explanations] == [
+        "the optimizer takes 1 step(s) per backward pass in A and 2 in B"
+    ]
+    # The same movement by another learning rate is not taken for it.
+    near = compare(right, stepped(tmp_path / "c", rate=0.2))
+    assert near.first_difference.stage == "parameter"
+    assert "updates-per-pass" not in [item.id for item in near.explanations]
 
 
 def test_a_rule_that_cannot_be_tried_is_logged_once_per_recording(tmp_path, caplog):

@@ -7,7 +7,7 @@ are taken (a group, a part of it, a rank, a micro-batch), and how rewards are no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,18 @@ SLACK = 1e-3
 # Per power of ten.
 _BOUNDS_TRIED = 20
 _FACTORS = tuple(sign * base * 10.0**power for power in range(-3, 1) for base in (1, 2, 5) for sign in (1, -1))
+_FUNCTIONS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    ("tanh(r)", np.tanh),
+    ("r**2", np.square),
+    ("r**3", lambda r: r**3),
+    ("sqrt(r)", np.sqrt),
+    ("sigmoid(r)", lambda r: 1 / (1 + np.exp(-r))),
+    ("log(r)", np.log),
+    ("log(1+r)", np.log1p),
+    ("exp(r)", np.exp),
+    ("abs(r)", np.abs),
+    ("sign(r)", np.sign),
+)
 # The normalisations tried on shaped rewards: the first ones of the list, which are those in use.
 _COMMON = 5
 
@@ -121,12 +133,20 @@ def groupings(samples: list[SampleTokens], side: SideStep) -> Iterator[tuple[str
 
 
 def _shaped(advantages: np.ndarray, scored: Scored, groups: np.ndarray) -> Iterator[str]:
-    """Rewards that were clipped, or had a term added, before they were normalised."""
+    """Rewards that were clipped, put through a function, or had a term added, before they were normalised."""
     for text, rewards in shapes(scored):
         for rule, expected in common_normalisations(rewards, groups):
             if _agrees(advantages, expected):
-                yield f"{rule}, of rewards {text}"
-                return
+                yield f"{rule}{_OF}{text}"
+                break
+
+
+_OF = ", of rewards "
+
+
+def shape_of(rule: str) -> str:
+    """What a rule does to rewards first, in a word; empty for nothing."""
+    return rule.partition(_OF)[2].split(" ")[0]
 
 
 def common_normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -136,6 +156,11 @@ def common_normalisations(rewards: np.ndarray, groups: np.ndarray) -> Iterator[t
 def shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
     """What may be done to rewards before they are normalised."""
     rewards = scored.rewards
+    for text, function in _FUNCTIONS:
+        with np.errstate(all="ignore"):
+            made = np.asarray(function(rewards), dtype=np.float64)
+        if np.isfinite(made).all():
+            yield text, made
     bounds = _round_numbers(float(rewards.min()), float(rewards.max()))
     for bound in bounds:
         yield f"clipped from above at {bound:.4g}", np.minimum(rewards, bound)

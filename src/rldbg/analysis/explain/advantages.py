@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.advantage_rules import SLACK, Scored, advantages_by, rules_of
+from rldbg.analysis.explain.advantage_rules import SLACK, Scored, advantages_by, rules_of, shape_of
 from rldbg.analysis.explain.evidence import (
     Evidence,
     Explanation,
@@ -24,6 +25,7 @@ from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.explain.wherever import wherever
 
 _NOISE = 1e-5
+_OTHER_STEPS = 2
 
 
 def normalisation(evidence: Evidence) -> Iterator[Explanation]:
@@ -32,10 +34,29 @@ def normalisation(evidence: Evidence) -> Iterator[Explanation]:
     # No normalisation turns the sign of all of them.
     is_turned = any(item.fits and item.parameters["factor"] < 0 for item in scaled(evidence))
     if rules[0] and rules[1] and not set(rules[0]) & set(rules[1]) and not is_turned:
-        a, b = (_either(found) for found in rules)
-        text = f"A's advantages are rewards normalised by {a}, B's by {b}"
-        facts, made = {"a": rules[0][0], "b": rules[1][0]}, _by_rule(evidence, rules[1][0])
-        yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, recomputed=made)
+        rules = [_of_other_steps(side, found) for found, (_, side) in zip(rules, evidence.sides, strict=True)]
+        # Several functions of rewards that give the same here are rivals; several bounds of one are not.
+        for a, b in itertools.product(*map(_by_shape, rules)):
+            text = f"A's advantages are rewards normalised by {_either(a)}, B's by {_either(b)}"
+            facts, made = {"a": a[0], "b": b[0]}, _by_rule(evidence, b[0])
+            word = " ".join(filter(None, (shape_of(a[0]), shape_of(b[0]))))
+            yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, together=word, recomputed=made)
+
+
+def _of_other_steps(side: SideStep, rules: list[str]) -> list[str]:
+    """Of rules that shape rewards first, those that hold at other steps as well, where any does."""
+    if len(_by_shape(rules)) > 1:
+        for step in sorted(side.side.steps("trajectory") - {side.step})[:_OTHER_STEPS]:
+            held = set(rules_of(SideStep(side.side, step)))
+            rules = [rule for rule in rules if rule in held] or rules
+    return rules
+
+
+def _by_shape(rules: list[str]) -> list[list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for rule in rules:
+        found[shape_of(rule)].append(rule)
+    return list(found.values())
 
 
 def _by_rule(evidence: Evidence, rule: str) -> Recomputed | None:

@@ -67,7 +67,9 @@ def _fault(attended: np.ndarray, given: int, tokens: np.ndarray, padding: set[in
         added = attended[head : len(attended) - tail]
         if head + tail < len(tokens) or set(added.tolist()) <= padding:
             return None
-        where = "before" if head == 0 else "after" if tail == 0 else "inside"
+        # A first token that is there twice was added before the sample, wherever the two are told apart.
+        is_before = head == 0 or common_prefix(attended[::-1], tokens[::-1]) == len(tokens)
+        where = "before" if is_before else "after" if tail == 0 else "inside"
         return "tokens-added", f"{more} token(s) ({', '.join(map(str, added[:4].tolist()))}) {where} the sample"
     if more < 0:
         if head + tail < len(attended) or given >= len(tokens):

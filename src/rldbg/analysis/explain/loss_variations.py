@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rldbg.analysis.explain.advantage_rules import shape_of
 from rldbg.analysis.explain.evidence import Explanation, Recomputed, fit_factor, largest
 from rldbg.analysis.explain.kl_terms import KL_FORMULAS
 from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossRule, loss_by, policy_loss
@@ -63,6 +64,8 @@ def other_advantages(label: str, passes: list[LossPass], rule: LossRule) -> Iter
     """Losses by the other side's rule, but of advantages by another one, with or without its further terms."""
     numbers = np.asarray([item.number for item in passes])
     noise = 1e-5 * largest(numbers) + 2e-6
+    # One rule of each function of rewards: those that give the same losses are rivals.
+    found: dict[str, Explanation] = {}
     names = [name for name in passes[0].advantages if all(name in item.advantages for item in passes)] if passes else []
     for lost in ((), *((term,) for term in ("kl", "entropy") if getattr(rule, term))):
         for name in names if len(passes) >= _FEWEST else ():
@@ -76,8 +79,13 @@ def other_advantages(label: str, passes: list[LossPass], rule: LossRule) -> Iter
                 )
                 text += "".join(f"; {label}'s loss has no {term} term" for term in lost)
                 facts = {"side": label, "rule": name, "other": rule.advantages}
-                yield Explanation("advantage-normalisation", text, gap, noise, facts)
-                return
+                found.setdefault(
+                    shape_of(name),
+                    Explanation("advantage-normalisation", text, gap, noise, facts, together=shape_of(name)),
+                )
+        if found:
+            yield from found.values()
+            return
 
 
 def _other_kl(

@@ -146,8 +146,10 @@ def _of_elements(history: _History, chosen: np.ndarray) -> _History:
 def identify(side: SideStep) -> list[Optimizer]:
     """The optimizers that fit equally well, the simpler ones first; empty when nothing fits."""
     history = _history(side)
-    if history is None:
-        return []
+    return [] if history is None else _identified(history)
+
+
+def _identified(history: _History) -> list[Optimizer]:
     found = _fitting(history, _CLIPS, _KINDS)
     if not found or min(item.residual for item in found) > _AS_GOOD_AS_ANY:
         plain = _fitting(history, _CLIPS, _UNCORRECTED, corrects=False)

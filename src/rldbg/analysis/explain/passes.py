@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from rldbg.analysis.samples import common_prefix
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
@@ -69,7 +70,30 @@ class SideStep:
             for record in self.side.records(kind, self.step):
                 key = record.key
                 found[(key.epoch, key.mini_batch), key.rank, key.micro][kind] = record
+        for records in found.values():
+            inputs = records.get("batch_inputs")
+            if inputs is not None and not inputs.samples:
+                records["batch_inputs"] = replace(inputs, samples=self._samples_of(inputs, records))
         return [MicroPass(*place, records) for place, records in sorted(found.items(), key=lambda item: item[0])]
+
+    def _samples_of(self, inputs: Record, records: dict[str, Record]) -> tuple[SampleId, ...]:
+        """The samples that a model was given, where the loop did not say: those of its pass, or whose response the
+        attended ids end with; none where a row cannot be told."""
+        for record in records.values():
+            if record.samples and len(record.samples) == len(list(inputs.rows("input_ids"))):
+                return record.samples
+        if "attention_mask" not in inputs.fields:
+            return ()
+        left, found = dict(self.samples), []
+        for ids, seen in zip(inputs.rows("input_ids"), inputs.rows("attention_mask"), strict=True):
+            attended = np.asarray(ids)[np.asarray(seen) != 0][::-1]
+            reach = {name: _shared_end(attended, sample) for name, sample in left.items()}
+            best = max(reach, key=lambda name: reach[name], default=None)
+            if best is None or not reach[best]:
+                return ()
+            found.append(best)
+            del left[best]
+        return tuple(found)
 
     def of_passes(self, what: str, numbers: set[int]) -> SideStep:
         """The same with the passes of some ranks (`rank`) or micro-batches (`micro`) only."""
@@ -116,3 +140,12 @@ class SideStep:
     def tensors_of(self, kind: str, place: tuple[int, Update]) -> dict[str, np.ndarray]:
         """Gradients or parameters of rank 0 at any optimizer step of the recording."""
         return {name: value for (name, at), value in self._tensors(kind, *place) if at == 0}
+
+
+def _shared_end(backwards: np.ndarray, sample: SampleTokens) -> int:
+    """How many tokens at its end a sample shares with ids, given backwards; 0 where its response is not all there."""
+    shared = common_prefix(backwards, sample.tokens[::-1])
+    response = (
+        len(sample.tokens) - int(np.argmax(sample.loss_mask != 0)) if sample.loss_mask.any() else len(sample.tokens)
+    )
+    return shared if shared >= response else 0

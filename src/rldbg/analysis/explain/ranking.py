@@ -25,7 +25,7 @@ _SHOWN_BY_IDS = frozenset(
         "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
         "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
-        "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut",
+        "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut", "updates-per-pass",
     )
 )
 _DESCRIPTIONS = frozenset(

@@ -272,11 +272,19 @@ def skipped(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("update-skipped", text, parameters={"side": label}, recomputed=made)
 
 
+def per_pass(evidence: Evidence) -> Iterator[Explanation]:
+    """The optimizer steps more than once on the same gradients, on one side."""
+    a, b = (side.side.updates_per_pass for side in evidence.both)
+    if a != b:
+        text = f"the optimizer takes {a} step(s) per backward pass in A and {b} in B"
+        yield Explanation("updates-per-pass", text, parameters={"a": a, "b": b})
+
+
 HYPOTHESES = {
     "trajectory": (_rounding("param"),),
     "gradient": (
         *(not_reduced, carried_over, scaled, clipped, scaled_by_tensor),
         *(missing, rows_without, centred, _rounding("gradient")),
     ),
-    "parameter": (_rounding("param"), drifted_replica, skipped, frozen),
+    "parameter": (per_pass, _rounding("param"), drifted_replica, skipped, frozen),
 }
