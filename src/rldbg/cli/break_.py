@@ -76,11 +76,11 @@ def _numbers(text: str) -> list[int]:
 def _parse(place: str | None) -> dict[str, Any]:
     if place is None:
         return {}
-    file, _, line = place.rpartition(":")
-    if not file or not line.isdigit():
-        raise UsageError(f"invalid place: {place!r} (expected FILE:LINE)", "for example: rldbg break train.py:88")
+    from rldbg.live import break_place
+
+    file, line = break_place(place)
     is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
-    return {"file": file if is_module else str(Path(file).absolute()), "line": int(line)}
+    return {"file": file if is_module else str(Path(file).absolute()), "line": line}
 
 
 def _show_made(made: dict[str, Any], as_json: bool) -> int:

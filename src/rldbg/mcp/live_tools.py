@@ -91,10 +91,10 @@ class LiveTools:
         who: Who = "all",
     ) -> ToolResult:
         """Set a breakpoint in running processes."""
-        file, _, line = place.rpartition(":")
-        if not file or not line.isdigit():
-            raise UsageError(f"invalid place: {place[:80]!r} (expected FILE:LINE)", "for example train.py:88")
-        answer = self._request(run, "break_set", {"file": file, "line": int(line), "ranks": who, "if": condition})
+        from rldbg.live import break_place
+
+        file, line = break_place(place)
+        answer = self._request(run, "break_set", {"file": file, "line": line, "ranks": who, "if": condition})
         return ToolResult(f"breakpoint {answer['id']} at {place}", more="list with the run says who has stopped")
 
     def pause(self, run: RunName, who: Who = "all") -> ToolResult:

@@ -13,6 +13,7 @@ from rldbg.live import (
     BrokerClient,
     BrokerDebuggee,
     CrashFile,
+    break_place,
     broadcast,
     broker_token,
     explain_run,
@@ -110,7 +111,7 @@ def _command(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
 
 def _set_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
     place, _, condition = text.partition(" if ")
-    file, line = _place(place)
+    file, line = break_place(place)
     wanted: dict[str, Any] = {"file": file, "line": line, "ranks": who, "if": condition.strip() or None}
     return {"break": client.request("break_set", **wanted)}
 
@@ -121,7 +122,7 @@ def _clear_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
 
 def _source(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
     """The lines around FILE:LINE as the stopped process sees them."""
-    file, line = _place(text)
+    file, line = break_place(text)
     first = max(line - _AROUND, 1)
     with _stopped(client, who) as debuggee:
         lines, total = source_lines(debuggee, file, first, line + _AROUND, debuggee.top_frame)
@@ -143,15 +144,6 @@ def _stopped(client: BrokerClient, who: str) -> Iterator[BrokerDebuggee]:
         yield debuggee
     finally:
         debuggee.leave()
-
-
-def _place(text: str) -> tuple[str, int]:
-    file, _, line = text.strip().rpartition(":")
-    if not file or not line.isdigit():
-        raise UsageError(
-            f"invalid place: {text[:80]!r} (expected FILE:LINE)", "for example: /path/train.py:88 if loss != loss"
-        )
-    return file, int(line)
 
 
 _ACTIONS: dict[str, Callable[[BrokerClient, str, str], dict[str, Any]]] = {

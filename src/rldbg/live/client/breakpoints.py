@@ -1,9 +1,19 @@
-"""Why a breakpoint may never be hit, as far as the source file on this machine tells."""
+"""Breakpoints as users name them, and why one may never be hit, as far as the source file on this machine tells."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
+
+from rldbg.core import UsageError
+
+
+def break_place(text: str) -> tuple[str, int]:
+    """FILE:LINE as the two."""
+    file, _, line = text.strip().rpartition(":")
+    if not file or not line.isdigit():
+        raise UsageError(f"invalid place: {text[:80]!r} (expected FILE:LINE)", "for example train.py:88")
+    return file, int(line)
 
 
 def breakpoint_warning(made: dict[str, Any]) -> str:
