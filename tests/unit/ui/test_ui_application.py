@@ -187,7 +187,14 @@ def test_the_timeline_has_a_lane_per_process(recording, tmp_path):
     folder = run / "profiling" / "phases"
     folder.mkdir(parents=True)
     for rank in range(2):
-        who = {"worker": f"policy/{rank}", "role": "policy", "rank": rank, "host": "h", "pid": 10 + rank}
+        who = {
+            "worker": f"policy/{rank}",
+            "role": "policy",
+            "rank": rank,
+            "host": "h",
+            "pid": 10 + rank,
+            "before_steps": -1,
+        }
         spans = [["step", 1_000_000_000 * step, 900_000_000, step, 1] for step in range(3)]
         (folder / f"{rank}.jsonl").write_text("\n".join(map(json.dumps, [who, *spans])))
     client = client_of(run)
