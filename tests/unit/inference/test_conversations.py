@@ -121,10 +121,12 @@ def test_results_of_tools_come_into_the_same_prompt_from_three_protocols(talk, p
         second = await post(client, "/v1/responses", input=items, tools=[RESPONSES_TOOL], max_output_tokens=1, **one)
         third = await post(client, "/v1/messages", messages=blocks, tools=[MESSAGES_TOOL], max_tokens=1, **one)
         counted = await post(client, "/v1/messages/count_tokens", messages=blocks, tools=[MESSAGES_TOOL])
-        return [answer["prompt_token_ids"] for answer in (first, second, third)], counted["input_tokens"], third
+        also = await post(client, "/v1/responses/input_tokens", input=items, tools=[RESPONSES_TOOL])
+        counts = {counted["input_tokens"], also["input_tokens"]}
+        return [answer["prompt_token_ids"] for answer in (first, second, third)], counts, third
 
-    prompts, counted, third = talk(scene)
-    assert prompts[0] == prompts[1] == prompts[2] and counted == len(prompts[0])
+    prompts, counts, third = talk(scene)
+    assert prompts[0] == prompts[1] == prompts[2] and counts == {len(prompts[0])}
     text = parts[1].decode(prompts[0])
     assert '{"name": "weather", "arguments": {"city": "Rome"}}' in text and "\nsun<" in text
     assert (third["stop_reason"], len(third["token_ids"]), third["token_versions"]) == ("max_tokens", 1, [0])
@@ -339,3 +341,23 @@ def test_what_the_new_protocols_do_not_do_is_refused_by_name(talk):
             assert named in answer["error"]["message"], answer
 
     talk(scene)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "body"),
+    [
+        ("/v1/chat/completions", "reasoning_effort", {"messages": ASK, "reasoning_effort": "low"}),
+        ("/v1/responses", "reasoning.effort", {"input": "a", "reasoning": {"effort": "low"}}),
+        (
+            "/v1/messages",
+            "output_config.effort",
+            {"messages": ASK, "max_tokens": 1, "output_config": {"effort": "low"}},
+        ),
+    ],
+)
+def test_an_effort_that_the_template_does_not_know_is_refused_by_the_field_it_came_in(talk, path, field, body):
+    async def scene(client):
+        return await client.post(path, json=body)
+
+    answer = talk(scene)
+    assert answer.status_code == 400 and f"{field}: the model's chat template" in answer.text

@@ -25,6 +25,7 @@ NEEDED = {
     "/v1/completions": {"prompt": [5, 6]},
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/responses": {"input": "1+1", "max_output_tokens": 1},
+    "/v1/responses/input_tokens": {"input": "1+1"},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
     "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/tokenize": {"prompt": "1+1"},

@@ -62,10 +62,10 @@ def chat_prompt(backend: Backend, chat: Chat) -> ChatPrompt:
     return ChatPrompt(tokens, conversation_text(chat.messages), constraint, reading)
 
 
-def template_option(text: Text, name: str, value: Any) -> dict[str, Any]:
-    """A field that is for the template; one that the template does not look at would be ignored, and is refused."""
+def reasoning_effort(text: Text, field: str, value: Any) -> dict[str, Any]:
+    """For the template, by whatever field it came; where the template does not look at it, the field is refused."""
     if value is None:
         return {}
-    if name not in text.template:
-        raise RequestError(f"the model's chat template does not look at {name}; remove it")
-    return {name: value}
+    if "reasoning_effort" not in text.template:
+        raise RequestError(f"{field}: the model's chat template does not look at reasoning_effort; remove the field")
+    return {"reasoning_effort": value}

@@ -10,7 +10,7 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.conversation.from_messages import choice_of, messages_of, tools_of
 from rldbg.inference.protocols.answer_stream import Reader
-from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt
+from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, reasoning_effort
 from rldbg.inference.protocols.constraint_fields import json_format
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import chat_job, new_id
@@ -77,12 +77,15 @@ class Messages:
 
     def _chat(self, fields: Fields) -> Chat:
         messages = messages_of(fields.raw("system"), fields.raw("messages"))
-        format = fields.inner("output_config").raw("format") or fields.raw("output_format")
+        output = fields.inner("output_config")
+        format = output.raw("format") or fields.raw("output_format")
         return Chat(
             messages=messages,
             tools=tools_of(fields.raw("tools")),
             choice=choice_of(fields.raw("tool_choice")),
-            options=dict(fields.object("chat_template_kwargs")) | self._thinking(fields),
+            options=dict(fields.object("chat_template_kwargs"))
+            | self._thinking(fields)
+            | reasoning_effort(self._backend.card.text, "output_config.effort", output.raw("effort")),
             # A prefilled answer is one that the last message has begun.
             ending="continue" if messages[-1]["role"] == "assistant" else "answer",
             constraint=json_format(format, "output_config.format"),

@@ -14,7 +14,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.conversation.from_responses import choice_of
 from rldbg.inference.conversation.messages import for_template
 from rldbg.inference.generation import Constraint, Ending, GenerationJob, PendingGeneration
-from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, template_option
+from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, reasoning_effort
 from rldbg.inference.protocols.constraint_fields import constraint_of
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
@@ -96,7 +96,8 @@ class OpenAi:
 
     def _chat(self, fields: Fields) -> Chat:
         options = dict(fields.object("chat_template_kwargs"))
-        options |= template_option(self._backend.card.text, "reasoning_effort", fields.raw("reasoning_effort"))
+        effort = fields.raw("reasoning_effort")
+        options |= reasoning_effort(self._backend.card.text, "reasoning_effort", effort)
         separates = fields.flag("separate_reasoning", True) and fields.flag("include_reasoning", True)
         return Chat(
             messages=_messages(fields),

@@ -17,7 +17,7 @@ from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.conversation.from_responses import choice_of, messages_of, tools_of
 from rldbg.inference.conversation.messages import Message
 from rldbg.inference.protocols.answer_stream import Reader
-from rldbg.inference.protocols.chat_jobs import Chat, ChatPrompt, chat_prompt, template_option
+from rldbg.inference.protocols.chat_jobs import Chat, ChatPrompt, chat_prompt, reasoning_effort
 from rldbg.inference.protocols.constraint_fields import constraint_of, json_format
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import chat_job, new_id, top_count
@@ -46,6 +46,7 @@ class Responses:
     def table(self) -> Table:
         return (
             ("POST", "/v1/responses", self.create),
+            ("POST", "/v1/responses/input_tokens", self.count_tokens),
             ("GET", "/v1/responses/{response}", self.retrieve),
             ("DELETE", "/v1/responses/{response}", self.delete),
         )
@@ -92,6 +93,10 @@ class Responses:
         keep(body, answer)
         return Json(body)
 
+    async def count_tokens(self, request: Request) -> Response:
+        prompt = chat_prompt(self._backend, self._chat(await fields_of(request)))
+        return Json({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+
     async def retrieve(self, request: Request) -> Response:
         return Json(self._found(request.path_params["response"]).body)
 
@@ -112,7 +117,7 @@ class Responses:
             tools=tools_of(fields.raw("tools")),
             choice=choice_of(fields.raw("tool_choice")),
             options=dict(fields.object("chat_template_kwargs"))
-            | template_option(card.text, "reasoning_effort", effort),
+            | reasoning_effort(card.text, "reasoning.effort", effort),
             constraint=json_format(text.raw("format"), "text.format") or constraint_of(fields),
             separates_reasoning=fields.flag("include_reasoning", True),
             several_calls=fields.flag("parallel_tool_calls", True),

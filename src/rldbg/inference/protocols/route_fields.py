@@ -159,12 +159,17 @@ _RESPONSES = _CHAT_EXTRAS | _rules(
     reasoning=_inner(_rules("effort", no_effect="summary generate_summary encrypted_content")),
     stream_options=_inner(_rules(no_effect="include_obfuscation")),
 )
+_RESPONSE_TOKENS = {
+    name: _RESPONSES[name]
+    for name in ("conversation", "input", "instructions", "parallel_tool_calls", "previous_response_id", "reasoning",
+                 "text", "tool_choice", "tools", "truncation")
+} | _rules(no_effect="model", refused="personality")  # fmt: skip
 _COUNT_TOKENS = _rules(
     "system messages tools tool_choice chat_template_kwargs",
     no_effect="model cache_control workspace_id",
     refused="context_management mcp_servers speed user_profile_id betas",
     thinking=_inner(_rules("type", no_effect="budget_tokens display")),
-    output_config=_inner(_rules("format", refused="effort task_budget")),
+    output_config=_inner(_rules("format effort", refused="task_budget")),
     output_format=_READ,
 )
 _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
@@ -249,6 +254,7 @@ ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
         "/v1/completions": _COMPLETIONS,
         "/v1/chat/completions": _CHAT,
         "/v1/responses": _RESPONSES,
+        "/v1/responses/input_tokens": _RESPONSE_TOKENS,
         "/v1/messages": _MESSAGES,
         "/v1/messages/count_tokens": _COUNT_TOKENS,
         "/tokenize": _TOKENIZE,

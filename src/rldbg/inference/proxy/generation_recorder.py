@@ -23,6 +23,7 @@ _NO_GENERATION = (
     "/tokenize", "/detokenize", "/pause", "/resume", "/continue_generation", "/abort", "/flush_cache", "/sleep",
     "/wake_up", "/update_", "/init_", "/start_weight", "/destroy_", "/release_", "/resume_", "/reset_", "/areal_",
     "/workers", "/add_worker", "/remove_worker", "/get_", "/close_", "/v1/messages/count_tokens", "/set_", "/health",
+    "/v1/responses/input_tokens",
 )  # fmt: skip
 
 
