@@ -91,9 +91,9 @@ def command(
             recording.on_read = advance
         results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
     body = results[0].to_dict() if len(results) == 1 else _together(results)
-    if self_hosted_dir:
+    sides = dict(zip([name for name, path in directories.items() if path], opened, strict=bool(self_hosted_dir)))
+    if self_hosted_dir and (as_json or output is not None):
         assert isinstance(chosen, tuple)
-        sides = dict(zip([name for name, path in directories.items() if path], opened, strict=True))
         body = _document(body, sides, directories, chosen[0], results, options)
     if output is not None:
         _write(output, to_json(body))
@@ -105,7 +105,7 @@ def command(
     if as_json:
         print_json(body)
     elif self_hosted_dir:
-        _show_document(directories, chosen, results, body["sections"], output)
+        _show_document(directories, chosen, results, sides.get("Remote API"), output)
     else:
         from rldbg.reports.comparison import to_terminal
 
@@ -268,13 +268,14 @@ def _show_document(
     directories: dict[str, str | None],
     steps: Any,
     results: list["Comparison"],
-    sections: list[dict[str, Any]],
+    remote: "Recording | None",
     output: Path | None,
 ) -> None:
     """The document's report, line by line."""
     from rldbg.reports.comparison_document import report_lines
+    from rldbg.reports.comparison_sections import datums_section
 
-    print_all(report_lines(steps[0], directories, results, sections))
+    print_all(report_lines(steps[0], directories, results, datums_section(remote, steps[0])))
     if output is not None:
         print_line(f"Report saved to: {output}")
 

@@ -5,7 +5,7 @@ Where the document looks at five trajectories, at losses only, and at ranks it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,9 @@ def report_lines(
     step: int,
     directories: dict[str, str | None],
     comparisons: list[Comparison],
-    sections: Sequence[Mapping[str, Any]] = (),
+    datums: Mapping[str, Any],
 ) -> Iterator[str]:
-    """The whole report for one step; `sections` are those of its JSON form."""
-    analysed = next((item for item in sections if item["section"] == "datums_analysis"), {"status": "not_found"})
+    """The whole report for one step; `datums` is that section of its JSON form."""
     yield from ("", _RULE, f"Debug Dump Comparison Report - Step {step}", _RULE, "", "Directories:")
     for title, directory in directories.items():
         yield f"  {title + ':':<12} {directory}"
@@ -54,8 +53,8 @@ def report_lines(
         yield from ("", f"--- {section.title} ---")
         if results:
             yield from _section_lines(section, results)
-        elif section.title == "DATUMS" and analysed["status"] == "analyzed":
-            yield from _datums_lines(analysed)
+        elif section.title == "DATUMS" and datums["status"] == "analyzed":
+            yield from _datums_lines(datums)
         else:
             yield "Status: no data"
     yield from ("", _RULE)

@@ -6,7 +6,8 @@ covers all of them; old log probs, which one side has for the whole step, are he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,59 +54,62 @@ def document_report(
     }
 
 
+def datums_section(remote: Recording | None, step: int) -> dict[str, Any]:
+    """The only section that the report in the terminal shows beside our own result."""
+    return _datums(_Dump(remote, step))
+
+
 class _Dump:
-    """The records of one side at one step; nothing if there is no such side."""
+    """The records of one side at one step, each read when it is needed; nothing if there is no such side."""
 
     def __init__(self, recording: Recording | None, step: int) -> None:
-        self._records: dict[str, list[Record]] = {}
         self._recording, self._step = recording, step
 
+    def has(self, kind: str) -> bool:
+        return self._recording is not None and bool(self._recording.entries(kind, self._step))
+
     def records(self, kind: str) -> list[Record]:
-        if kind not in self._records:
-            found = () if self._recording is None else self._recording.records(kind, self._step)
-            self._records[kind] = list(found)
-        return self._records[kind]
+        return [] if self._recording is None else list(self._recording.records(kind, self._step))
 
     def cells(self) -> set[_Cell]:
         kinds = ("forward_data", "loss", "is_loss_debug")
-        return {(record.key.rank, record.key.micro) for kind in kinds for record in self.records(kind)}
+        entries = [] if self._recording is None else [self._recording.entries(kind, self._step) for kind in kinds]
+        return {(entry.rank, entry.micro) for found in entries for entry in found}
 
     def cell(self, kind: str, cell: _Cell) -> dict[str, Any]:
         """The fields of a micro-batch; empty if it has none."""
-        found = [record for record in self.records(kind) if (record.key.rank, record.key.micro) == cell]
-        return {name: found[0].array(name) for name in found[0].fields} if found else {}
+        record = None if self._recording is None else next(self._recording.records(kind, self._step, *cell), None)
+        return {name: record.array(name) for name in record.fields} if record else {}
 
 
 def _trajectories(base: _Dump, remote: _Dump) -> dict[str, Any]:
     section: dict[str, Any] = {"section": "trajectories"}
-    left = base.records("trajectory")
-    right = remote.records("prepared_trajectories") or remote.records("trajectory")
-    if not left or not right:
-        return section | {"status": "remote_api_not_found" if left else "self_hosted_not_found"}
-    ours, theirs = list(_samples(left)), list(_samples(right))
+    kind = "prepared_trajectories" if remote.has("prepared_trajectories") else "trajectory"
+    if not base.has("trajectory") or not remote.has(kind):
+        return section | {"status": "remote_api_not_found" if base.has("trajectory") else "self_hosted_not_found"}
+    ours, theirs = _samples(base.records("trajectory")), _samples(remote.records(kind))
     section |= {"sh_num_trajectories": len(ours), "ra_num_trajectories": len(theirs)}
     if len(ours) != len(theirs):
         return section | {"status": "count_mismatch"}
     section["trajectory_comparisons"] = [
         {
             "index": index,
-            "tokens_match": np.array_equal(one["tokens"], other["tokens"]),
-            "sh_tokens_len": len(one["tokens"]),
-            "ra_tokens_len": len(other["tokens"]),
-            "loss_mask_match": np.array_equal(one["loss_mask"], other["loss_mask"]),
-            "sh_reward": float(one["reward"]),
-            "ra_reward": float(other["reward"]),
+            "tokens_match": np.array_equal(one[0], other[0]),
+            "sh_tokens_len": len(one[0]),
+            "ra_tokens_len": len(other[0]),
+            "loss_mask_match": np.array_equal(one[1], other[1]),
+            "sh_reward": float(one[2]),
+            "ra_reward": float(other[2]),
         }
         for index, (one, other) in enumerate(zip(ours, theirs, strict=True))
     ]
     return section | {"status": "compared"}
 
 
-def _samples(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        columns = [record.rows(name) for name in ("tokens", "loss_mask", "reward")]
-        for tokens, mask, reward in zip(*columns, strict=True):
-            yield {"tokens": np.asarray(tokens), "loss_mask": np.asarray(mask), "reward": reward}
+def _samples(records: Sequence[Record]) -> list[tuple[Any, Any, Any]]:
+    """Tokens, mask and reward of each sample."""
+    columns = ([record.rows(name) for name in ("tokens", "loss_mask", "reward")] for record in records)
+    return [row for column in columns for row in zip(*column, strict=True)]
 
 
 def _by_cell(name: str, cells: Sequence[_Cell], base: _Dump, weaver: _Dump, fields: Sequence[str]) -> dict[str, Any]:
@@ -178,20 +182,39 @@ def _tensors(name: str, left: Any, right: Any) -> dict[str, Any]:
     shapes = {"name": name, "t1_shape": list(one.shape), "t2_shape": list(other.shape)}
     if one.shape != other.shape:
         return shapes | {"status": "shape_mismatch"}
-    a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
-    gap = np.abs(a - b)
+    a = one.ravel().astype(np.float64)
+    # Most tensors of two good runs are equal: then one side's numbers are the other's.
+    same = one.dtype == other.dtype and np.array_equal(one, other)
+    b = a if same else other.ravel().astype(np.float64)
+    gap = np.zeros(min(a.size, 1)) if same else np.abs(a - b)
     result = shapes | {"status": "compared", "max_diff": float(gap.max(initial=0)), "mean_diff": _mean(gap)}
-    for label, values in (("t1", a), ("t2", b)):
-        result |= {
-            f"{label}_mean": _mean(values),
-            f"{label}_std": float(values.std(ddof=1)) if values.size > 1 else 0.0,
-            f"{label}_min": float(values.min(initial=np.inf)),
-            f"{label}_max": float(values.max(initial=-np.inf)),
-        }
-    result["is_close"] = bool(np.allclose(a, b, atol=_ATOL, rtol=_RTOL))
-    if a.size > 1 and a.std() > 0 and b.std() > 0:
-        result["correlation"] = float(np.corrcoef(a, b)[0, 1])
+    first = _Spread(a)
+    second = first if same else _Spread(b)
+    for label, spread in (("t1", first), ("t2", second)):
+        result |= {f"{label}_{name}": value for name, value in spread.numbers().items()}
+    result["is_close"] = same or bool(np.allclose(a, b, atol=_ATOL, rtol=_RTOL))
+    if a.size > 1 and first.squares > 0 and second.squares > 0:
+        product = float(first.centred @ second.centred)
+        result["correlation"] = product / math.sqrt(first.squares) / math.sqrt(second.squares)
     return result
+
+
+class _Spread:
+    """Mean, deviation and limits of values; what they need is computed once for them and the correlation."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values, self._mean = values, _mean(values)
+        self.centred = values - self._mean
+        self.squares = float(self.centred @ self.centred)
+
+    def numbers(self) -> dict[str, float]:
+        count = self._values.size
+        return {
+            "mean": self._mean,
+            "std": math.sqrt(self.squares / (count - 1)) if count > 1 else 0.0,
+            "min": float(self._values.min(initial=np.inf)),
+            "max": float(self._values.max(initial=-np.inf)),
+        }
 
 
 def _mean(values: np.ndarray) -> float:
