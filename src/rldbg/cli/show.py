@@ -45,13 +45,16 @@ def command(
     """
     from rldbg.recording import open
 
+    episode = None if sample is None else _episode(path, _sample_id(sample))
+    if episode is not None and not episode["samples"]:
+        return _show_lost_episode(episode, as_json)
     recording = open(path, layout)
     if sample is not None:
         wanted = _sample_id(sample), step, _known_kind(recording, kind), rank
         with progress("searching", "records", as_json=as_json) as advance:
             recording.on_read = advance
             found = recording.sample(*wanted)
-        return _show_sample(path, recording, found, tokenizer, as_json)
+        return _show_sample(episode, recording, found, tokenizer, as_json)
     if (step, kind, rank) != (None, None, None):
         return _show_records(recording, kind, step, rank, as_json)
     return _show_summary(recording, as_json)
@@ -111,13 +114,22 @@ def _known_kind(recording: "Recording", kind: str | None) -> str | None:
     return kind
 
 
-def _show_sample(path: str, recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool) -> int:
+def _show_lost_episode(episode: dict[str, Any], as_json: bool) -> int:
+    """An episode that failed or was rejected: no row came of it, but what was said is known."""
+    from rldbg.reports.episode import episode_to_terminal
+
+    show({"episode": episode}, as_json, lambda: [episode_to_terminal(episode)])
+    return ExitCode.OK
+
+
+def _show_sample(
+    episode: dict[str, Any] | None, recording: "Recording", sample: "Sample", tokenizer: str | None, as_json: bool
+) -> int:
     from rldbg.recording import TokenColumns
     from rldbg.reports.recording import sample_to_json, sample_to_terminal
 
     columns = TokenColumns(sample)
     texts = _texts(recording, tokenizer, columns.tokens.tolist())
-    episode = _episode(path, sample)
     body = sample_to_json(sample, columns, texts) | ({} if episode is None else {"episode": episode})
 
     def lines() -> "Iterator[RenderableType]":
@@ -131,13 +143,13 @@ def _show_sample(path: str, recording: "Recording", sample: "Sample", tokenizer:
     return ExitCode.OK
 
 
-def _episode(path: str, sample: "Sample") -> dict[str, Any] | None:
+def _episode(path: str, sample: SampleId) -> dict[str, Any] | None:
     """The conversation that the sample came of, if PATH is the folder of a rollout."""
     if not (Path(path) / "generated").is_dir():
         return None
     from rldbg.inference.workflows import read_episode
 
-    return read_episode(Path(path), str(sample.id))
+    return read_episode(Path(path), str(sample))
 
 
 def _sample_id(text: str) -> SampleId:

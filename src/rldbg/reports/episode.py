@@ -42,7 +42,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[Text]:
     role = str(message.get("role") or message.get("type") or "message")
     if message.get("reasoning_content"):
         yield Text.assemble((f"  {role} (reasoning)  ", "dim"), (_short(str(message["reasoning_content"])), "dim"))
-    content = message.get("content", message.get("output", ""))
+    content = message.get("content", message.get("output", "")) or ""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     if text:
         yield Text.assemble((f"  {role}  ", _STYLES.get(role, "dim")), _short(text))

@@ -27,6 +27,10 @@ def notes(report: RolloutReport) -> Iterator[str]:
         yield failure_text(*group) + "\n"
     if len(groups) > _MOST_SHOWN:
         yield f"{len(groups) - _MOST_SHOWN} further kinds of failure: see {report.run}/reports/rollout.json"
+    if groups and report.addresses:
+        sample = groups[0][0].sample
+        yield f"what was said in a failed episode: rldbg show {report.run} --sample {sample}"
+        yield f"with the same answers again, in seconds and without a server: add --replay {report.run}"
     yield from (f"note: {note}" for note in report.notes)
     yield from _faults(report)
     if report.rejected:
@@ -39,7 +43,7 @@ def _faults(report: RolloutReport) -> Iterator[str]:
         met = [item for item in report.faults if item.kind == kind and item.verdict != "not reached"]
         verdicts = Counter(item.verdict for item in met)
         told = "; ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        yield f"fault {kind}: {len(met)} episodes: {told or 'none came as far'}"
+        yield f"fault {kind}: {len(met)} episode{'' if len(met) == 1 else 's'}: {told or 'none came as far'}"
 
 
 def results(report: RolloutReport) -> Iterator[str]:

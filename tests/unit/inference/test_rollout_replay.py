@@ -34,6 +34,17 @@ class Agent:
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": "RESULT"})
         return 1.0
 
+class Broken:
+    async def run(self, data, base_url, http_client):
+        messages = [{"role": "user", "content": data["prompt"]}]
+        body = {"messages": messages, "tools": [{"type": "function", "function": {"name": "calculator"}}]}
+        answer = await http_client.post(base_url + "/chat/completions", json=body)
+        message = answer.json()["choices"][0]["message"]
+        messages.append({name: value for name, value in message.items() if value and name != "refusal"})
+        messages.append({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "oops"})
+        await http_client.post(base_url + "/chat/completions", json=body)
+        raise KeyError("turn 2")
+
 class Responder:
     async def run(self, data, base_url, http_client):
         items, previous = [{"role": "user", "content": data["prompt"]}], None
@@ -162,6 +173,20 @@ def test_show_prints_the_conversation_that_a_sample_came_of(run, tmp_path, capsy
     requests = [event for event in episode["events"] if event["kind"] == "request"]
     assert [message["role"] for message in requests[1]["messages"]] == ["tool"] and not requests[1]["rewritten"]
     assert all(event["duration_ms"] >= 0 for event in episode["events"])
+
+
+def test_show_prints_a_failed_episode_and_each_message_once(run, tmp_path, capsys):
+    from rldbg.cli.application import run as command
+
+    with small_server() as server:
+        report = run("Broken", server, n=1)
+    assert not report.ok and report.rows == 0
+    assert command(["show", str(tmp_path / "run"), "--sample", "0/0"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("calls  calculator(") == 1, "the answer that comes back without its empty fields is the same"
+    assert "null" not in told and "tool  oops" in told and "failed: KeyError" in told
+    assert command(["show", str(tmp_path / "run"), "--sample", "0/0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episode"]["failure"].startswith("KeyError")
 
 
 AREAL = """

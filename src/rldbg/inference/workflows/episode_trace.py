@@ -81,7 +81,7 @@ def _content(
         return {"details": span.details}
     messages = _messages(entry["request"])
     same = 0
-    while same < min(len(messages), len(known.messages)) and messages[same] == known.messages[same]:
+    while same < min(len(messages), len(known.messages)) and _said(messages[same]) == _said(known.messages[same]):
         same += 1
     if "error" in entry:
         answer = {"role": "error", "content": entry["error"]["message"]}
@@ -91,6 +91,15 @@ def _content(
     known.messages = [*messages, answer]
     counts = {name: span.details.get(name) for name in ("prompt_tokens", "tokens", "finish_reason")}
     return {"messages": messages[same:], "rewritten": is_rewritten, "answer": answer, **counts}
+
+
+def _said(message: Any) -> Any:
+    """What a message says: clients send an answer back without the fields of it that are empty, or that they ignore."""
+    if not isinstance(message, Mapping):
+        return message
+    calls = [call.get("function", call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    told = [(call.get("name"), call.get("arguments")) for call in calls]
+    return message.get("role"), message.get("content") or "", message.get("tool_call_id"), told
 
 
 def _messages(request: Any) -> list[Any]:
