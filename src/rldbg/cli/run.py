@@ -113,7 +113,7 @@ def command(
 
 def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str, Any], *, dry_run: bool) -> "Request":
     """What the options ask for; `given` has them by the names of their parameters."""
-    from rldbg.launch import Request, resolve_command
+    from rldbg.launch import Request, in_one_process, resolve_command
 
     steps, epochs, full_length, watch = (given[name] for name in ("steps", "epochs", "full_length", "watch"))
     if steps is not None and epochs is not None:
@@ -122,8 +122,10 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
         raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
     watched = _watched(watch, rules=given["watch_rules"], **{name: given[name] for name in _WATCH_OPTIONS})
     argv, script = resolve_command(command, dry_run=dry_run)
+    argv, left_out = in_one_process(argv) if given["laptop"] and script is None else (argv, "")
     return Request(
         argv=argv,
+        left_out=left_out,
         script=script,
         cwd=Path.cwd(),
         environment=settings.without_unset(Environment().everything()),

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rldbg.launch.armed_run import RunOutcome, run_armed
     from rldbg.launch.explanation import Explained, LaunchExplanation, explain
     from rldbg.launch.framework_rerun import framework_of, rerun_step
+    from rldbg.launch.laptop import in_one_process
     from rldbg.launch.profile import profiles
     from rldbg.launch.request import Request, resolve_command
 

@@ -42,7 +42,11 @@ def run_child(
     try:
         prepare()
         actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]
-        pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
+        try:
+            pid = os.posix_spawn(program, list(argv), dict(environment), setsigmask=before, file_actions=actions)
+        except OSError as error:
+            words = f"{program} cannot be started: {error.strerror}"
+            raise PrerequisiteError(words, "check the interpreter that its first line names (#!)") from error
         started(pid)
         return _wait(pid, tick, asked_to_end, every_s)
     finally:

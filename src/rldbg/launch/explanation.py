@@ -107,8 +107,11 @@ def explain(request: Request, run_folder: Path) -> LaunchExplanation:
         for command in seen
     ]
     mode, why = auth_mode(commands, dict(request.environment) | request.added_environment)
-    auth = (Change(AUTH_MODE, mode, "environment", why),) if mode else ()
-    explained = tuple(_explain(command, request, run_folder, auth) for command in commands)
+    common = [Change(AUTH_MODE, mode, "environment", why)] if mode else []
+    if request.left_out:
+        reason = "one process, because this machine has no accelerator"
+        common.append(Change("left out", request.left_out, "command line", reason))
+    explained = tuple(_explain(command, request, run_folder, tuple(common)) for command in commands)
     hazards = _hazards(request, dry_run, commands)
     trainings = [command for command in commands if command.kind == "training"]
     framework = request.framework or (trainings[0].profile.name if trainings else GENERIC)

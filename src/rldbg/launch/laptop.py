@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rldbg.core import UsageError
+from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.laptop_server import laptop_server
 from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import Command
@@ -40,6 +41,28 @@ def refuse_laptop(profile: LaunchProfile) -> None:
     if not profile.laptop:
         able = ", ".join(name for name, each in profiles().items() if each.laptop)
         raise UsageError(f"--laptop cannot run {profile.name} yet", f"it can run: {able}")
+
+
+def in_one_process(argv: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """A command without the launcher that starts several processes of it (torchrun, accelerate launch), and that."""
+    words = tuple(argv)
+    starting = [peeled for peeled in understand(words).launchers if peeled.launcher.starts == "python"]
+    if not starting:
+        return words, ""
+    head, inner = starting[-1].head, starting[-1].inner[1:]
+    # `-m` is an option of the launcher, and of the interpreter.
+    own = head[:-1] if head[-1] in ("-m", "--module") else head
+    start = 0 if is_interpreter(words[0]) else len(words) - len(inner) - len(own)
+    interpreter = words[0] if is_interpreter(words[0]) else _interpreter_of(head[0])
+    return (*words[:start], interpreter, *inner), " ".join(words[start : len(words) - len(inner)])
+
+
+def _interpreter_of(program: str) -> str:
+    """The Python that a script on PATH names in its first line."""
+    found = shutil.which(program)
+    first = Path(found).read_bytes().partition(b"\n")[0].decode("utf-8", "replace") if found else ""
+    named = first.removeprefix("#!").strip()
+    return named if first.startswith("#!") and is_interpreter(named) else "python"
 
 
 def laptop_model(request: Request, run_folder: Path) -> Path:

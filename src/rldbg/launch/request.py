@@ -42,6 +42,8 @@ class Request:
     laptop: bool = False
     model: str = ""
     """With `laptop`: a folder with the model to take instead of a small one of the same architecture."""
+    left_out: str = ""
+    """With `laptop`: the launcher that would have started several processes, and is not among `argv`."""
 
     @property
     def added_environment(self) -> dict[str, str]:

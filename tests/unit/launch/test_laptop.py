@@ -9,7 +9,7 @@ from rldbg.cli.application import run
 from rldbg.core import UsageError
 from rldbg.launch.changes import option_edits
 from rldbg.launch.dry_run.calls import ShellCall
-from rldbg.launch.laptop import laptop, make_small_model, refuse_laptop
+from rldbg.launch.laptop import in_one_process, laptop, make_small_model, refuse_laptop
 from rldbg.launch.profile import profile_named
 from rldbg.launch.recognition import recognise
 from rldbg.launch.request import Request
@@ -41,6 +41,39 @@ def test_each_change_is_an_option_and_the_users_own_wins():
 def test_a_model_of_the_users_is_taken_as_it_is():
     edits, _ = option_edits(command(), request(model="/models/small"), Path("/run/recording"))
     assert {edit.key: edit.value for edit in edits}["actor_rollout_ref.model.path"] == "/models/small"
+
+
+@pytest.mark.parametrize(
+    ("line", "one", "left_out"),
+    [
+        (
+            "accelerate launch --config_file z3.yaml --num_processes 8 grpo.py --lr 1",
+            "grpo.py --lr 1",
+            "accelerate launch --config_file z3.yaml --num_processes 8",
+        ),
+        ("torchrun --nproc-per-node 8 -m my.grpo x", "-m my.grpo x", "torchrun --nproc-per-node 8"),
+        ("env A=1 torchrun --standalone grpo.py", "grpo.py", "torchrun --standalone"),
+        (
+            "python -m accelerate.commands.launch --multi_gpu grpo.py",
+            "grpo.py",
+            "python -m accelerate.commands.launch --multi_gpu",
+        ),
+        ("python grpo.py --lr 1", "grpo.py --lr 1", ""),
+    ],
+)
+def test_one_process_is_started_and_the_launcher_named(line, one, left_out, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made, named = in_one_process(line.split())
+    before = ["env", "A=1"] if line.startswith("env") else []
+    assert list(made) == [*before, "python", *one.split()]
+    assert named == left_out
+
+
+def test_the_interpreter_is_that_of_the_launcher(tmp_path, monkeypatch):
+    (tmp_path / "torchrun").write_text("#!/opt/venv/bin/python3\nimport torch\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert in_one_process(["torchrun", "grpo.py"])[0] == ("/opt/venv/bin/python3", "grpo.py")
 
 
 def test_other_frameworks_are_told_that_they_cannot():
