@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rldbg.agent.waits.client_calls import pool_wait
 from rldbg.agent.waits.kernel import listener
 from rldbg.agent.waits.library_calls import library_wait
 from rldbg.agent.waits.looking import Looking, lock_key
@@ -207,3 +208,24 @@ def test_tasks_that_wait_for_others_say_for_which(group, words):
         return next(task["wait"] for task in found if task["task"] == "outer")
 
     assert words in thing(asyncio.run(main()))
+
+
+def test_a_request_without_a_free_connection_is_told_with_the_limit():
+    pool = SimpleNamespace(_max_connections=2)
+    frames = [
+        Recorded("/site-packages/httpcore/_sync/connection_pool.py", "PoolRequest.wait_for_connection", {"self": 1}),
+        Recorded("/site-packages/httpcore/_sync/connection_pool.py", "ConnectionPool.handle_request", {"self": pool}),
+    ]
+    looking = Looking([*frames, Recorded("/home/me/train.py", "main", {})], {}, Sources(os.getpid()), lambda _: "")
+    assert thing(library_wait(frames[0], looking)) == "a free connection of its HTTP client (its limit is 2)"
+    assert pool_wait(frames[1:]) is None
+
+
+def test_the_rank_of_a_process_that_joins_a_group_is_read_from_the_call():
+    file = "/site-packages/torch/distributed/distributed_c10d.py"
+    told = {"rank": 1, "world_size": 3}
+    assert _seen(Recorded(file, "init_process_group", told)) == {
+        "kind": "rendezvous",
+        "call": "init_process_group",
+        **told,
+    }

@@ -238,3 +238,22 @@ def test_equal_sentences_are_told_once():
     threads = [_thread(f"reward_{n}", dict(waits), pooled=True) for n in range(3)]
     (found,) = explain([_process(1, *threads)])
     assert found.verdict.count("`judged`") == 1 and found.verdict.endswith("; so do thread reward_1, thread reward_2")
+
+
+def test_who_has_not_arrived_at_a_barrier_is_followed():
+    users = [{"who": name, "acts": ["wait"]} for name in ("trainer", "logger", "evaluator")]
+    at = {"kind": "barrier", "name": "b", "key": "0x7", "count": 2, "parties": 3, "users": users}
+    threads = [_thread("trainer", at, holds=_holds("x", "0x1")), _thread("logger", at)]
+    (found,) = explain([_process(1, *threads, _thread("evaluator", _lock("x", "0x1")))])
+    assert found.kind == "deadlock" and "2 of 3 have arrived; thread evaluator should arrive there, and waits" in (
+        found.verdict
+    )
+
+
+def test_a_free_connection_is_kept_by_a_request_or_by_a_response_that_is_open():
+    waits = _thread("MainThread", {"kind": "connection_pool", "limit": 1}, main=True)
+    (found,) = explain([_process(1, waits)])
+    assert found.kind == "gone" and "responses that were not read to their end or closed keep them" in found.verdict
+    asks = _thread("judge", {"kind": "socket", "file": {"peer": "10.0.0.1:80", "local": "10.0.0.2:9"}})
+    (found,) = explain([_process(1, waits, asks)])
+    assert "thread judge has one of them, and waits at job.py:7 (work) for data from 10.0.0.1:80" in found.verdict

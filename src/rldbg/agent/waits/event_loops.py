@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .client_calls import pool_wait
 from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import users_place
 from .source import Sources, resolve
@@ -81,7 +82,7 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     user = users_place(frames)
     place = frames[user or 0] if frames else None
     expression = sources.awaited(place) if place is not None else None
-    if user and (found := _connected(frames[:user])):
+    if user and (found := pool_wait(frames[:user]) or _connected(frames[:user])):
         return found
     for frame in reversed(frames[: user if user is not None else len(frames)]):
         file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]

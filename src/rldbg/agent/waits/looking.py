@@ -51,6 +51,28 @@ class Looking:
         return next((call.name for call in calls if call.method in methods and call.receiver is not None), "")
 
 
+Rule = Callable[[Frame, Looking], Wait]
+Rules = tuple[tuple[str, frozenset[str], Rule], ...]
+"""End of the file's path, names of its functions, and what their frame tells."""
+
+
+def own_wait(frame: Frame, kind: str, looking: Looking, *methods: str, **facts: Any) -> Wait:
+    """A wait for the object whose method this is."""
+    value = frame.variable("self")
+    return {
+        "kind": kind,
+        "type": value.kind if value is not None else "",
+        "name": looking.name(value, *methods),
+        "key": f"{value.address:#x}" if value is not None else "",
+        "timeout": has_timeout(frame),
+    } | facts
+
+
+def has_timeout(frame: Frame) -> bool:
+    value = frame.variable("timeout")
+    return value is not None and value.kind != "NoneType"
+
+
 def lock_key(value: Object | None, name: str) -> str:
     """What tells locks apart: the address, that of a condition's own lock, or the name where no object is known."""
     if value is not None and is_a(value, "Condition"):

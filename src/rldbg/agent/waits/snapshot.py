@@ -50,6 +50,7 @@ _OPPOSITE = {
     "event": frozenset({"set"}),
     "condition": frozenset({"notify", "notify_all"}),
     "semaphore": frozenset({"release"}),
+    "barrier": frozenset({"wait"}),
     "future": frozenset({"set_result", "set_exception", "cancel"}),
 }
 

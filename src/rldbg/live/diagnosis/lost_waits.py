@@ -14,6 +14,7 @@ DUTIES = {
     "condition": ("should notify it", "notify it"),
     "semaphore": ("should release it", "release it"),
     "future": ("should complete it", "complete it"),
+    "barrier": ("should arrive there", "arrive there"),
 }
 _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
@@ -47,6 +48,10 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
         return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
+    if kind == "connection_pool":
+        return "no other request is seen in flight: responses that were not read to their end or closed keep them"
+    if kind == "barrier":
+        return f"some never arrived: {gone}" if gone else "nobody else is seen who would arrive"
     if kind in DUTIES:
         functions = wait.get("functions") or []
         listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
@@ -67,8 +72,6 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
         return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
     if kind in ("child", "thread") and gone:
         return gone
-    if kind == "barrier" and gone:
-        return f"some never arrived: {gone}"
     if kind in ("pipe", "socket", "stream") and wait.get("ends") is not None:
         if not wait.get("accepted", True):
             return "the program that listens there has not accepted the connection"

@@ -173,6 +173,9 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     if kind == "some_tasks":
         tasks = [(*base, "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
         return [Edge(identity, "may be one of them") for identity in tasks if identity != node.id]
+    if kind == "connection_pool":
+        asking = [each for each in known.values() if each.id[:2] == base and each.kind in ("socket", "stream")]
+        return [Edge(each.id, "has one of them") for each in asking if not each.background]
     if kind == "store":
         entries = ((each, entry) for each in stacks for entry in _all_entries(each))
         setters = [
@@ -295,7 +298,7 @@ def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
         return None
     for entry in _all_entries(stack):
         # Who waits for the same comes to its own part of it only afterwards.
-        same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait["key"])
+        same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait.get("key"))
         if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
             return Edge(_entry_id(entry, stack), DUTIES[wait["kind"]][0])
     return None

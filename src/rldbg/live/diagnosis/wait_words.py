@@ -134,6 +134,9 @@ _THINGS = {
     "socket": _socket,
     "store": _store,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
+    "connection_pool": lambda wait, name: (
+        "a free connection of its HTTP client" + (f" (its limit is {wait['limit']})" if wait.get("limit") else "")
+    ),
     "stdin": lambda wait, name: f"input on its standard input ({(wait.get('file') or {}).get('path', '')})",
     "disk": lambda wait, name: _disk(wait),
     "import": lambda wait, name: f"the import of module `{name}`",

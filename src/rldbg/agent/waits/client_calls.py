@@ -1,0 +1,78 @@
+"""Functions of client libraries that wait: for messages, file locks, connections, and to try again."""
+
+from collections.abc import Sequence
+
+from .looking import Looking, Rules, Wait
+from .objects import Frame, exception_text, is_a
+
+_LOCK_FILES = ("canonical", "lock_filename")
+_POOLS = (
+    ("httpcore/_sync/connection_pool.py", frozenset({"wait_for_connection"})),
+    ("httpcore/_async/connection_pool.py", frozenset({"wait_for_connection"})),
+    ("aiohttp/connector.py", frozenset({"_wait_for_available_connection"})),
+    ("urllib3/connectionpool.py", frozenset({"_get_conn"})),
+)
+_LIMITS = ("_max_connections", "_limit", "maxsize")
+
+
+def _message(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "message", "name": looking.name(frame.variable("self"), frame.function.rpartition(".")[2])}
+
+
+def _file_lock(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    path = value.get("lock_file") or value.get("_lock_file") if value is not None else None
+    context = value.get("_context") if value is not None else None
+    if context is not None:
+        path = context.get("lock_file")
+    locals_of = (each.variable(name) for each in looking.frames[: looking.user] for name in _LOCK_FILES)
+    texts = (value.text() for value in (path, *locals_of) if value is not None)
+    return {
+        "kind": "file_lock",
+        "path": next(filter(None, texts), ""),
+        "name": looking.name(value, "acquire"),
+    }
+
+
+def _urllib3_retry(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    history = value.get("history") if value is not None else None
+    tries = history.elements() if history is not None else []
+    last = tries[-1].elements() if tries else []
+    url, status = (last[1].text() or "", last[3].number()) if len(last) > 3 else ("", None)
+    answers = f": {len(tries)} times so far" + (f", the last answer was status {status}" if status else "")
+    return {"kind": "sleep", "polls": f"in urllib3 that asks {url or 'a server'} again{answers}"}
+
+
+def _tenacity(frame: Frame, looking: Looking) -> Wait:
+    state = frame.variable("retry_state")
+    number, outcome = (state.get("attempt_number"), state.get("outcome")) if state is not None else (None, None)
+    error = outcome.get("_exception") if outcome is not None else None
+    raised = f", the last time it raised {exception_text(error)}" if is_a(error, "BaseException") and error else ""
+    times = f": {number.number()} times so far" if number is not None else ""
+    return {"kind": "sleep", "polls": f"in tenacity that tries again{times}{raised}"}
+
+
+def _connection_pool(frame: Frame, looking: Looking) -> Wait:
+    return pool_wait(looking.frames[: looking.user]) or {"kind": "unknown"}
+
+
+def pool_wait(frames: Sequence[Frame]) -> Wait | None:
+    """A request of an HTTP client that waits until another one gives its connection back."""
+    if not any(
+        frame.file.endswith(f) and frame.function.rpartition(".")[2] in n for frame in frames for f, n in _POOLS
+    ):
+        return None
+    owners = [value for frame in frames if (value := frame.variable("self")) is not None]
+    limits = [limit.number() for value in owners for name in _LIMITS if (limit := value.get(name)) is not None]
+    return {"kind": "connection_pool", "limit": next((limit for limit in limits if limit), None)}
+
+
+CLIENT_RULES: Rules = (
+    *((file, functions, _connection_pool) for file, functions in _POOLS),
+    ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
+    ("zmq/sugar/poll.py", frozenset({"poll"}), _message),
+    ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),
+    ("urllib3/util/retry.py", frozenset({"sleep"}), _urllib3_retry),
+    ("tenacity/__init__.py", frozenset({"__call__"}), _tenacity),
+)
