@@ -480,10 +480,12 @@ def test_one_line_is_enough_without_a_launcher(job):
 
 
 SLOW_LINE = """
-import time
+import pathlib, time
+def takes_long():
+    while not pathlib.Path("go").exists(): time.sleep(0.01)
 def work():
     breakpoint()
-    time.sleep(4)
+    takes_long()
     done = True
     return done
 work()
@@ -513,6 +515,7 @@ def test_a_step_goes_to_its_end_although_its_client_has_left(job, killed):
         subprocess.run([*arguments, "--wait", "1"], stdin=subprocess.DEVNULL, check=True, capture_output=True)
     # THEN the rank stops at the end of the step, for the next client
     assert job.ps()[0]["state"] == "running"
+    (job.folder / "go").touch()
     until(lambda: job.ps()[0]["state"] == "stopped", "the end of the step")
     assert job.ps()[0]["line"] == line + 1
     job.client.request("continue", who="all")

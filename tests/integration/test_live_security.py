@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LOOP, LiveJob, looping_job, until
+from live_job import LOOP, PATIENCE_S, LiveJob, looping_job, until
 
 from rldbg.agent import PROTOCOL, BrokerAddress, Decoder, WireError, dial, encode, nonce
 from rldbg.core import Run
@@ -48,7 +48,7 @@ def test_a_wrong_token_is_refused(job, kind, token):
 def test_the_proof_of_another_connection_is_worthless(job):
     """What an eavesdropper saw on one connection does not open a second."""
     address = _address(job)
-    with socket.create_connection((address.host, address.port), timeout=10) as sock:
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sock:
         sock.sendall(encode({"type": "hello", "protocol": PROTOCOL, "kind": "client", "nonce": nonce()}))
         decoder = Decoder()
         (challenge,) = decoder.feed(sock.recv(65536))
@@ -59,7 +59,7 @@ def test_the_proof_of_another_connection_is_worthless(job):
 
 def test_another_protocol_is_a_message_not_a_hang(job):
     address = _address(job)
-    with socket.create_connection((address.host, address.port), timeout=10) as sock:
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sock:
         sock.sendall(encode({"type": "hello", "protocol": 99, "kind": "agent", "nonce": nonce()}))
         (answer,) = Decoder().feed(sock.recv(65536))
     assert answer["type"] == "refused" and "protocol 99" in answer["reason"] and str(PROTOCOL) in answer["reason"]
@@ -96,7 +96,7 @@ def test_malformed_frames_are_survived(job, count):
     broker = psutil.Process(job.broker_pid())
     before = len(broker.net_connections())
     for _ in range(count):
-        with socket.create_connection((address.host, address.port), timeout=10) as sock:
+        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sock:
             sock.sendall(_garbage(rng))
             if rng.random() < 0.3:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -34,7 +34,7 @@ def _editors(job, *options):
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def _answer_to(address, *, user):
@@ -44,7 +44,7 @@ def _answer_to(address, *, user):
     if child == 0:
         with contextlib.suppress(BaseException):
             os.setuid(user)
-            with socket.create_connection(address, timeout=20) as sock:
+            with socket.create_connection(address, timeout=PATIENCE_S) as sock:
                 sock.sendall(INITIALIZE)
                 os.write(writes, sock.recv(100))
         os._exit(0)
@@ -97,7 +97,8 @@ def test_silent_connections_do_not_lock_clients_out(job):
     address = BrokerAddress.read(job.run.path)
     with contextlib.ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection((address.host, address.port), timeout=10)) for _ in range(300)
+            stack.enter_context(socket.create_connection((address.host, address.port), timeout=PATIENCE_S))
+            for _ in range(300)
         ]
         # WHEN hundreds of connections say nothing THEN a client is served at once
         begin = time.monotonic()
@@ -130,6 +131,6 @@ def test_another_user_does_not_hold_up_a_debug_session():
     stranger.start()
     stranger.join(30)
     assert got == [b""]
-    with socket.create_connection(relay.address, timeout=10) as pydevd:
+    with socket.create_connection(relay.address, timeout=PATIENCE_S) as pydevd:
         assert b"pydevdAuthorize" in pydevd.recv(200)
     relay.close()

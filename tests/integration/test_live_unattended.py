@@ -101,5 +101,5 @@ def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
         until(lambda: (tmp_path / "asked").exists(), "the first signal")
         assert run.poll() is None
         run.send_signal(signal.SIGTERM)
-        assert run.wait(30) == 128 + signal.SIGKILL
+        assert run.wait(60) == 128 + signal.SIGKILL
     until(lambda: not psutil.pid_exists(child), "the program's own child to end")

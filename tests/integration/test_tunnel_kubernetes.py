@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,15 +95,15 @@ def test_forwards_and_ends_with_the_cluster(environment, tmp_path):
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         told = json.loads(process.stdout.readline())
-        connection = http.client.HTTPConnection(told["url"].removeprefix("http://"), timeout=10)
-        connection.request("GET", "/api/version")
-        assert json.loads(connection.getresponse().read())["ray_version"] == "2.60.0"
+        with closing(http.client.HTTPConnection(told["url"].removeprefix("http://"), timeout=60)) as connection:
+            connection.request("GET", "/api/version")
+            assert json.loads(connection.getresponse().read())["ray_version"] == "2.60.0"
         assert told["goal"] == "RayCluster training/ray-math"
         (tmp_path / "phase").write_text("Succeeded")
         children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout
         for child in children.split():
             os.kill(int(child), signal.SIGKILL)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
         assert "closed" in process.stderr.read()
 
 

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
+from free_networks import free_port
 from slurm_cluster import NEEDS_SLURM, RLDBG, Cluster, run, running_cluster, wait_for
 
 DASHBOARD = """\
@@ -79,12 +80,12 @@ def ray_version() -> str:
 
 
 def version_at(url: str) -> dict:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
-    try:
-        connection.request("GET", "/api/version")
-        return json.loads(connection.getresponse().read())
-    except OSError:
-        return {}
+    with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
+        try:
+            connection.request("GET", "/api/version")
+            return json.loads(connection.getresponse().read())
+        except OSError:
+            return {}
 
 
 def test_jobs_that_have_no_nodes(cluster):
@@ -140,15 +141,16 @@ def test_from_a_laptop_through_the_login_node_with_the_port_taken(cluster, job):
 
 
 def test_jump_host_and_print(cluster, job):
-    printed = cluster.tunnel("--print", "--jump", "node-12", "--port", "18765", job)
+    port = free_port()
+    printed = cluster.tunnel("--print", "--jump", "node-12", "--port", str(port), job)
 
     assert printed.returncode == 0, printed.stderr
-    assert f"-J node-12 -L 127.0.0.1:18765:{cluster.net}.10:8265 node-10" in printed.stdout
-    with cluster.open_tunnel("--jump", "node-12", "--port", "18765", job) as (told, _):
-        assert is_ray("http://127.0.0.1:18765")
-        assert told["url"] == "http://127.0.0.1:18765"
-    with socket.create_server(("127.0.0.1", 18765)):
-        refused = cluster.tunnel("--port", "18765", job)
+    assert f"-J node-12 -L 127.0.0.1:{port}:{cluster.net}.10:8265 node-10" in printed.stdout
+    with cluster.open_tunnel("--jump", "node-12", "--port", str(port), job) as (told, _):
+        assert is_ray(f"http://127.0.0.1:{port}")
+        assert told["url"] == f"http://127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", port)):
+        refused = cluster.tunnel("--port", str(port), job)
     assert refused.returncode == 2
     assert "already in use" in refused.stderr
 
@@ -162,7 +164,7 @@ def test_tunnel_survives_a_lost_connection_and_ends_with_its_job(cluster):
         cluster.command("scancel", number)
         wait_for(lambda: not reachable(f"{cluster.net}.12", 8270), "the dashboard is gone")
         kill_children(process)
-        assert process.wait(timeout=40) == 0
+        assert process.wait(timeout=120) == 0
         assert process.stderr is not None
         said = process.stderr.read()
     assert "connecting again" in said
