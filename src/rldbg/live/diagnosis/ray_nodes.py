@@ -209,25 +209,17 @@ class _Joining:
         elif state == "DEPENDENCIES_UNREADY":
             activity = "cannot start: an argument of its constructor is not ready"
         elif state == "RESTARTING":
-            again = f" (started again {_times(actor)} so far): its process keeps ending" if _times(actor) else ""
-            activity = f"is restarting{again}{self._last_end(actor)}{self._resources.lack(actor['required_resources'])}"
+            again = (
+                f" (started again {_times(actor)} so far): its process keeps ending, and the log of its worker says why"
+                if _times(actor)
+                else ""
+            )
+            activity = f"is restarting{again}{self._resources.lack(actor['required_resources'])}"
         else:
             lack = self._resources.lack(actor["required_resources"], actor["placement_group_id"])
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
-
-    def _last_end(self, actor: Facts) -> str:
-        """How the last process of an actor ended that has not finished its constructor, where Ray has noted it."""
-        own = [
-            task for task in self._ray["tasks"] if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"]
-        ]
-        pids = {task["worker_pid"] for task in own} | {actor["pid"]}
-        ends = [
-            row.get("exit_detail") for row in self._ray["workers"] if row["pid"] in pids and not row.get("is_alive")
-        ]
-        told = [str(end) for end in ends if end]
-        return f" ({_first_sentence(told[-1])})" if told else ""
 
     def _task_node(self, task: Facts) -> Node:
         state = str(task["state"])
@@ -291,10 +283,6 @@ class _Joining:
 def _times(actor: Facts) -> str:
     count = int(actor.get("num_restarts") or 0)
     return "" if not count else "once" if count == 1 else f"{count} times"
-
-
-def _first_sentence(text: str) -> str:
-    return text.strip().partition("\n")[0].partition(" Some common causes")[0].partition(". ")[0][:200].rstrip(".")
 
 
 def _died(actor: Facts) -> bool:
