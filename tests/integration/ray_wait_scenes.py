@@ -51,6 +51,17 @@ class Huge:
         return 1
 
 
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Mortal:
+    """Its process ends in its constructor, again and again."""
+
+    def __init__(self):
+        os._exit(7)
+
+    def ping(self):
+        return 1
+
+
 @ray.remote(num_cpus=0)
 class Caller:
     """Waits for a method of another actor."""
@@ -130,6 +141,11 @@ def main():
     waiting.append(Caller.options(name="waits_for_huge").remote().wait_for.remote(Huge.remote(), "ping"))
     group = ray.util.placement_group([{"CPU": 500}])
     waiting.append(Caller.options(name="waits_for_group").remote().wait_for_ready.remote([group]))
+
+    apart = ray.util.placement_group([{"CPU": 0.1}] * 2, strategy="STRICT_SPREAD", name="apart")
+    waiting.append(Caller.options(name="waits_for_nodes").remote().wait_for_ready.remote([apart]))
+    mortal = Mortal.options(name="mortal").remote()
+    waiting.append(Caller.options(name="waits_for_mortal").remote().wait_for.remote(mortal, "ping"))
 
     generator = Generator.options(name="generator").remote()
     ray.get(generator.kill_engine.remote())

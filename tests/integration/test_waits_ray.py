@@ -25,6 +25,12 @@ SENTENCES = {
         "0 of 0 GPU free",
     ],
     "placement_group": ["waits_for_group waits at", "placement group", "is pending: it asks for 500 CPU", "CPU free"],
+    "nodes": [
+        "waits_for_nodes waits at",
+        "placement group apart is pending",
+        "STRICT_SPREAD wants each bundle on a node of its own, and the cluster has 1 node",
+    ],
+    "constructor": ["waits_for_mortal waits at", "actor mortal should run ping", "(started again", "keeps ending"],
     "engine": [
         "trainer waits at",
         "generator runs generate",
@@ -61,7 +67,7 @@ class Job:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(120)
         close_pipes(self.process)
         self.errors.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -79,7 +85,7 @@ def _until_said(look):
         return not _missing(seen)
 
     try:
-        until(said, "all sentences", 60)
+        until(said, "all sentences", 180)
     except AssertionError as error:
         lines = "\n".join(seen)
         raise AssertionError(f"missing {_missing(seen)} in\n{lines}") from error

@@ -209,3 +209,14 @@ def test_who_has_not_come_to_a_process_group_of_actors_is_told():
         in (said)
     )
     assert "rank 2 is not among the processes that join it" in said
+
+
+def test_of_several_placement_groups_the_one_that_is_waited_for_is_named():
+    bundles = [{"unit_resources": {"CPU": 16.0}}]
+    groups = [
+        {"placement_group_id": number, "name": name, "state": "PENDING", "bundles": bundles}
+        for number, name in (("aa01", "actors"), ("bb02", "critics"))
+    ]
+    waiting = _worker("caller", 1, "call", WAITING | {"methods": ["get"], "groups": ["00bb0200"]})
+    (said, *_) = [cause.verdict for cause in explain([waiting], ray=_view(groups=groups))]
+    assert "for a placement group to be ready; placement group critics is pending: it asks for 16 CPU" in said

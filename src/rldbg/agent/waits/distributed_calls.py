@@ -2,6 +2,7 @@
 
 from .looking import Looking, Rules, Wait, has_timeout
 from .objects import Frame, Object, is_a
+from .source import resolve
 from .system_calls import kernel_wait
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
@@ -13,16 +14,36 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
     refs = frame.variable("object_refs") or frame.variable("ray_waitables") or frame.variable("refs")
     each = refs.elements() or [refs] if refs is not None else []
     tasks = [task for ref in each if (task := _ray_task(ref))]
-    calls = [call.method for call in looking.sources.calls_at(looking.place)] if looking.place is not None else []
-    wait = {"kind": "ray_get", "tasks": tasks, "count": len(each), "methods": calls}
-    return wait | {"timeout": has_timeout(frame)}
+    place = looking.place
+    calls = looking.sources.calls_at(place) if place is not None else []
+    wait = {"kind": "ray_get", "tasks": tasks, "count": len(each), "methods": [call.method for call in calls]}
+    named = [resolve(call.receiver, place) for call in calls if call.method == "ready"] if place is not None else []
+    return wait | {
+        "timeout": has_timeout(frame),
+        "groups": [_id(group.get("id")) for group in named if group is not None],
+    }
+
+
+def _placement_group(frame: Frame, looking: Looking) -> Wait:
+    group = frame.variable("self")
+    ids = [_id(group.get("id"))] if group is not None else []
+    return {"kind": "ray_get", "tasks": [], "count": 1, "methods": ["ready"], "groups": ids, "timeout": True}
+
+
+def _id(value: Object | None) -> str:
+    """The id of one of Ray's objects; from outside, the bytes that hold it."""
+    own, raw = getattr(value, "value", None), getattr(value, "raw", None)
+    try:
+        return str(raw(_REFERENCE_BYTES).hex() if raw is not None else own.hex() if own is not None else "")
+    except (AttributeError, TypeError, RuntimeError):
+        return ""
 
 
 def _ray_task(ref: Object) -> str:
     """The task that makes an object, as Ray says in the process itself; elsewhere the bytes that hold its id."""
     value, raw = getattr(ref, "value", None), getattr(ref, "raw", None)
     if raw is not None and is_a(ref, "ObjectRef"):
-        return str(raw(_REFERENCE_BYTES).hex())
+        return _id(ref)
     try:
         return str(value.task_id().hex()) if value is not None else ""
     except (AttributeError, TypeError, RuntimeError):
@@ -86,6 +107,7 @@ DISTRIBUTED_RULES: Rules = (
     ("torch/distributed/utils.py", frozenset({"_sync_params_and_buffers", "_sync_module_states"}), _parameters),
     ("torch/distributed/utils.py", frozenset({"_verify_param_shape_across_processes"}), _parameters),
     ("torch/nn/parallel/distributed.py", frozenset({"_distributed_broadcast_coalesced"}), _parameters),
+    ("ray/util/placement_group.py", frozenset({"wait"}), _placement_group),
     ("ray/util/queue.py", frozenset({"get", "put"}), _ray_get),
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
     ("ray/_private/worker.py", frozenset({"get", "wait", "get_objects"}), _ray_get),

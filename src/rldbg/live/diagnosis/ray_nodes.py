@@ -94,14 +94,17 @@ class _Joining:
 
     def _not_a_task(self, node: Node) -> None:
         """Whether a placement group is ready is an object too, and Ray lists no task for it."""
-        groups = [group for group in self._ray["placement_groups"] if group["state"] != "CREATED"]
-        if "ready" in (node.wait.get("methods") or []) and groups:
+        pending = [group for group in self._ray["placement_groups"] if group["state"] in ("PENDING", "RESCHEDULING")]
+        told = [each for each in node.wait.get("groups") or [] if each]
+        groups = [group for group in pending if any(group["placement_group_id"] in each for each in told)] or pending
+        unlisted = "tasks" in (self._ray.get("unlisted") or [])
+        if groups and (told or "ready" in (node.wait.get("methods") or []) or not unlisted):
             lack = f"{group_label(groups[0])} is {groups[0]['state'].lower()}{self._resources.lack_of_group(groups[0])}"
             node.wait = {**node.wait, "text": "a placement group to be ready", "lost": lack}
             self._explained.add(groups[0]["placement_group_id"])
             return
         lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
-        if "tasks" in (self._ray.get("unlisted") or []):
+        if unlisted:
             lost = "which task makes it is not known without Ray's dashboard"
         node.wait = {**node.wait, "lost": lost}
 
