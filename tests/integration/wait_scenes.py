@@ -252,6 +252,57 @@ def broken_barrier():
     together.wait()
 
 
+class Meeting:
+    """Two should arrive; one of them waits for a lock that the other has taken there with it."""
+
+    def __init__(self):
+        self.together, self.lock, self.taken = threading.Barrier(2), threading.Lock(), threading.Event()
+
+    def trainer(self):
+        with self.lock:
+            self.taken.set()
+            self.together.wait()
+
+    def evaluator(self):
+        self.taken.wait()
+        ready()
+        with self.lock:
+            pass
+        self.together.wait()
+
+
+def barrier_and_lock():
+    meeting = Meeting()
+    for party in (meeting.trainer, meeting.evaluator):
+        threading.Thread(target=party, name=party.__name__).start()
+
+
+def lost_semaphore():
+    """Who had it has ended without releasing it."""
+    slots = threading.Semaphore(1)
+
+    def ask(last):
+        slots.acquire()
+        if last:
+            slots.release()
+
+    first = threading.Thread(target=ask, args=(False,), name="client-0")
+    first.start()
+    first.join()
+    ready()
+    ask(True)
+
+
+def both_read():
+    """What the parent writes is never flushed."""
+    serve = "import sys\nfor line in sys.stdin: print(line)"
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", serve], **options) as sandbox:
+        sandbox.stdin.write("1 + 1\n")
+        ready()
+        sandbox.stdout.readline()
+
+
 def standard_input():
     ready()
     input()

@@ -229,3 +229,20 @@ def test_the_rank_of_a_process_that_joins_a_group_is_read_from_the_call():
         "call": "init_process_group",
         **told,
     }
+
+
+def test_a_lock_is_held_where_the_body_of_its_with_is_on_the_same_line():
+    lock, event, begun = threading.Lock(), threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        with lock: event.wait()  # fmt: skip # noqa: E701
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    _until_waits(thread.ident, "event")
+    (entry,) = snapshot(OwnProcess(frozenset({thread.ident})))["threads"]
+    event.set()
+    thread.join()
+    assert [each["name"] for each in entry["holds"]] == ["lock"]

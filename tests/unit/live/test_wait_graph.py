@@ -257,3 +257,40 @@ def test_a_free_connection_is_kept_by_a_request_or_by_a_response_that_is_open():
     asks = _thread("judge", {"kind": "socket", "file": {"peer": "10.0.0.1:80", "local": "10.0.0.2:9"}})
     (found,) = explain([_process(1, waits, asks)])
     assert "thread judge has one of them, and waits at job.py:7 (work) for data from 10.0.0.1:80" in found.verdict
+
+
+def test_a_connection_of_a_process_to_itself_is_followed_to_its_blocked_loop():
+    file = {"peer": "127.0.0.1:80", "local": "127.0.0.1:5000"}
+    asks = {"kind": "socket", "call": "read", "file": file, "ends": [1], "accepted": False}
+    main = _thread("MainThread", asks, main=True, loops=True)
+    task = {"task": "client", "key": "0x9", "frames": [], "background": False, "place": None, "holds": []}
+    task["wait"] = {"kind": "stream", "peer": "127.0.0.1:80", "ends": [1], "sockets": [[1, 8]]}
+    (found,) = explain([_process(1, main, tasks=[task])])
+    assert "the main thread runs the event loop that should answer" in found.verdict or "job@1 runs" in found.verdict
+    assert found.verdict.endswith("has not accepted the connection: its event loop is blocked here (deadlock)")
+
+
+def test_two_that_read_each_others_output_first_are_a_deadlock():
+    asks = {"kind": "pipe", "call": "read", "file": {"kind": "pipe"}, "ends": [2]}
+    serves = {"kind": "stdin", "call": "read", "file": {"kind": "pipe", "path": "pipe:[7]"}, "ends": [1]}
+    stacks = [_process(pid, _thread("MainThread", wait, main=True)) for pid, wait in ((1, asks), (2, serves))]
+    (found,) = explain(stacks)
+    assert found.kind == "deadlock" and "for input on its standard input (pipe:[7]); job@1 is at the other end" in (
+        found.verdict
+    )
+
+
+def test_a_child_that_waits_for_its_parent_and_is_waited_for_is_a_deadlock():
+    waits = {"kind": "condition", "name": "cond", "key": "0x3", "between": "processes"}
+    joins = {"kind": "child", "pid": 2, "name": "rollout", "child": {"state": "sleeping"}}
+    children = [{"pid": 2, "state": "sleeping"}]
+    parent = _process(1, _thread("MainThread", joins, main=True), children=children)
+    (found,) = explain([parent, _process(2, _thread("MainThread", waits, main=True))])
+    assert found.kind == "deadlock" and "job@1 may notify it" in found.verdict
+
+
+def test_a_loop_that_asks_a_process_that_has_ended_is_told():
+    polls = {"kind": "sleep", "polls": "that tries `healthy()` again after each OSError"}
+    ended = [{"pid": 5, "state": "zombie", "exit": "exit code 9"}]
+    (found,) = explain([_process(1, _thread("MainThread", polls, main=True), children=ended)])
+    assert found.kind == "gone" and "after each OSError; child process 5 has ended (exit code 9))" in found.verdict

@@ -157,7 +157,8 @@ def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
     for frame in frames:
         if not is_users(frame.file):
             continue
-        for expression in sources.held(frame):
+        begun = sources.begun(frame)
+        for expression in [*sources.held(frame), *begun]:
             value = resolve(expression, frame)
             if value is None and not isinstance(expression, ast.Name | ast.Attribute):
                 continue
@@ -165,9 +166,13 @@ def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
                 continue
             key = lock_key(value, ast.unparse(expression))
             # Waiting for a condition gives its lock back meanwhile.
-            if wait.get("lock") != key:
+            if wait.get("lock") != key and (expression not in begun or key not in _wanted(wait)):
                 found.setdefault(key, frame_facts(frame) | {"key": key, "name": ast.unparse(expression)})
     return list(found.values())
+
+
+def _wanted(wait: Wait) -> set[str]:
+    return {str(wait.get("key")), *(choice["key"] for choice in wait.get("choices") or [])}
 
 
 def _connections(frames: Sequence[Frame]) -> list[int]:

@@ -128,6 +128,11 @@ class Sources:
                 found += [item.context_expr for item in node.items]
         return found + self._acquired(frame)
 
+    def begun(self, frame: Frame) -> list[ast.expr]:
+        """What a `with` block takes whose body is on the same line: it is held where the line waits for another."""
+        inside = [node for node in self._on_line(frame) if isinstance(node, _WITH)]
+        return [i.context_expr for node in inside for i in node.items if node.body[0].lineno <= _header_end(node)]
+
     def _acquired(self, frame: Frame) -> list[ast.expr]:
         function = self.function(frame)
         held: dict[str, ast.expr] = {}

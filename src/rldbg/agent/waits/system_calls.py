@@ -23,7 +23,7 @@ def kernel_wait(looking: Looking) -> Wait | None:
     if call in ("pause", "rt_sigtimedwait"):
         return {"kind": "signal"}
     if file.get("descriptor") == 0 and call == "read":
-        return {"kind": "stdin", "file": file}
+        return {"kind": "stdin", "call": call, "file": file}
     if file.get("kind") == "socket":
         return {"kind": "socket", "call": call, "file": file}
     if file.get("kind") == "pipe":

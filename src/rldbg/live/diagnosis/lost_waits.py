@@ -60,7 +60,7 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
         elif any(user["acts"] for user in wait.get("users") or []):
             nobody = f"all who would {DUTIES[kind][1]} wait for it as well"
         elif wait.get("between") == "processes" and wait.get("ends") is None:
-            return gone or f"no child process of it is running that would {DUTIES[kind][1]}"
+            return gone or f"no parent or child process of it is seen that would {DUTIES[kind][1]}"
         elif functions:
             nobody = (
                 f"only {listed} would {DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"
@@ -73,9 +73,12 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     if kind in ("child", "thread") and gone:
         return gone
     if kind in ("pipe", "socket", "stream") and wait.get("ends") is not None:
+        itself = stack.get("pid") in wait["ends"]
+        if itself and not wait.get("accepted", True):
+            blocked = ": its event loop is blocked here (deadlock)" if entry.get("loops") else ""
+            return f"this process listens there itself and has not accepted the connection{blocked}"
         if not wait.get("accepted", True):
             return "the program that listens there has not accepted the connection"
-        itself = stack.get("pid") in wait["ends"]
         nobody = "no other process has the other end open" if itself else "the other end is not open"
         return nobody + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
@@ -94,11 +97,15 @@ def _gone(ended: Sequence[Facts], stack: Facts) -> str:
         # The last exception of a process that goes on was raised in a thread.
         message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
         words.append(f"{message} was raised" + (f" at {where}" if where else ""))
-    for each in ended:
-        if each["kind"] == "process":
-            words.append(f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})")
+    return ", ".join([*words, *ended_children(stack)][:4])
+
+
+def ended_children(stack: Facts) -> list[str]:
+    """Child processes that have ended and that nobody has waited for."""
+    ended = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
+    words = [f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})" for each in ended]
     known = {each.get("pid") for each in ended}
     for child in stack.get("children") or []:
         if child["state"] == "zombie" and child["pid"] not in known:
             words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
-    return ", ".join(words[:4])
+    return words[:4]

@@ -1,5 +1,6 @@
 """Ray in the wait graph: whoever is in `ray.get` waits for tasks, and these wait for workers or resources."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
 _QUEUE = "_QueueActor"
 _ID_LENGTH = 48
+_REMOTE = re.compile(r"(\w+)(?:\.options\(.*\))?\.remote\(")
 # What can be the wait for a Ray task: in async actors it is a future of asyncio.
 _MAY_WAIT_FOR_RAY = frozenset({"ray_get", "future", "task", "condition", "event"})
 
@@ -116,6 +118,11 @@ class _Joining:
             yield from known
             if known or min(map(len, told)) <= _ID_LENGTH:
                 return
+        if (called := _REMOTE.search(str(node.wait.get("name") or ""))) is not None:
+            # Of an `await`, the source tells the function; in async actors Ray does not know who called it.
+            named = [task for task in self._tasks.values() if str(task["name"]).rpartition(".")[2] == called[1]]
+            yield from (task for task in named if task["state"] not in _DONE)
+            return
         parents = {task["task_id"] for task in self._running(node)}
         for task in self._tasks.values():
             is_drivers = node.id[:2] in self._drivers and self._is_from_driver(task)
@@ -201,7 +208,8 @@ class _Joining:
             return None
         for task in self._tasks.values():
             if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"] and "RUNNING" in task["state"]:
-                return self._worker(self._place(task["node_id"], task["worker_pid"]), "__init__")
+                found = self._worker(self._place(task["node_id"], task["worker_pid"]), "__init__")
+                return None if found is None or found.gone else found
         return None
 
     def _actor_node(self, actor: Facts) -> Node:

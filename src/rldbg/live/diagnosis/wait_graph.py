@@ -104,8 +104,10 @@ class WaitGraph:
 
 
 def _cause(last: Node) -> Id:
-    """Whoever waits for the same object of a process in the same way does so for one reason."""
+    """Whoever waits for the same object of a process, or the same process group, does so for one reason."""
     lost, key = last.wait.get("lost"), last.wait.get("key")
+    if lost and last.kind == "rendezvous":
+        return last.kind, lost
     return (*last.id[:2], last.kind, key, lost) if lost and key else last.id
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rldbg.live.diagnosis.lost_waits import DUTIES, why_lost
+from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
@@ -20,7 +20,7 @@ _ACTIVITIES = {
 
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
 _RELATIONS = {"file_lock": "holds it", "child": "is that process"} | dict.fromkeys(
-    ("pipe", "socket", "stream", "poll"), "is at the other end"
+    ("pipe", "socket", "stream", "poll", "stdin"), "is at the other end"
 )
 
 
@@ -123,14 +123,16 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     fate = _fate(stack) if speaks else {}
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
     if wait.get("polls"):
-        activity = f"sleeps and looks again (a loop {wait['polls']})"
+        ended = ended_children(stack)
+        activity = f"sleeps and looks again (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
     if entry.get("moved"):
         wait, activity = {}, "is running"
     place = place_text(entry.get("place"))
     background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
     if activity == "is" and not place:
         activity = "does something that is not recognised"
-    facts: dict[str, Any] = {"activity": activity, "gone": wait.get("kind") == "debugger"} | fate
+    gone = wait.get("kind") == "debugger" or bool(wait.get("polls") and ended_children(stack))
+    facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
@@ -156,8 +158,10 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
         found += [Edge((base[0], pid, _front(pid, base[0], known)), DUTIES[kind][0]) for pid in others]
         if not found and wait.get("between") == "processes" and wait.get("ends") is None:
-            may = f"may {DUTIES[kind][1]}"
-            return [Edge(edge.target, may) for edge in _pool_edges(stack, known, threads=False)]
+            others = [edge.target for edge in _pool_edges(stack, known, threads=False)]
+            above = [process_id(each) for each in stacks if stack.get("pid") in _children(each)]
+            others += [(*each, _front(each[1], each[0], known)) for each in above]
+            return [Edge(other, f"may {DUTIES[kind][1]}") for other in others if other in known]
         return found or (_completers(stack, node, known) if kind == "future" else [])
     if kind in _OWNED:
         ident = wait.get("ident") or wait.get("owner")
@@ -194,6 +198,8 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         relation = "listens there and has not accepted the connection"
     ids = [(base[0], pid, _server(pid, base[0], known, wait)) for pid in pids if pid != stack.get("pid")]
     found = [Edge(identity, relation) for identity in ids if identity in known]
+    if not found and kind in ("socket", "stream") and stack.get("pid") in (wait.get("ends") or ()):
+        return _own_server(wait, stack, node, known)
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
     return found
@@ -218,6 +224,19 @@ def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True,
     fronts = [(base[0], child["pid"], _front(child["pid"], base[0], known)) for child in below]
     busy = [child for child in fronts if child in known and not known[child].background]
     return [Edge(child, "works for the process that should complete it") for child in busy]
+
+
+def _children(stack: Facts) -> set[int]:
+    return {child["pid"] for child in stack.get("children") or []}
+
+
+def _own_server(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+    """Who answers a connection of a process to itself: the thread that has its other end, or runs the event loop."""
+    base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
+    serving = [each for each in known.values() if each.id[:2] == base and each.connections & ends and each is not node]
+    loops = [(*base, _key(t)) for t in stack.get("threads") or [] if t.get("loops") and _is_busy(t)]
+    answering = [Edge(each.id, "is at the other end") for each in serving]
+    return answering or [Edge(each, "runs the event loop that should answer") for each in loops if each != node.id]
 
 
 def _key(thread: Facts) -> Any:
@@ -278,7 +297,7 @@ def _lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) 
 def _holder_at_fork(choice: Facts, stack: Facts, stacks: Sequence[Facts]) -> str:
     """A lock that a thread of the parent held while this process was forked: it has the same address there."""
     for parent in stacks:
-        if stack.get("pid") not in {child["pid"] for child in parent.get("children") or []}:
+        if stack.get("pid") not in _children(parent):
             continue
         for entry in _all_entries(parent):
             if any(choice["key"] and held["key"] == choice["key"] for held in entry.get("holds") or []):
