@@ -45,12 +45,12 @@ def command(
     """
     from rldbg.recording import open
 
-    episode = None if sample is None else _episode(path, _sample_id(sample))
+    episode = None if sample is None else _episode(path, SampleId.parse(sample))
     if episode is not None and not episode["samples"]:
         return _show_lost_episode(episode, as_json)
     recording = open(path, layout)
     if sample is not None:
-        wanted = _sample_id(sample), step, _known_kind(recording, kind), rank
+        wanted = SampleId.parse(sample), step, _known_kind(recording, kind), rank
         with progress("searching", "records", as_json=as_json) as advance:
             recording.on_read = advance
             found = recording.sample(*wanted)
@@ -150,13 +150,6 @@ def _episode(path: str, sample: SampleId) -> dict[str, Any] | None:
     from rldbg.inference.workflows import read_episode
 
     return read_episode(Path(path), str(sample))
-
-
-def _sample_id(text: str) -> SampleId:
-    try:
-        return SampleId.parse(text)
-    except ValueError as error:
-        raise UsageError(str(error), "give --sample GROUP/RUN, for example --sample g0/3") from error
 
 
 def _texts(recording: "Recording", tokenizer: str | None, tokens: Sequence[int]) -> list[str] | None:

@@ -6,6 +6,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from rldbg.core.environment import Environment
+from rldbg.core.errors import UsageError
 
 
 class SampleId(NamedTuple):
@@ -22,7 +23,7 @@ class SampleId(NamedTuple):
         """The inverse of str(); a group id may itself contain slashes."""
         group_id, separator, run_id = text.rpartition("/")
         if not separator or not run_id.lstrip("-").isdigit():
-            raise ValueError(f"not a sample id: {text!r} (expected GROUP/RUN, for example g0/3)")
+            raise UsageError(f"not a sample id: {text!r} (expected GROUP/RUN, for example g0/3)")
         return cls(group_id, int(run_id))
 
 

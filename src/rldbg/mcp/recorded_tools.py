@@ -69,7 +69,7 @@ class RecordedTools:
         opened = self._workspace.run(run)
         recording = opened.reopened()
         if sample is not None:
-            found = recording.sample(_sample_id(sample), step, kind, rank)
+            found = recording.sample(SampleId.parse(sample), step, kind, rank)
             columns = TokenColumns(found)
             texts, reason = opened.texts_of(columns.tokens.tolist())
             note = [] if texts else [f"no text beside the token ids: {reason}"]
@@ -169,13 +169,6 @@ class RecordedTools:
         if not bugs:
             raise UsageError(f"no bug of the zoo has the words {words!r}", "call zoo with fewer words")
         return ToolResult(to_text([list_to_terminal(bugs)]))
-
-
-def _sample_id(text: str) -> SampleId:
-    try:
-        return SampleId.parse(text)
-    except ValueError as error:
-        raise UsageError(str(error), "give sample as GROUP/RUN, for example g0/3") from error
 
 
 def _run_line(run: Any) -> str:

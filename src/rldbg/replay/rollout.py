@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.core import IncompleteDataError, SampleId, UsageError
+from rldbg.core import IncompleteDataError, SampleId, UsageError, number_ranges
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 from rldbg.replay.trajectory import Trajectory, TrajectoryBatch
@@ -159,10 +159,5 @@ def _row(record: Record, name: str, row: int, default: Any) -> Any:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """0-3, 5: a list of numbers for people."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join("-".join(str(number) for number in part) for part in parts) or "none"
+    parts = number_ranges(numbers)
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts) or "none"

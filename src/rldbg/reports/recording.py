@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.core import Finding, by_severity
+from rldbg.core import Finding, by_severity, number_ranges
 from rldbg.core import to_html as findings_to_html
 from rldbg.recording import Record, Recording, Sample, Summary, TokenColumns, statistics_of
 from rldbg.reports.findings import to_terminal as findings_to_terminal
@@ -223,12 +223,7 @@ def verification_to_terminal(title: str, records: int, findings: Sequence[Findin
 
 def ranges(numbers: Sequence[int]) -> str:
     """Integers as people write them: 0–99, 5, 7–8; many pieces only as from, to and how many."""
-    pieces: list[list[int]] = []
-    for value in numbers:
-        if pieces and value == pieces[-1][1] + 1:
-            pieces[-1][1] = value
-        else:
-            pieces.append([value, value])
+    pieces = number_ranges(numbers)
     if len(pieces) > _MAX_RANGES:
         step = numbers[1] - numbers[0]
         regular = all(later - earlier == step for earlier, later in pairwise(numbers))

@@ -113,7 +113,7 @@ def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Handler]:
             limit=_number(request, "limit", 100),
         ),
         "/runs/{run}/sample": lambda request: sample_view.sample_view(
-            run_of(request), _sample(request), _number(request, "step")
+            run_of(request), SampleId.parse(request.query_params.get("sample", "")), _number(request, "step")
         ),
         "/runs/{run}/group": lambda request: sample_view.group_view(
             run_of(request), request.query_params.get("group", ""), _number(request, "step", 0)
@@ -181,10 +181,3 @@ def _number(request: Request, name: str, default: int | None = None) -> Any:
         return int(str(text))
     except ValueError:
         raise UsageError(f"invalid {name}: {text[:40]!r} (expected an integer)") from None
-
-
-def _sample(request: Request) -> SampleId:
-    try:
-        return SampleId.parse(request.query_params.get("sample", ""))
-    except ValueError as error:
-        raise UsageError(str(error), "choose a sample of the table") from error

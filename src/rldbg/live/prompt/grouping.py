@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from rldbg.core import number_ranges
+
 _RANKED = re.compile(r"(.*)/(\d+)")
 
 
@@ -82,13 +84,7 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _ranges(ranks: list[int]) -> str:
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in number_ranges(ranks))
 
 
 def _is_number(value: Any) -> bool:
