@@ -20,13 +20,13 @@ if TYPE_CHECKING:
         PROXY_HEALTH,
         Listening,
         devices_of,
+        model_path,
         replica_command,
         replica_count,
         require,
     )
     from rldbg.inference.engine_commands import EngineCommand, announce_engine
     from rldbg.inference.http_sampling import HttpSampling
-    from rldbg.inference.hub_models import model_path
     from rldbg.inference.json_body import BodyError, parse_object
     from rldbg.inference.keyed_random import sample_key, uniform
     from rldbg.inference.registry import Registry, Server

@@ -1,6 +1,7 @@
-"""What `rldbg serve up` starts: the command of a replica, its environment, its place on the network."""
+"""What `rldbg serve up` starts: the model, the command of a replica, its environment, its place on the network."""
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from rldbg.inference.settings import ServerSettings
 # Where a proxy answers for itself; /health is the engine's.
 PROXY_HEALTH = "/rldbg/health"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +112,42 @@ def write_token(folder: Path, token: str) -> Path:
     file.touch(mode=0o600)
     file.write_text(token, encoding="utf-8")
     return file
+
+
+def model_path(model: str) -> Path:
+    """The folder of a model: a path, or a hub id whose snapshot is in the cache (HF_HOME, HF_HUB_CACHE). Nothing is
+    fetched."""
+    folder = Path(model).expanduser().absolute()
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.exists() or not _HUB_ID.fullmatch(model):
+        raise UsageError(f"no model at {model!r}: config.json is missing", "--model tiny, or a Hugging Face folder")
+    found = _cached_snapshot(model)
+    if found is None:
+        raise UsageError(
+            f"no model {model!r}: neither a folder nor in the cache {_hub_cache()}",
+            f"download it on a machine with network access: hf download {model}",
+        )
+    return found
+
+
+def _hub_cache() -> Path:
+    environment = Environment()
+    chosen = environment.text("HF_HUB_CACHE")
+    home = environment.text("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
+    return Path(chosen) if chosen else Path(home) / "hub"
+
+
+def _cached_snapshot(model: str) -> Path | None:
+    """The snapshot that `main` names, else the newest one with a configuration and weights."""
+    folder = _hub_cache() / f"models--{model.replace('/', '--')}"
+    snapshots = folder / "snapshots"
+    if not snapshots.is_dir():
+        return None
+    main = folder / "refs" / "main"
+    named = snapshots / main.read_text(encoding="utf-8").strip() if main.is_file() else None
+    newest = sorted(snapshots.iterdir(), key=lambda item: item.stat().st_mtime, reverse=True)
+    for snapshot in ([named] if named else []) + newest:
+        if (snapshot / "config.json").is_file():
+            return snapshot
+    return None
