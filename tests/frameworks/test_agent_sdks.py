@@ -105,3 +105,26 @@ def test_every_sdk_calls_tools_and_its_recording_answers_the_same(tmp_path):
     facts = backends[0].summary()
     assert facts["unknown_prompts"] == 0 and facts["consumed"] == facts["generations"]
     assert not [finding for finding in recorder.report()["findings"] if finding["severity"] != "info"]
+
+
+# Their newest versions do not fit beside the newest of the others. litellm does not install mcp, which it imports.
+NEWEST = {"litellm": ("litellm>=1.106", "mcp"), "verifiers": ("verifiers>=0.4",)}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NEWEST)
+def test_the_newest_sdks_that_need_an_environment_of_their_own(name, tmp_path):
+    model = byte_folder(tmp_path / "bytes")
+    python = environment_with(f"newest-{name}", NEWEST[name])
+    job = Path(__file__).with_name("newest_sdks_job.py")
+    with served(lambda: build_application(load_backend(model, name="bytes"))) as base:
+        ran = subprocess.run([str(python), str(job), name, base, str(model)], capture_output=True, text=True,
+                             timeout=400)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    if name == "litellm":
+        assert seen.pop("responses") == "incomplete", "five tokens are not enough"
+        assert seen == {key: ["weather", True, True] for key in ("hosted_vllm", "openai", "anthropic")}
+    else:
+        assert seen.pop("train") == [8, 8]
+        assert seen == {f"{key}Dialect": ["weather", True] for key in ("Chat", "Responses", "Anthropic")}

@@ -95,7 +95,10 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     if not operation.done:
         return {"id": operation.id, "status": "pending"}
     if operation.error is None:
-        return {"id": operation.id, "status": "done", "response": operation.answer}
+        answer = operation.answer
+        if isinstance(answer, bytes):
+            raise RequestError(f"operation {operation.id} was asked in Tinker's protocol: POST /api/v1/retrieve_future")
+        return {"id": operation.id, "status": "done", "response": answer}
     return {
         "id": operation.id,
         "status": "error",

@@ -471,9 +471,20 @@ def fuzz(client, count, seed):
         assert answer.status_code < 500 and "InternalError" not in answer.text, (path, answer.text)
         identifier = answer.json().get("id") or answer.json().get("request_id")
         if answer.status_code in (200, 202) and isinstance(identifier, str):
-            outcome = client.get(f"/api/v1/operations/{identifier}").json()
-            assert outcome.get("error_code") != "internal_error", (path, outcome)
+            outcome = client.get(f"/api/v1/operations/{identifier}")
+            assert outcome.status_code < 500, (path, outcome.text)
+            assert outcome.json().get("error_code") != "internal_error", (path, outcome.text)
     assert client.get("/api/v1/healthz").status_code == 200
+
+
+def test_a_result_of_one_protocol_is_not_a_fault_of_the_other(client):
+    """It failed only where the result was there before it was asked for."""
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    body = {"base_model": "tiny", "prompt": prompt, "num_samples": 1, "sampling_params": {"max_tokens": 1}}
+    promise = client.post("/api/v1/asample", json=body).json()["request_id"]
+    answer = client.get(f"/api/v1/operations/{promise}?wait=30")
+    assert answer.status_code == 400 and "retrieve_future" in answer.json()["message"]
+    assert client.post("/api/v1/retrieve_future", json={"request_id": promise}).status_code == 200
 
 
 def test_requests_with_one_thing_wrong_never_break_the_service(client):
