@@ -78,7 +78,7 @@ class RecordedLoop:
         self._micro = 0
         self._updates = 0
         self._norm: Any = None
-        self._has_gradients = False
+        self._has_gradients = self._sees_losses = False
         self._undo: list[Callable[[], None]] = []
         if recorder is not None:
             self._parameters = {id(parameter) for parameter in model.parameters()}
@@ -178,11 +178,14 @@ class RecordedLoop:
         if loss.numel() == 1:
             self.record("loss", loss=loss.detach())
             self._micro += 1
+            self._sees_losses = True
 
     @_quietly
     def _before_clip(self, parameters: Any) -> None:
         first = parameters[0] if isinstance(parameters, list) and parameters else parameters
-        if id(first) in self._parameters:
+        # Clipping after an optimizer step finds the gradients of that step, not of the next.
+        is_late = self._sees_losses and not self._micro
+        if id(first) in self._parameters and not is_late:
             self._before_update()
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -79,7 +79,9 @@ def _losses(side: Side, step: int, records: list[Record], known: StepSamples) ->
                 passes[record.key[2:]] = ids
     # Samples with equal tokens are interchangeable, and go by the name of the first of them.
     first: dict[bytes, SampleId] = {}
-    names = {sample: first.setdefault(token_bytes(tokens), sample) for sample, tokens in known.tokens.items()}
+    names = {
+        sample: first.setdefault(token_bytes(known.tokens[sample]), sample) for sample in sorted(known.tokens, key=str)
+    }
     found = [replace(record, samples=record.samples or passes.get(record.key[2:], ())) for record in records]
     return [replace(item, samples=tuple(names.get(sample, sample) for sample in item.samples)) for item in found]
 
@@ -138,17 +140,23 @@ def _with_samples(records: Sequence[Record], known: StepSamples) -> list[tuple[R
     """Each record with the samples of its rows: its own, else found through input_ids; None when unknown."""
     by_tokens: dict[bytes, list[SampleId]] = defaultdict(list)
     if any(not record.samples and "input_ids" in record.fields for record in records):
-        for sample, tokens in known.tokens.items():
-            by_tokens[token_bytes(tokens)].append(sample)
-    return [(record, record.samples or _find_samples(record, by_tokens)) for record in records]
+        for sample in sorted(known.tokens, key=str):
+            by_tokens[token_bytes(known.tokens[sample])].append(sample)
+    # Samples with equal tokens are given out in turn, once per optimizer step.
+    taken: dict[tuple[int, int], dict[bytes, int]] = defaultdict(lambda: defaultdict(int))
+    return [
+        (record, record.samples or _find_samples(record, by_tokens, taken[record.key.epoch, record.key.mini_batch]))
+        for record in records
+    ]
 
 
-def _find_samples(record: Record, by_tokens: Mapping[bytes, list[SampleId]]) -> tuple[SampleId, ...] | None:
+def _find_samples(
+    record: Record, by_tokens: Mapping[bytes, list[SampleId]], taken: dict[bytes, int]
+) -> tuple[SampleId, ...] | None:
     """The samples whose tokens a record's input_ids are, ignoring padding on either side."""
     ids = record.fields.get("input_ids")
     if ids is None or not by_tokens:
         return None
-    taken: dict[bytes, int] = defaultdict(int)
     longest = max(len(tokens) for tokens in by_tokens) // 8
     found = []
     for row in record.rows("input_ids"):

@@ -148,7 +148,10 @@ def _pair_group(pairing: Pairing, a: list[Record], b: list[Record]) -> None:
     ranks_a = {record.key.rank: record for record in wholes_a}
     ranks_b = {record.key.rank: record for record in wholes_b}
     if not (_are_copies(wholes_a) and _are_copies(wholes_b)):
-        _match(pairing, ranks_a, ranks_b)
+        common = ranks_a.keys() & ranks_b.keys() if pairing.kind == "training_metrics" else ()
+        # Each rank notes its metrics: with other ranks on the other side there are more of them, not other ones.
+        kept = [{rank: found[rank] for rank in common} if common else found for found in (ranks_a, ranks_b)]
+        _match(pairing, *kept)
         return
     seen = set()
     for rank in sorted({*ranks_a, *ranks_b}):

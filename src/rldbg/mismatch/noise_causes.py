@@ -12,9 +12,10 @@ from rldbg.mismatch.claims import Claim, Unexplained
 
 _FEWEST = 8
 _DTYPES = (("bfloat16", 8), ("float16", 11))
-# Of single tokens, mixed precision rarely leaves more than this; an unbiased gap beyond it is something else.
+# Of nine tokens in ten, mixed precision leaves no more than this; an unbiased gap beyond it is something else.
 _SCATTER = 0.25
-_TAIL = 2.0
+# How often noise may be taken for something else because of its largest tokens.
+_FALSE_ALARMS = 1e-3
 
 
 def rounded(state: Unexplained) -> Iterator[Claim]:
@@ -92,12 +93,15 @@ def low_precision(state: Unexplained) -> Iterator[Claim]:
 def _scatters(gap: np.ndarray) -> bool:
     """Around 0, nine tokens in ten by no more than mixed precision does; unlikely tokens may differ by more.
 
-    Tokens that one side sampled have there, on average, a log prob that is larger by half the variance.
+    Tokens that one side sampled have there, on average, a log prob that is larger by half the variance. The largest of
+    them may be as far out as the largest of so many whose tail falls off as slowly as that of these tokens does.
     """
     spread = float(gap.std())
     unbiased = abs(float(gap.mean())) <= 4 * spread / np.sqrt(len(gap)) + spread**2 and has_both_signs(gap)
-    sizes = np.quantile(np.abs(gap), [0.9, 1.0])
-    return bool(unbiased and sizes[0] <= _SCATTER and sizes[1] <= _TAIL)
+    most, tail, largest = np.quantile(np.abs(gap), [0.9, 0.99, 1.0])
+    # An exponential tail: a tenth of the tokens is beyond `most`, a hundredth beyond `tail`.
+    scale = max(tail - most, most) / np.log(10)
+    return bool(unbiased and most <= _SCATTER and largest <= most + scale * np.log(0.1 * len(gap) / _FALSE_ALARMS))
 
 
 def _is_small(gap: np.ndarray) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from rldbg.analysis import NOISE, context_of, fit_factor
 from rldbg.mismatch.claims import Claim, Unexplained, whole
 from rldbg.mismatch.token_table import TokenTable
+from rldbg.mismatch.value_causes import LEAST_KEPT
 
 _FEWEST = 8
 _FEWEST_CONTEXTS = 2
@@ -21,9 +22,8 @@ _FEWEST_CONTEXTS = 2
 _LEFT = 0.25
 # Nobody samples at temperatures further apart.
 _SMALLEST_FACTOR = 0.2
-# Log prob of a token that a filter can hardly raise, and the largest raise of a filter that keeps a fifth.
+# Log prob of a token that a filter can hardly raise.
 _SURE = -0.05
-_LARGEST_RAISE = 1.6
 _UNIT = 0.01
 
 
@@ -56,7 +56,7 @@ def _only_raises(state: Unexplained, raised: np.ndarray) -> bool:
     unsure = state.open & (trainer < np.log(0.5))
     return bool(
         raised.sum() >= 4 * _FEWEST
-        and float(gap[raised].max()) <= _LARGEST_RAISE
+        and float(gap[raised].max()) <= -np.log(LEAST_KEPT)
         and raised[unsure].sum() >= max(_FEWEST, 0.5 * unsure.sum())
         and (gap[sure].mean() if sure.any() else 0.0) < gap[unsure].mean()
     )

@@ -10,8 +10,8 @@ from rldbg.analysis import NOISE
 from rldbg.mismatch.claims import Claim, Unexplained, whole
 
 _FILLED = 1e-2
-# The only token that a filter leaves has at least this log prob.
-_LONE = -1.6
+# The least probability that the tokens kept by a filter have together: one that keeps less, keeps a token by itself.
+LEAST_KEPT = 0.2
 _FEWEST_SHIFTED = 8
 
 
@@ -48,7 +48,7 @@ def _may_be_filtered(state: Unexplained, chosen: np.ndarray) -> bool:
     gap = state.table.gap
     others = state.open & ~chosen
     is_raised = (gap[others] > 4 * NOISE).sum() >= _FEWEST_SHIFTED and (gap[others] >= -4 * NOISE).mean() >= 0.98
-    return bool(is_raised and (state.table.trainer[chosen] > _LONE).all())
+    return bool(is_raised and (state.table.trainer[chosen] > np.log(LEAST_KEPT)).all())
 
 
 def shifted(state: Unexplained) -> Iterator[Claim]:

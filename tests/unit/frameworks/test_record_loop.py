@@ -79,6 +79,21 @@ def test_gradients_of_a_closure_are_those_of_its_own_backward_pass(tmp_path, cli
     assert [record.array("gradient").tolist() for record in found] == [value.tolist() for value in raw]
 
 
+def test_clipping_after_the_optimizer_step_is_not_taken_for_the_next_gradient(tmp_path):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    raw = []
+    with rldbg.record_loop(model, optimizer, tmp_path):
+        for _ in range(2):
+            optimizer.zero_grad()
+            (100 * model(torch.ones(3, 4)).pow(2).mean()).backward()
+            raw.append(model.weight.grad.clone().numpy())
+            optimizer.step()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    found = [record for record in records(tmp_path, "gradient") if record.fields["param_name"] == "weight"]
+    assert [record.array("gradient").tolist() for record in found] == [value.tolist() for value in raw]
+
+
 def test_training_is_the_same_and_torch_is_given_back(tmp_path):
     before = torch.Tensor.backward, torch.nn.utils.clip_grad_norm_
     results = []

@@ -161,6 +161,7 @@ def shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
             made = np.asarray(function(rewards), dtype=np.float64)
         if np.isfinite(made).all():
             yield text, made
+    yield "by their rank in the group", _ranks(scored)
     bounds = _round_numbers(float(rewards.min()), float(rewards.max()))
     for bound in bounds:
         yield f"clipped from above at {bound:.4g}", np.minimum(rewards, bound)
@@ -171,6 +172,16 @@ def shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
     for name, term in terms_of(scored.samples):
         for factor in _FACTORS:
             yield f"plus {factor:g} times {name}", rewards + factor * term
+
+
+def _ranks(scored: Scored) -> np.ndarray:
+    """Each reward's place among those of its group, equal ones in their order."""
+    groups = _numbers([sample.sample.group_id for sample in scored.samples])
+    found = np.empty(len(groups))
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        found[rows[np.argsort(scored.rewards[rows], kind="stable")]] = np.arange(len(rows))
+    return found
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

@@ -95,6 +95,8 @@ def _show(rule: LossRule, part: str) -> str:
         ends = [f"at least {1 - low:g}" if low is not None else "", f"at most {1 + high:g}" if high is not None else ""]
         return " and ".join(filter(None, ends)) or "nothing"
     value = getattr(rule, part)
+    if value == _FORMS[-1]:
+        return "number 1 (a ratio of log probs to themselves, or none)"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

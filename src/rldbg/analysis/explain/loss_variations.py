@@ -14,6 +14,8 @@ from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossRule, lo
 
 _FEWEST = 3
 _REFINEMENTS = 9
+# What a term changes must be more than what rounding may leave.
+MARGIN = 4.0
 
 
 def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[Explanation]:
@@ -94,15 +96,28 @@ def _other_kl(
     """The KL term by another formula, with the other side's weight or one of its own."""
     if not rule.kl or any(item.above_reference is None or item.kl is None for item in passes):
         return
-    reduce = REDUCTIONS[rule.reduction]
-    without = left + rule.kl * np.asarray([reduce(item.kl, item) for item in passes])  # type: ignore[arg-type]
-    for name, formula in KL_FORMULAS.items():
-        terms = np.asarray([reduce(formula(item.above_reference), item) for item in passes])  # type: ignore[arg-type]
-        weight = fit_factor(terms, without)
-        gap = largest(without - weight * terms)
-        if gap <= noise < largest(left) and abs(weight - rule.kl) <= 1e-3 * abs(rule.kl):
-            text = f"from log probs and rewards: {label}'s KL term is {name}, the other side's is not"
-            yield Explanation("kl-estimator", text, gap, noise, {"side": label, "formula": name})
+    whole = left + rule.kl * np.asarray([REDUCTIONS[rule.reduction](item.kl, item) for item in passes])  # type: ignore[arg-type]
+
+    def fitted(columns: list[np.ndarray], reduction: str) -> tuple[float, bool]:
+        terms = np.asarray([REDUCTIONS[reduction](column, item) for column, item in zip(columns, passes, strict=True)])
+        weight = fit_factor(terms, whole)
+        gap = largest(whole - weight * terms)
+        return gap, gap <= noise < MARGIN * noise < largest(left) and abs(weight - rule.kl) <= 1e-3 * abs(rule.kl)
+
+    for against, gaps in (
+        ("", [item.above_reference for item in passes]),
+        (" against the old policy", [np.log(item.ratio) for item in passes]),
+    ):
+        for name, formula in KL_FORMULAS.items():
+            gap, fits = fitted([formula(values) for values in gaps if values is not None], rule.reduction)
+            if fits:
+                text = f"from log probs and rewards: {label}'s KL term is {name}{against}, the other side's is not"
+                yield Explanation("kl-estimator", text, gap, noise, {"side": label, "formula": name + against})
+    for reduction in REDUCTIONS:
+        gap, fits = fitted([item.kl for item in passes if item.kl is not None], reduction)
+        if fits and reduction != rule.reduction:
+            text = f"from log probs and rewards: {label}'s KL term is {reduction}, the other side's is {rule.reduction}"
+            yield Explanation("kl-aggregation", text, gap, noise, {"side": label, "reduction": reduction})
 
 
 def _other_weights(

@@ -285,7 +285,8 @@ def _try(history: _History, moments: list[tuple[np.ndarray, np.ndarray]], rule: 
         whole = max(float(moved @ moved), 1e-60)
         worst = max(worst, float(np.sqrt(left @ left / whole)))
         gaps = np.spacing(np.abs(before).astype(np.float32)).astype(np.float64)
-        rounding = max(rounding, float(np.sqrt(gaps @ gaps / 12 / whole)))
+        if moved.any():
+            rounding = max(rounding, float(np.sqrt(gaps @ gaps / 12 / whole)))
         rates.append(rate)
         decays.append(shrink / rate if rate else 0.0)
     decay = float(np.median(decays))
@@ -458,6 +459,7 @@ def _other_count(ratios: list[float], betas: tuple[float, float]) -> tuple[str, 
         return float(np.sqrt(1 - betas[1] ** count) / (1 - betas[0] ** count))
 
     counts = {
+        "left out": [1.0] * len(ratios),
         "by twice the step count": [factor(2 * t) for t in range(2, len(ratios) + 2)],
         "by a count that is one ahead": [factor(t + 1) for t in range(2, len(ratios) + 2)],
         "by a count that stays at 1": [factor(1)] * len(ratios),

@@ -244,7 +244,8 @@ def frozen(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _still(side: SideStep) -> tuple[set[str], set[str]] | None:
-    """The names of parameters that do not change from the first to the last optimizer step, and of the others."""
+    """The names of parameters that do not change in the whole recording, and of the others."""
+    side = SideStep(side.side, max(side.side.steps("param"), default=side.step))
     places = side.updates("param")
     if len(places) < 2:
         return None
