@@ -102,6 +102,13 @@ def test_a_call_whose_arguments_are_lost(examined):
     assert "'place' of 'get_weather' in message 1" in properties["tool-calls-survive"].why
 
 
+def test_arguments_that_are_not_json_are_no_error_of_ours(examined):
+    call = {"type": "function", "function": {"name": "get_weather", "arguments": "place: Rome"}}
+    asked, called = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [call]}
+    properties, _ = examined(CHATML, [Conversation("own", (asked, called))])
+    assert properties["tool-calls-survive"].verdict == "holds"
+
+
 def test_arguments_spelt_out_can_be_read_back(examined):
     spelt = "{{ c.function.name }}{% for k, v in c.function.arguments.items() %}<{{ k }}>{{ v }}{% endfor %}"
     properties, _ = examined(CHATML.replace("{{ c.function | tojson }}", spelt))
