@@ -294,3 +294,22 @@ def test_a_loop_that_asks_a_process_that_has_ended_is_told():
     ended = [{"pid": 5, "state": "zombie", "exit": "exit code 9"}]
     (found,) = explain([_process(1, _thread("MainThread", polls, main=True), children=ended)])
     assert found.kind == "gone" and "after each OSError; child process 5 has ended (exit code 9))" in found.verdict
+
+
+def test_what_a_program_of_another_language_waits_for_is_told_by_the_kernel():
+    shell = {"pid": 9, "state": "sleeping", "command": "sh run.sh", "wait": {"kind": "fifo", "path": "/tmp/go"}}
+    joins = {"kind": "child", "pid": 9, "name": "", "process": "launcher", "processes": [shell]}
+    (found,) = explain([_process(1, _thread("MainThread", joins, main=True))])
+    assert found.verdict.endswith(
+        "process 9 (sh run.sh) is that process, and waits for a process to open the other end of /tmp/go"
+    )
+
+
+def test_what_keeps_a_rank_from_a_collective_is_told_once_and_to_its_end():
+    takes = {"kind": "queue_get", "name": "q", "key": "0x9", "users": [{"who": "prefetcher", "acts": ["put"]}]}
+    main = _thread("MainThread", takes, main=True, holds=_holds("lock", "0x1"))
+    prefetcher = _thread("prefetcher", _lock("lock", "0x1"))
+    late = _process(2, main, prefetcher, rank=1, world_size=2)
+    assert wait_of([late], 2, "h").endswith("so they wait for each other (deadlock)")
+    ring = explain([_rank(0, _collective("all_gather")), late])
+    assert " | ".join(cause.verdict for cause in ring).count("for lock `lock`") == 1

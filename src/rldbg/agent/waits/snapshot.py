@@ -25,6 +25,7 @@ from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import Sources, resolve
+from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
 Facts = dict[str, Any]
@@ -241,6 +242,13 @@ def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:
     return max(sizes, default=0)
 
 
+def _any_process(pid: int) -> Facts:
+    """A process of any language: its facts, and what its first thread waits for as the kernel sees it."""
+    facts = process_facts(pid)
+    looking = Looking((), thread_facts(pid, pid), Sources(pid), ended_process)
+    return facts | {"wait": kernel_wait(looking)} if facts and facts["state"] == "sleeping" else facts
+
+
 def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for."""
     if wait.get("descriptor") is not None:
@@ -271,4 +279,4 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     if wait["kind"] == "child" and wait.get("pid"):
         wait["child"] = process_facts(int(wait["pid"]))
     others = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
-    wait["processes"] = [facts for each in others if each != pid and (facts := process_facts(each))]
+    wait["processes"] = [facts for each in others if each != pid and (facts := _any_process(each))]

@@ -90,14 +90,16 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> Diagnosis:
 
 def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
     """What keeps the ranks to blame from coming, where the wait graph knows it."""
-    reasons = []
+    reasons, told = [], set()
     for node in graph.nodes.values():
-        if node.rank not in found.ranks or node.background:
+        if node.rank not in found.ranks or node.background or node.id in told:
             continue
         if node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
             reasons.append(clause(node))
         elif node.waits and node.kind != "collective":
-            reasons.append(sentence([node, *graph.onward(node)]))
+            path = [node, *graph.onward(node)]
+            told |= {each.id for each in path}
+            reasons.append(sentence(path))
     verdict, found_in, _ = found.verdict.partition("; it is in ")
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")

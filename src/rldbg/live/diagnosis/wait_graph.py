@@ -80,11 +80,11 @@ class WaitGraph:
         return next((each for test in order for each in targets if test(each)), None)
 
     def onward(self, start: Node) -> list[Node]:
-        """Those whom a node waits for, one after the other."""
+        """Those whom a node waits for, one after the other; itself at the end of a ring."""
         path = [start]
         while (following := self._next(path[-1], path)) is not None and following not in path:
             path.append(following)
-        return path[1:]
+        return [*path[1:], start] if following is start else path[1:]
 
     def ways(self) -> list[tuple[Node, ...]]:
         """One path per cause: rings first (closed by their first node), then causes by how much hangs on them."""

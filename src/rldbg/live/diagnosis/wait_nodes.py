@@ -80,7 +80,8 @@ def _stranger(host: Any, facts: Facts) -> Node:
     state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
     activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
     label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
-    return Node((host, facts["pid"], "process"), label, activity=activity, gone=ended)
+    wait = facts.get("wait") or {}
+    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=ended)
 
 
 def _label(thread: Facts, who: str, *, alone: bool, single: bool) -> str:
