@@ -313,3 +313,33 @@ def test_what_keeps_a_rank_from_a_collective_is_told_once_and_to_its_end():
     assert wait_of([late], 2, "h").endswith("so they wait for each other (deadlock)")
     ring = explain([_rank(0, _collective("all_gather")), late])
     assert " | ".join(cause.verdict for cause in ring).count("for lock `lock`") == 1
+
+
+def test_two_tasks_of_a_process_that_read_from_each_other_are_a_deadlock():
+    task = {"frames": [], "background": False, "place": None, "holds": []}
+    stream = {"kind": "stream", "ends": [1]}
+    reads = stream | {"peer": "127.0.0.1:80", "descriptor": 6, "sockets": [[1, 7]]}
+    serves = stream | {"peer": "127.0.0.1:5000", "descriptor": 7, "sockets": [[1, 6]]}
+    tasks = [task | {"task": name, "key": name, "wait": wait} for name, wait in (("ask", reads), ("handle", serves))]
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    (found,) = explain([_process(1, loop, tasks=tasks)])
+    assert found.kind == "deadlock" and "task handle is at the other end" in found.verdict
+
+
+def test_a_loop_without_a_pause_that_asks_a_process_that_has_ended_is_told():
+    spins = {"kind": "computing", "polls": "until `flag.value`"}
+    ended = [{"kind": "process", "name": "publisher", "pid": 5, "exit": "exit code 1"}]
+    (found,) = explain([_process(1, _thread("MainThread", spins, main=True), ended=ended)])
+    assert found.kind == "gone" and (
+        "looks again and again (a loop until `flag.value`; process publisher (pid 5) has ended (exit code 1))"
+        in found.verdict
+    )
+
+
+def test_a_task_that_waits_for_a_process_whose_output_nobody_reads_is_a_deadlock():
+    task = {"task": "run_tests", "key": "0x9", "frames": [], "background": False, "place": None, "holds": []}
+    task["wait"] = {"kind": "child", "pid": 2, "name": "p"}
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    writes = {"kind": "pipe", "call": "write", "file": {"kind": "pipe"}, "ends": [1]}
+    (found,) = explain([_process(1, loop, tasks=[task]), _process(2, _thread("MainThread", writes, main=True))])
+    assert found.kind == "deadlock" and "task run_tests of job@1 is at the other end" in found.verdict

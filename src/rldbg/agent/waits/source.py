@@ -81,6 +81,12 @@ class Sources:
             test, word = test.operand, "until"
         return f"{word} `{ast.unparse(test)[:100]}`{_values_in(test, frame)}"
 
+    def spins(self, frame: Frame) -> str:
+        """What a loop around the line looks for without doing anything else."""
+        loops = [node for node in self._on_line(frame) if isinstance(node, ast.While)]
+        idle = bool(loops) and all(isinstance(each, ast.Pass | ast.Continue) for each in loops[-1].body)
+        return self.polled(frame) if idle else ""
+
     def uses(self, frame: Frame) -> dict[int, set[str]]:
         """Objects that the frame's function can reach, by address, with the methods that it calls on them."""
         found: dict[int, set[str]] = {}

@@ -39,5 +39,5 @@ def kernel_wait(looking: Looking) -> Wait | None:
     if methods & {"synchronize", "item", "cpu", "tolist"} and call == "futex":
         return {"kind": "native", "methods": sorted(methods)}
     if facts.get("state") == "running":
-        return {"kind": "computing"}
+        return {"kind": "computing", "polls": looking.sources.spins(place) if place is not None else ""}
     return None

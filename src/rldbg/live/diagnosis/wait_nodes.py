@@ -125,7 +125,8 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
     if wait.get("polls"):
         ended = ended_children(stack)
-        activity = f"sleeps and looks again (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
+        looks = "looks again and again" if wait["kind"] == "computing" else "sleeps and looks again"
+        activity = f"{looks} (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
     if entry.get("moved"):
         wait, activity = {}, "is running"
     place = place_text(entry.get("place"))
@@ -198,6 +199,10 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     if not wait.get("accepted", True):
         relation = "listens there and has not accepted the connection"
     ids = [(base[0], pid, _server(pid, base[0], known, wait)) for pid in pids if pid != stack.get("pid")]
+    joins = [each.id for each in known.values() if each.kind == "child" and each.wait.get("pid") == stack.get("pid")]
+    # Of a program that runs an event loop, the task that waits for this process is meant, not its idle thread.
+    idle = [i for i in ids if i in known and known[i].kind == "event_loop" and any(each[:2] == i[:2] for each in joins)]
+    ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
     found = [Edge(identity, relation) for identity in ids if identity in known]
     if not found and kind in ("socket", "stream") and stack.get("pid") in (wait.get("ends") or ()):
         return _own_server(wait, stack, node, known)
@@ -232,9 +237,10 @@ def _children(stack: Facts) -> set[int]:
 
 
 def _own_server(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
-    """Who answers a connection of a process to itself: the thread that has its other end, or runs the event loop."""
+    """Who answers a connection of a process to itself: who has its other end, or runs the event loop."""
     base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
-    serving = [each for each in known.values() if each.id[:2] == base and each.connections & ends and each is not node]
+    own = [each for each in known.values() if each.id[:2] == base and each is not node]
+    serving = [each for each in own if each.connections & ends or each.wait.get("descriptor") in ends]
     loops = [(*base, _key(t)) for t in stack.get("threads") or [] if t.get("loops") and _is_busy(t)]
     answering = [Edge(each.id, "is at the other end") for each in serving]
     return answering or [Edge(each, "runs the event loop that should answer") for each in loops if each != node.id]
