@@ -199,7 +199,8 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     if not wait.get("accepted", True):
         relation = "listens there and has not accepted the connection"
     ids = [(base[0], pid, _server(pid, base[0], known, wait)) for pid in pids if pid != stack.get("pid")]
-    joins = [each.id for each in known.values() if each.kind == "child" and each.wait.get("pid") == stack.get("pid")]
+    waiting = (each for each in known.values() if each.kind == "child" and "task" in each.id)
+    joins = [each.id for each in waiting if each.wait.get("pid") == stack.get("pid")]
     # Of a program that runs an event loop, the task that waits for this process is meant, not its idle thread.
     idle = [i for i in ids if i in known and known[i].kind == "event_loop" and any(each[:2] == i[:2] for each in joins)]
     ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
