@@ -5,9 +5,9 @@ files are written, which a real training does not. Two models: a toy of 0.1 M pa
 a second, and one of 62 M parameters with steps of seconds. Prints wall-clock and processor seconds of both sorts of
 steps and the ratio of neighbours. The limit is a step without hooks, 0 %; the goal is at most 2 % for the larger model.
 
-    python benchmarks/bench_framework_recording.py [--python .venvs/trl/bin/python] [--quick]
+    python benchmarks/bench_framework_recording.py [--python PYTHON] [--quick] [--size realistic]
 
-`--python` has TRL; without TRL nothing is measured, which is said.
+`--python` has TRL, by default that of `make test-frameworks`; without TRL nothing is measured, which is said.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from inspect import isfunction
 from pathlib import Path
 
+OF_TESTS = Path(__file__).parents[1] / ".venvs" / "trl" / "bin" / "python"
 STEPS = {"toy": 44, "realistic": 12}
 SIZES = {
     "toy": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 512},
@@ -109,7 +110,7 @@ def summary(measured: list[tuple[bool, float, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--python", default=str(OF_TESTS) if OF_TESTS.is_file() else sys.executable)
     parser.add_argument("--size", choices=sorted(SIZES))
     parser.add_argument("--quick", action="store_true", help="the toy only, few steps")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)

@@ -26,14 +26,14 @@ def model(tmp_path_factory):
     return teach(tmp_path_factory.mktemp("model") / "tiny", steps=60)
 
 
-def train(model, folder, *flags, kinds=KINDS):
+def train(model, folder, *flags, kinds=KINDS, more=()):
     """verl's own command for one GPU, on this machine; returns the run folder."""
     python = environments.verl()
     write_files(folder, model)
     flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--full-length", "--no-doctor"]
     flags += ["--record", ",".join(sorted(kinds))]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}
-    job = [python, "-m", "verl.trainer.main_ppo", *options(folder, model), f"hydra.run.dir={folder}/hydra"]
+    job = [python, "-m", "verl.trainer.main_ppo", *options(folder, model), *more, f"hydra.run.dir={folder}/hydra"]
     done = rldbg("run", *flags, "--wait", "0", "--", *job, **variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "cannot record" not in done.stdout + done.stderr
@@ -132,3 +132,18 @@ def test_the_server_holds_what_was_sent_and_the_optimizer_continues(model, tmp_p
     verdicts = again(run)[1]
     assert_equal(verdicts)
     assert verdicts["parameter"] in ("equal", "equal within noise")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(["algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=8"], id="critic"),
+        pytest.param(["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"], id="LoRA"),
+    ],
+)
+def test_a_critic_and_an_adapter_are_trained_without_a_gpu(model, tmp_path, settings):
+    run = train(model, tmp_path, more=settings)
+    assert {entry.kind for entry in open_recording(run).entries()} == KINDS
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]

@@ -2,7 +2,8 @@
 
 verl imports this module in each of its processes (VERL_USE_EXTERNAL_MODULES, set by `rldbg run --laptop`); importing it
 registers a platform for the CPU and a rollout engine, verl's own ways to be extended, and adjusts two functions of
-torch that verl calls with what only an accelerator has. RLDBG_LAPTOP_SERVER is the address of the server.
+torch that verl calls with what only an accelerator has, and the one that loads critics. RLDBG_LAPTOP_SERVER is the
+address of the server.
 """
 
 import functools
@@ -147,10 +148,31 @@ def _register_rollouts(module: ModuleType) -> None:
         module._ROLLOUT_REGISTRY[name, "async"] = f"{_ROLLOUT}.LaptopRollout"
 
 
+def _value_heads_without_flash_attention(module: ModuleType) -> None:
+    """verl asks for flash attention in critics, whatever their configuration says."""
+
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        return import_module("transformers").AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            torch_dtype=torch_dtype,
+            config=model_config,
+            attn_implementation="eager",
+            trust_remote_code=trust_remote_code,
+        )
+
+    module.load_valuehead_model = load_valuehead_model  # type: ignore[attr-defined]
+
+
 def _register() -> None:
     """What is slow to import is extended when verl itself imports it."""
     rollout = "verl.workers.rollout"
-    AfterImports({f"{rollout}.replica": _register_replicas, f"{rollout}.base": _register_rollouts}).install()
+    AfterImports(
+        {
+            f"{rollout}.replica": _register_replicas,
+            f"{rollout}.base": _register_rollouts,
+            "verl.utils.model": _value_heads_without_flash_attention,
+        }
+    ).install()
     torch.distributed.init_process_group = _one_backend_per_device(torch.distributed.init_process_group)
     from torch.distributed.fsdp import CPUOffloadPolicy
 
