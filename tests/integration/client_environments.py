@@ -31,15 +31,24 @@ def environment_with(
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != " ".join(packages):
-            places = sys.path if beside_ours else _path_of(beside) if beside else []
-            _make(folder, python, packages, places=places, torch=torch, constrained=constrained)
+            _make(folder, python, packages, alone=not (beside_ours or beside), torch=torch, constrained=constrained)
             if without:
                 pip = [sys.executable, "-m", "pip", "--python", str(python), "uninstall", "--quiet", "--yes", *without]
                 subprocess.run(pip, check=True, capture_output=True)
             for stub in stubs:
                 (_site(folder) / f"{stub}.py").touch()
             done.write_text(" ".join(packages))
+        if beside_ours or beside:
+            _add_places(_site(folder) / "zz_ours.pth", beside)
     return python
+
+
+def _add_places(file, beside):
+    """The folders of another environment, again where one of them has been moved or removed since."""
+    if file.exists() and all(map(os.path.isdir, file.read_text().splitlines())):
+        return
+    places = _path_of(beside) if beside else sys.path
+    file.write_text("".join(f"{os.path.realpath(place)}\n" for place in places if Path(place).name == "site-packages"))
 
 
 def _path_of(python):
@@ -53,7 +62,7 @@ def _site(folder):
     return folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
 
 
-def _make(folder, python, packages, *, places, torch, constrained):
+def _make(folder, python, packages, *, alone, torch, constrained):
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     tested = ["--constraint", str(ROOT / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
@@ -66,16 +75,13 @@ def _make(folder, python, packages, *, places, torch, constrained):
         "--python",
         str(python),
     ]
-    uv += ["--no-deps"] if places else tested if torch and constrained else []
+    uv += [] if alone else ["--no-deps"]
+    uv += tested if alone and torch and constrained else []
     pinned = [_pinned_torch()] if torch and not constrained else []
     for command in ([pip] if torch else []) + [[*uv, *packages, *pinned]]:
         made = subprocess.run(command, capture_output=True, text=True, env=os.environ | _mirror())
         if made.returncode:
             pytest.skip(f"{packages[0]} cannot be installed here: {made.stderr.strip().splitlines()[-1]}")
-    if places:
-        (_site(folder) / "zz_ours.pth").write_text(
-            "".join(f"{place}\n" for place in places if Path(place).name == "site-packages")
-        )
 
 
 def _pinned_torch():
