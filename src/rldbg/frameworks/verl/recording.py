@@ -173,6 +173,8 @@ class VerlRecording(FrameworkRecording):
         sent, self._sent = self._sent, None
         if sent is not None:
             sent.record()
+            # The last thing of a step; Ray kills the process soon after that of the last one.
+            recorder.end_step(version)
 
     def sent_weights(self, engine: Any, *_: Any, **__: Any) -> Call:
         module = getattr(engine, "module", None)
