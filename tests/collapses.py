@@ -1,6 +1,7 @@
-"""Twelve ways in which a training collapses, planted into the embedded trainer from a step on; for `rldbg watch`.
+"""Ways in which a training collapses, planted into the embedded trainer from a step on; for `rldbg watch`.
 
-Each replaces one function of the trainer at its real place and lets the steps before pass.
+Each replaces one function of the trainer at its real place and lets the steps before pass. The rules were made with
+`COLLAPSES` at hand; `UNSEEN` were written afterwards, and no rule was changed for them.
 """
 
 from __future__ import annotations
@@ -112,6 +113,66 @@ def _advantages_all_positive(clock: Clock, original: Any, *args: Any, **options:
     return replace(batch, advantages=abs(batch.advantages) + 1) if clock.age >= 0 else batch
 
 
+def _weights_decayed(clock: Clock, original: Any, model: Any, optimizer: Any, **options: Any) -> Any:
+    """A weight decay that is far too strong."""
+    import torch
+
+    norm = original(model, optimizer, **options)
+    if clock.age >= 0:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.985)
+    return norm
+
+
+def _learning_rate_grows(clock: Clock, original: Any, *args: Any) -> Any:
+    return original(*args) * (1.25 ** (clock.age + 1) if clock.age >= 0 else 1)
+
+
+def _advantages_turn(clock: Clock, original: Any, *args: Any, **options: Any) -> Any:
+    """The sign of the advantages changes over ten steps."""
+    batch = original(*args, **options)
+    scale = max(-1.0, 1 - 0.2 * (clock.age + 1)) if clock.age >= 0 else 1.0
+    return replace(batch, advantages=batch.advantages * scale)
+
+
+def _advantages_of_neighbours(clock: Clock, original: Any, *args: Any, **options: Any) -> Any:
+    import numpy as np
+
+    batch = original(*args, **options)
+    return replace(batch, advantages=np.roll(batch.advantages, 1)) if clock.age >= 0 else batch
+
+
+def _weights_quantised(clock: Clock, original: Any, server: Any, weights: Any, version: int) -> Any:
+    """The engine's matrices have fewer and fewer levels."""
+    import torch
+
+    if clock.age < 0:
+        return original(server, weights, version)
+    levels = max(2.0, 40.0 - 3 * clock.age)
+
+    def coarse(tensor: Any) -> Any:
+        if not tensor.is_floating_point() or tensor.ndim < 2:
+            return tensor
+        largest = tensor.abs().max().clamp(min=1e-9)
+        return torch.round(tensor / largest * levels) / levels * largest
+
+    return original(server, {name: coarse(tensor) for name, tensor in weights.items()}, version)
+
+
+def _rewards_turned(clock: Clock, original: Any, trajectories: Any, *args: Any, **options: Any) -> Any:
+    """A growing share of the rewards is the opposite of the true one; the metrics still show the true reward."""
+    import random
+
+    drawn = random.Random(clock.step)
+    share = min(1.0, 0.15 * (clock.age + 1))
+    if clock.age >= 0:
+        trajectories = [
+            replace(item, reward=1.0 - float(item.reward)) if drawn.random() < share else item for item in trajectories
+        ]
+    return original(trajectories, *args, **options)
+
+
 COLLAPSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "learning-rate-too-high": (_RATE, _learning_rate_too_high),
     "gradient-sign-flipped": (_MICRO, _gradient_sign_flipped),
@@ -128,6 +189,16 @@ COLLAPSES: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+UNSEEN: dict[str, tuple[str, Callable[..., Any]]] = {
+    "weights-decayed": (_APPLY, _weights_decayed),
+    "learning-rate-grows": (_RATE, _learning_rate_grows),
+    "advantages-turn": (_PREPARE, _advantages_turn),
+    "advantages-of-neighbours": (_PREPARE, _advantages_of_neighbours),
+    "weights-quantised": (_LOAD, _weights_quantised),
+    "rewards-turned": (_PREPARE, _rewards_turned),
+}
+
+
 @contextmanager
 def planted(name: str, begin: int) -> Iterator[None]:
     """The collapse `name` from step `begin` on; none without a name."""
@@ -135,7 +206,7 @@ def planted(name: str, begin: int) -> Iterator[None]:
         yield
         return
     clock = Clock(begin)
-    at, spoiled = COLLAPSES[name]
+    at, spoiled = (COLLAPSES | UNSEEN)[name]
 
     def counted(original: Any, worker: Any, step: int, *args: Any) -> Any:
         clock.step = step

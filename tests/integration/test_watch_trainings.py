@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from collapses import COLLAPSES, planted
+from collapses import COLLAPSES, UNSEEN, planted
 from rldbg.core import Run
 from rldbg.trainer import Reporting, read_recipe, train
 from rldbg.tripwire import WATCHED_KINDS, Watcher, WatchSettings
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 OVERRIDES = ("++cluster.in_process=true", "policy.ranks=1", "++debug.enable_data_dump=true", "++debug.keep_last=8")
 BEGIN = {"entropy-punished": 16}
 
@@ -57,10 +57,10 @@ def test_nothing_fires_on_a_clean_training(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", COLLAPSES)
+@pytest.mark.parametrize("name", [*COLLAPSES, *UNSEEN])
 def test_a_collapse_fires_before_the_reward_has_halved(tmp_path: Path, name: str, seed: int) -> None:
     begin = BEGIN.get(name, 40)
-    watcher, rewards = watched(tmp_path / "run", seed=seed, steps=begin + 32, collapse=name, begin=begin)
+    watcher, rewards = watched(tmp_path / "run", seed=seed, steps=begin + 40, collapse=name, begin=begin)
     before = min(rewards[step] for step in range(begin - 5, begin + 1))
     halved = next((step for step, reward in rewards.items() if step > begin and reward < 0.5 * before), math.inf)
     assert watcher.events, "nothing fired"

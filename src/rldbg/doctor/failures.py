@@ -90,6 +90,10 @@ _LEVELLED = re.compile(
     r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b(?:[^A-Za-z\[]{0,40}\[[^\]]{1,60}\] *|[^A-Za-z]{0,40})"
     r"|^\[[^\]]{0,80}\] *|^\d{4}-\d\d-\d\d[ T][\d:.,]+Z? +"
 )
+_ERROR_LEVEL = re.compile(
+    r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
+)
+_IGNORED = "Exception ignored in"
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _WARNING_TYPES = re.compile(r"Warning$")
@@ -172,7 +176,10 @@ def _as_exception(text: str) -> tuple[str, str] | None:
 
 
 def _traceback(window: Window, place: Place) -> Failure | None:
-    """Frames and exception of a traceback; lines of other processes in between are left out."""
+    """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
+    object is removed ends nothing."""
+    if any(_IGNORED in line.text for line in window.above(1)):
+        return None
     lines = [line for line in window.below(_MAX_LINES) if _same_voice(line, window.line)]
     frames: list[str] = []
     is_remote = bool(_RAY_TASK.search(window.line.text))  # Ray leaves out frames that several processes share
@@ -217,6 +224,11 @@ def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
         if any(place.search(frame) for frame in failure.frames[-family.frames :]):
             return entry
     return None
+
+
+def closing_error(lines: Iterable[Line]) -> Line | None:
+    """The line among a log's last ones that its own logger calls an error: such a log did not end well."""
+    return next((line for line in lines if _ERROR_LEVEL.match(line.text)), None)
 
 
 def is_wrapper(failure: Failure) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rldbg.core import Finding, Severity
 from rldbg.doctor import failures
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import clean, is_warning
@@ -132,4 +133,16 @@ def _signature_pattern(entry: Entry, signature: Signature) -> SignaturePattern:
         expression(signature.not_near),
         expression(signature.raised_in),
         entry.severity == "warning" or any(is_warning(clean(example).text) for example in signature.examples),
+    )
+
+
+def too_slow(pattern: SignaturePattern, log: str) -> Finding:
+    """A signature that took too long in a log is skipped there."""
+    return Finding(
+        "signature-too-slow",
+        Severity.WARNING,
+        f"{pattern.entry.id} in {log}",
+        (pattern.signature.match,),
+        "this signature exceeded its time limit in this log and was skipped from there on",
+        ("make the expression more specific, or give it `anchors:`",),
     )

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from rldbg.core import Finding, Severity
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
-from rldbg.doctor.failures import failure_at, skeleton
-from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern
+from rldbg.doctor.failures import closing_error, failure_at, skeleton
+from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, chunks, unreadable
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES, Window, straddling
@@ -33,6 +32,7 @@ _CRASHES_PER_CHUNK = 40
 _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
 _SERVED_LINES = 64
+_CLOSING_LINES = 3
 _LONGEST_ANCHOR_BYTES = 256
 """An anchor that begins in a chunk may end this far in its margin."""
 _WHOLE_BYTES = 1 << 18
@@ -158,6 +158,8 @@ class LogReader:
         for failure in self._failures.values():
             known = tuple(self._scanner.index.known(failure.headline))
             self._evidence.failures.append(replace(failure, known_as=known))
+        if not self._failures and not any(hit.place.file == self._source.name for hit in self._evidence.hits):
+            self._note_closing_error()
         last, lines = self._last_stamp()
         self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes))
 
@@ -187,16 +189,7 @@ class LogReader:
         before = self._spent_s.get(key, 0.0)
         self._spent_s[key] = before + seconds
         if before <= self._scanner.budget_s < self._spent_s[key]:
-            self._evidence.findings.append(
-                Finding(
-                    "signature-too-slow",
-                    Severity.WARNING,
-                    f"{pattern.entry.id} in {self._source.name}",
-                    (pattern.signature.match,),
-                    "this signature exceeded its time limit in this log and was skipped from there on",
-                    ("make the expression more specific, or give it `anchors:`",),
-                )
-            )
+            self._evidence.findings.append(too_slow(pattern, self._source.name))
 
     def _keep(self, pattern: SignaturePattern, window: Window, match: Match) -> None:
         """Keeps the first hits of a signature; of those that count only right before a trouble the latest ones."""
@@ -283,6 +276,16 @@ class LogReader:
         for at in places:
             speaker = Window(chunk, at).line.speaker.filled_from(self._source.speaker)
             self._evidence.served[self._source.name, speaker.pid] = chunk.offset + at
+
+    def _note_closing_error(self) -> None:
+        """A log without any known line or exception that ends with an error is not healthy."""
+        data = self._tail.data.rstrip() if self._tail is not None else b""
+        if self._tail is None or not data:
+            return
+        window = Window(self._tail, len(data) - 1)
+        found = closing_error([window.line, *window.above(_CLOSING_LINES - 1)])
+        if found is not None:
+            self._evidence.failures.append(Failure("last error", found.text[:300], self._place(window)))
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:

@@ -457,3 +457,44 @@ def test_attempts_that_were_all_in_vain_are_a_failure(verdict):
     assert found.verdict == "unknown"
     assert [cause.id for cause in found.fallout] == ["requests-given-up"]
     assert any("server's own log" in step for step in found.next)
+
+
+def test_what_is_raised_as_an_object_is_removed_is_no_failure(verdict):
+    found = verdict(
+        [
+            "{'train_runtime': 101.2, 'train_loss': 0.002, 'epoch': 1.0}",
+            "Exception ignored in: <function Tracker.__del__ at 0x7f2b>",
+            "Traceback (most recent call last):",
+            '  File "/usr/lib/python3.12/multiprocessing/resource_tracker.py", line 86, in _stop',
+            "ChildProcessError: [Errno 10] No child processes",
+        ]
+    )
+    assert found.verdict == "healthy"
+
+
+def test_a_family_about_settings_needs_a_message_that_names_one(verdict):
+    found = verdict(
+        [
+            "Traceback (most recent call last):",
+            '  File "/x/vllm/engine/arg_utils.py", line 12, in create_engine_config',
+            "    self.check()",
+            '  File "/x/vllm/config/other.py", line 9, in check',
+            "    raise NotImplementedError",
+            "NotImplementedError",
+        ]
+    )
+    assert "engine-setting-invalid" not in ids(found)
+
+
+def test_a_log_that_ends_with_an_error_is_not_healthy(verdict):
+    errors = [
+        "E0417 19:46:42.567027   481 far_client.cpp:192] the segment was not mounted",
+        "2026-11-15 10:00:00,123 ERROR far.py:7 -- the segment was not mounted",
+    ]
+    for line in errors:
+        found = verdict(["all is well", line])
+        assert found.verdict == "unknown"
+        assert found.first_error is not None
+        assert "not mounted" in found.first_error.message
+        assert verdict([line, "step 1", "step 2", "step 3", "step 4"]).verdict == "healthy"
+        assert verdict([line, "Max number of steps has been reached, stopping training early"]).verdict == "healthy"
