@@ -226,9 +226,9 @@ def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
     return None
 
 
-def closing_error(lines: Iterable[Line]) -> Line | None:
-    """The line among a log's last ones that its own logger calls an error: such a log did not end well."""
-    return next((line for line in lines if _ERROR_LEVEL.match(line.text)), None)
+def is_error_line(line: Line) -> bool:
+    """Whether a line is one that its own logger calls an error."""
+    return bool(_ERROR_LEVEL.match(line.text))
 
 
 def is_wrapper(failure: Failure) -> bool:

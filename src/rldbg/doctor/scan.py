@@ -16,7 +16,7 @@ from itertools import chain, islice
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
-from rldbg.doctor.failures import closing_error, failure_at, skeleton
+from rldbg.doctor.failures import failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, chunks, unreadable
@@ -279,13 +279,15 @@ class LogReader:
 
     def _note_closing_error(self) -> None:
         """A log without any known line or exception that ends with an error is not healthy."""
-        data = self._tail.data.rstrip() if self._tail is not None else b""
-        if self._tail is None or not data:
-            return
-        window = Window(self._tail, len(data) - 1)
-        found = closing_error([window.line, *window.above(_CLOSING_LINES - 1)])
-        if found is not None:
-            self._evidence.failures.append(Failure("last error", found.text[:300], self._place(window)))
+        rest = self._tail.data.rstrip() if self._tail is not None else b""
+        for _ in range(_CLOSING_LINES):
+            if self._tail is None or not rest:
+                return
+            window = Window(self._tail, len(rest) - 1)
+            if is_error_line(window.line):
+                self._evidence.failures.append(Failure("last error", window.line.text[:300], self._place(window)))
+                return
+            rest = rest[: window.bounds[0]].rstrip()
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:
