@@ -63,7 +63,7 @@ def _read_all(recording: RecordSource) -> tuple[list[Finding], list[Finding]]:
                 unnamed[entry.kind].append(entry.key)
             else:
                 foreign.add(entry.kind)
-        elif entry.kind in KINDS and KINDS[entry.kind].has_samples and not record.samples:
+        elif entry.kind in KINDS and KINDS[entry.kind].has_samples and not record.samples and not _has_rows(record):
             empty[entry.kind].append(entry.key)
     findings = [
         problem(name, f"{recording.title}: {kind}", f"{_counted(keys, 'record')}: {_some(keys)}")
@@ -108,10 +108,18 @@ def damage(where: str, error: IncompleteDataError) -> Finding:
 
 
 def _lacks_ids(record: Record) -> bool:
-    """Rows without ids: they can only be aligned by their content."""
+    """Rows without ids: they can only be aligned by their content.
+
+    What `record_loop` sees by itself, ids that a model is given and losses, is aligned by these ids and by the pass.
+    """
     kind = KINDS.get(record.key.kind)
-    if kind is None or not kind.has_samples or record.samples:
+    if kind is None or not kind.has_samples or record.samples or kind.name in ("batch_inputs", "loss"):
         return False
+    return _has_rows(record)
+
+
+def _has_rows(record: Record) -> bool:
+    kind = KINDS[record.key.kind]
     return any(kind.field(name) and _rows(value) for name, value in record.fields.items())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rldbg
-from rldbg.analysis import compare
+from rldbg.analysis import check, compare
 from rldbg.analysis.explain import Evidence
 from rldbg.analysis.noise.certain import _fitting
 from rldbg.analysis.side import Side
@@ -83,6 +83,24 @@ def test_losses_cut_differently_that_differ_are_found(tmp_path, shape):
     b = write(tmp_path / "b", rows(), **shape, loss=lambda value: value * np.float32(1.01))
     found = compare(write(tmp_path / "a", rows()), b)
     assert found.first_difference.stage == "loss"
+
+
+def test_what_a_loop_records_by_itself_needs_no_sample_ids(tmp_path):
+    assert [finding.id for finding in write(tmp_path, rows()).verify()] == []
+
+
+@pytest.mark.parametrize(("passes", "is_right"), [([[0, 1], [2, 3]] * 2, True), ([[0, 1], [2, 3], [0, 1]], False)])
+def test_epochs_that_are_not_numbered_are_no_samples_trained_twice(tmp_path, passes, is_right):
+    names, ones = [("g", n) for n in range(4)], np.ones((4, 3))
+    with rldbg.Recorder(tmp_path) as recorder:
+        recorder.record(
+            "trajectory", step=0, samples=names, tokens=np.arange(12).reshape(4, 3), loss_mask=ones, reward=np.arange(4)
+        )
+        for micro, chosen in enumerate(passes):
+            place = {"step": 0, "mini_batch": micro // 2, "micro": micro % 2, "samples": [names[n] for n in chosen]}
+            recorder.record("forward_data", **place, log_probs=-ones[:2], response_mask=ones[:2])
+    found = [finding.id for finding in check(rldbg.open(tmp_path)).findings]
+    assert ("samples-trained-once" not in found) == is_right
 
 
 def stepped(root, *, per_pass=1, rate=0.1):

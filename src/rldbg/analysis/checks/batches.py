@@ -32,10 +32,17 @@ def _only_drawn_tokens_trained(view: StepView) -> Iterable[Violation]:
 
 
 def _samples_trained_once(view: StepView) -> Iterable[Violation]:
-    """Every sample of the step is in one micro-batch of each epoch."""
+    """Every sample of the step is in one micro-batch of each epoch.
+
+    Loops that do not number epochs have them as mini-batches of all samples.
+    """
     epochs: dict[int, Counter[SampleId]] = defaultdict(Counter)
+    updates: dict[tuple[int, int], Counter[SampleId]] = defaultdict(Counter)
     for record in view.side.records("forward_data", view.step):
         epochs[record.key.epoch].update(record.samples)
+        updates[record.key.epoch, record.key.mini_batch].update(record.samples)
+    if view.samples and all(found == Counter(view.samples.keys()) for found in updates.values()):
+        return
     if not view.samples or not any(epochs.values()):
         raise NotApplicable("no trajectories beside forward_data with sample ids")
     for epoch, counts in sorted(epochs.items()):
