@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rldbg.algorithms import grpo_advantages
-from rldbg.analysis.explain import contexts, optimizer, sampling
+from rldbg.analysis.explain import contexts, optimizer, optimizer_fits, sampling
 from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import PassStatistics, Totals
 from rldbg.analysis.explain.evidence import Explanation
@@ -97,10 +97,10 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
         adam.step()
         parameters.append(parameter.detach().numpy().astype(np.float64))
     sizes = np.repeat(np.asarray(norms)[:, None], 400, axis=1)
-    history = optimizer._History(
+    history = optimizer_fits.History(
         np.stack(gradients), np.asarray(norms), np.asarray(largest), sizes, np.stack(parameters), frozenset()
     )
-    found = optimizer._fitting(history, optimizer._CLIPS, optimizer._KINDS)[0]
+    found = optimizer_fits.fitting(history, optimizer_fits.CLIPS, optimizer_fits.KINDS)[0]
     assert found.rule.clip == clip and found.rule.betas == options["betas"]
     assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
     assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)
@@ -143,10 +143,10 @@ def test_an_optimizer_without_corrections_for_its_start_is_not_taken_for_another
         value = (value - 1e-3 * gradient / (np.sqrt(square) + 1e-8)).astype(np.float32).astype(np.float64)
         parameters.append(value)
     norms, sizes = np.linalg.norm(gradients, axis=1), np.abs(gradients).max(1)
-    history = optimizer._History(
+    history = optimizer_fits.History(
         gradients, norms, sizes, np.repeat(norms[:, None], 400, axis=1), np.stack(parameters), frozenset()
     )
-    found = optimizer._identified(history)
+    found = optimizer_fits._identified(history)
     assert {optimizer._kind(item.rule) for item in found} == {"RMSprop (smoothing 0.99)"}
     assert found[0].rates == pytest.approx((1e-3,) * 5, rel=1e-3)
 

@@ -1,0 +1,300 @@
+"""Which optimizer a side uses: candidates are replayed on its recorded gradients to match its recorded parameters.
+
+The gradients of every optimizer step from the first one on are needed, and the parameters after two of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rldbg.analysis.explain.passes import SideStep
+
+CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
+_SMALL_CLIPS = (0.05, 0.02, 0.01, 0.001)
+BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
+_SECOND_BETAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
+ADAM, AMSGRAD = "AdamW", "AdamW that divides by its largest moments (AMSGrad)"
+KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
+    *((ADAM, betas, EPSILONS) for betas in BETAS),
+    ("plain gradient descent", (0.0, 0.0), (0.0,)),
+    ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
+)
+_UNCORRECTED = (
+    *((ADAM, betas, EPSILONS) for betas in BETAS),
+    *((ADAM, (0.0, beta), EPSILONS) for beta in (0.9, 0.99)),
+)
+# Tried when no usual optimizer fits.
+_RARE = (
+    *((ADAM, betas, (1e-8,)) for betas in itertools.product((0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999), _SECOND_BETAS)),
+    *((AMSGRAD, betas, EPSILONS) for betas in BETAS),
+)
+_COUPLED = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
+_REFINEMENTS = 5
+_STEPS = 8
+_ELEMENTS = 3000
+FIT, AS_GOOD_AS_ANY = 2e-3, 1e-4
+ROUNDINGS, _MOST_ROUNDING = 1.5, 0.3
+
+
+class OptimizerRule(NamedTuple):
+    """What turns gradients into a direction.
+
+    `restarts` when its moments are reset at every step of the run; `coupled` is the weight decay that is added to
+    gradients, as Adam does and AdamW does not.
+    """
+
+    kind: str
+    clip: float | None
+    betas: tuple[float, float]
+    epsilon: float
+    restarts: bool = False
+    coupled: float = 0.0
+    # What is clipped: the norm of the gradient, or its largest element.
+    clips: str = "norm"
+    # Whether Adam's moments are corrected for their start at 0.
+    corrects: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """A rule with what was fitted to it; `rates` are the learning rates of its steps from the second one on.
+
+    `rounding` is what storing parameters in single precision leaves of a movement: much of one that is small.
+    """
+
+    rule: OptimizerRule
+    rates: tuple[float, ...]
+    decay: float
+    residual: float
+    rounding: float = 0.0
+
+    @property
+    def noise(self) -> float:
+        return max(FIT, ROUNDINGS * self.rounding)
+
+    @property
+    def fits(self) -> bool:
+        return self.residual <= self.noise and self.rounding < _MOST_ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Gradients, their norms and parameters after each optimizer step, over a fixed choice of elements."""
+
+    gradients: np.ndarray  # [steps, elements]
+    norms: np.ndarray  # [steps]
+    largest: np.ndarray  # [steps], elements of the whole gradient
+    tensor_norms: np.ndarray  # [steps, elements], of the tensor that an element belongs to
+    parameters: np.ndarray  # [steps, elements]
+    # Places of the first optimizer step of each step of the run after the first one.
+    step_starts: frozenset[int]
+
+
+def history_of(side: SideStep, only: str | None = None) -> History | None:
+    """Of all tensors, or of one; norms are those of the whole gradient.
+
+    Later steps than the one at which the sides part count as well: of two updates many optimizers make the same.
+    """
+    until = len(side.updates("param"))
+    side = SideStep(side.side, max(side.side.steps("param"), default=side.step))
+    places = side.updates("param")[: min(max(_STEPS, until), 2 * _STEPS)]
+    if len(places) < 2 or side.updates("gradient")[: len(places)] != places:
+        return None
+    gradients, norms, largest, parameters, of_tensors = [], [], [], [], []
+    for place in places:
+        gradient, parameter = side.tensors_of("gradient", place), side.tensors_of("param", place)
+        names = sorted(name for name in gradient if name in parameter and only in (None, name))
+        if not names:
+            return None
+        flat = np.concatenate([gradient[name].ravel() for name in names])
+        stride = max(len(flat) // _ELEMENTS, 1)
+        norms.append(float(np.linalg.norm(np.concatenate([value.ravel() for value in gradient.values()]))))
+        largest.append(max(float(np.abs(value).max(initial=0.0)) for value in gradient.values()))
+        gradients.append(flat[::stride])
+        sizes = [np.full(gradient[name].size, np.linalg.norm(gradient[name])) for name in names]
+        of_tensors.append(np.concatenate(sizes)[::stride])
+        parameters.append(np.concatenate([parameter[name].ravel() for name in names])[::stride])
+    if len({len(row) for row in gradients}) != 1:
+        return None
+    starts = frozenset(place for place in range(1, len(places)) if places[place][0] != places[place - 1][0])
+    history = History(
+        *(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(of_tensors)),
+        *(np.stack(parameters), starts),
+    )
+    moving = (history.parameters[1:] != history.parameters[:-1]).any(0)
+    if not moving.any() or not np.isfinite(history.gradients).all():
+        return None
+    return _of_elements(history, moving)
+
+
+def _of_elements(history: History, chosen: np.ndarray) -> History:
+    gradients, sizes, parameters = (
+        values[:, chosen] for values in (history.gradients, history.tensor_norms, history.parameters)
+    )
+    return replace(history, gradients=gradients, tensor_norms=sizes, parameters=parameters)
+
+
+def identify(side: SideStep) -> list[Optimizer]:
+    """The optimizers that fit equally well, the simpler ones first; empty when nothing fits."""
+    history = history_of(side)
+    return [] if history is None else _identified(history)
+
+
+def _identified(history: History) -> list[Optimizer]:
+    found = fitting(history, CLIPS, KINDS)
+    if not found or min(item.residual for item in found) > AS_GOOD_AS_ANY:
+        plain = fitting(history, CLIPS, _UNCORRECTED, corrects=False)
+        found = min((found, plain), key=lambda fits: min((item.residual for item in fits), default=np.inf))
+    if not found and history.step_starts:
+        found = fitting(history, CLIPS, KINDS, restarts=True)
+    if not found:
+        found = [item for decay in _COUPLED for item in fitting(history, CLIPS, KINDS[:4], coupled=decay)]
+    found = found or fitting(history, CLIPS, _RARE) or fitting(history, _clips_between(history), KINDS[:4])
+    return found or _by_largest_element(history) or _by_tensor_norm(history)
+
+
+def _by_tensor_norm(history: History) -> list[Optimizer]:
+    """Gradients of which each tensor is clipped by itself: what is left is no longer clipped as a whole."""
+    for clip in (*CLIPS[1:], *_SMALL_CLIPS):
+        assert clip is not None
+        shorter = np.minimum(1.0, clip / (history.tensor_norms + 1e-6))
+        found = fitting(replace(history, gradients=history.gradients * shorter), (None,), KINDS[:4])
+        if found and (shorter < 1).any():
+            return [replace(item, rule=item.rule._replace(clip=clip, clips="tensors' norms")) for item in found]
+    return []
+
+
+def _by_largest_element(history: History) -> list[Optimizer]:
+    """Gradients scaled so that no element is above a bound."""
+    of_elements = replace(history, norms=history.largest)
+    clips = [*CLIPS[1:], *_SMALL_CLIPS, *_clips_between(of_elements)]
+    return [
+        replace(item, rule=item.rule._replace(clips="largest element"))
+        for item in fitting(of_elements, clips, KINDS[:4])
+    ]
+
+
+def _clips_between(history: History) -> list[float | None]:
+    """Norms that would clip some of the gradients, close enough to each other for one to fit, refined by halving."""
+    low, high = float(history.norms.min()), float(history.norms.max())
+    best = high
+    for _ in range(_REFINEMENTS):
+        tried = np.geomspace(max(low, 1e-12), high, 12)
+        errors = [
+            min(
+                fit_of(
+                    history,
+                    moments_of(history, OptimizerRule(ADAM, float(clip), betas, 0.0)),
+                    OptimizerRule(ADAM, clip, betas, 1e-8),
+                ).residual
+                for _, betas, _ in KINDS[:4]
+            )
+            for clip in tried
+        ]
+        place = int(np.argmin(errors))
+        best, low, high = float(tried[place]), float(tried[max(place - 1, 0)]), float(tried[min(place + 1, 11)])
+    return [best]
+
+
+def fitting(
+    history: History,
+    clips: Sequence[float | None],
+    kinds: Sequence[tuple[str, tuple[float, float], tuple[float, ...]]],
+    *,
+    restarts: bool = False,
+    coupled: float = 0.0,
+    corrects: bool = True,
+) -> list[Optimizer]:
+    tried = []
+    for clip, (kind, betas, epsilons) in itertools.product(clips, kinds):
+        if clip is None or history.norms.max() > clip:
+            part = _certain(history, clip, coupled) if coupled else history
+            rule = OptimizerRule(kind, clip, betas, 0.0, restarts, coupled, corrects=corrects)
+            moments = moments_of(part, rule)
+            tried += [fit_of(part, moments, rule._replace(epsilon=epsilon)) for epsilon in epsilons]
+    limit = min((2 * item.residual for item in tried), default=0.0)
+    return [item for item in tried if item.fits and item.residual <= limit]
+
+
+def moments_of(history: History, rule: OptimizerRule) -> list[tuple[np.ndarray, np.ndarray]]:
+    """After each step the direction it takes, and what Adam divides it by, before epsilon."""
+    beta1, beta2 = rule.betas
+    is_adam = rule.kind in (ADAM, AMSGRAD)
+    mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
+    largest_square = np.zeros_like(square)
+    found, age = [], 0
+    for place, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True)):
+        if rule.restarts and place in history.step_starts:
+            mean, square, age = np.zeros_like(mean), np.zeros_like(square), 0
+        age += 1
+        clipped = gradient if rule.clip is None else gradient * min(1.0, rule.clip / (norm + 1e-6))
+        if rule.coupled:
+            clipped = clipped + rule.coupled * (
+                history.parameters[place - 1] if place else _start(history, clipped, rule)
+            )
+        mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
+        square = beta2 * square + (1 - beta2) * clipped**2
+        largest_square = np.maximum(largest_square, square) if rule.kind == AMSGRAD else square
+        if is_adam:
+            starts = (1 - beta1**age, 1 - beta2**age) if rule.corrects else (1.0, 1.0)
+            found.append((mean / starts[0], np.sqrt(largest_square / starts[1])))
+        else:
+            found.append((mean, np.ones_like(mean)))
+    return found
+
+
+def _certain(history: History, clip: float | None, coupled: float) -> History:
+    """The elements whose first step has a sign that its own size cannot change: their start is known."""
+    after, rate = history.parameters[0], _rate(history)
+    shorter = 1.0 if clip is None else min(1.0, clip / (float(history.norms[0]) + 1e-6))
+    sure = np.abs(history.gradients[0] * shorter + coupled * after) > 2 * coupled * rate
+    return _of_elements(history, sure)
+
+
+def _rate(history: History) -> float:
+    """About the learning rate: nearly all elements of Adam's early steps move by it."""
+    moved = np.abs(history.parameters[1] - history.parameters[0])
+    return float(np.quantile(moved, 0.95)) if moved.size else 0.0
+
+
+def _start(history: History, gradient: np.ndarray, rule: OptimizerRule) -> np.ndarray:
+    """The parameters before the first recorded update, which Adam moves by its rate against the gradient's sign."""
+    after = history.parameters[0]
+    start: np.ndarray = after + _rate(history) * np.sign(gradient + rule.coupled * after)
+    return start
+
+
+def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule: OptimizerRule) -> Optimizer:
+    """Learning rate and decay are fitted to each step's movement."""
+    rates, decays, worst, rounding = [], [], 0.0, 0.0
+    for place in range(1, len(moments)):
+        mean, size = moments[place]
+        direction = mean / (size + rule.epsilon)
+        before, moved = history.parameters[place - 1], history.parameters[place] - history.parameters[place - 1]
+        rate, shrink = _two_factors(-direction, -before, moved)
+        left = moved + rate * direction + shrink * before
+        whole = max(float(moved @ moved), 1e-60)
+        worst = max(worst, float(np.sqrt(left @ left / whole)))
+        gaps = np.spacing(np.abs(before).astype(np.float32)).astype(np.float64)
+        if moved.any():
+            rounding = max(rounding, float(np.sqrt(gaps @ gaps / 12 / whole)))
+        rates.append(rate)
+        decays.append(shrink / rate if rate else 0.0)
+    decay = float(np.median(decays))
+    return Optimizer(rule, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst, rounding)
+
+
+def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """The factors of x and y that bring their sum closest to the target; y's is 0 when y is a multiple of x."""
+    xx, xy, yy = float(x @ x), float(x @ y), float(y @ y)
+    xt, yt = float(x @ target), float(y @ target)
+    determinant = xx * yy - xy * xy
+    if determinant <= 1e-12 * xx * yy:
+        return (xt / xx if xx else 0.0), 0.0
+    return (xt * yy - yt * xy) / determinant, (yt * xx - xt * xy) / determinant
