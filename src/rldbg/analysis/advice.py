@@ -11,6 +11,12 @@ from rldbg.core import Finding, Severity
 _TOKENS = ("tokens", "input_tokens")
 # Beyond this share of all tokens, different sampling is not the reason: the tokenizations differ.
 _UNRELATED = 0.5
+_OF_LOSSES = (
+    "check that entropy_coeff is the same",
+    "check the precision (FP16, BF16 or FP32)",
+    "check that the seed is fixed",
+    "record is_loss_debug on both sides: its intermediate values show where they diverge",
+)
 
 
 def advice(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
@@ -35,22 +41,20 @@ def _shapes(fields: Sequence[FieldResult]) -> Iterator[Finding]:
 
 
 def _losses(fields: Sequence[FieldResult]) -> Iterator[Finding]:
-    differing = [field for field in fields if field.stage is Stage.LOSS and not field.equal]
-    if differing:
-        shown = tuple(f"{field.kind}.{field.field}: largest {field.measured.max_abs:.3g}" for field in differing[:5])
-        yield Finding(
-            "loss-difference",
-            Severity.WARNING,
-            "loss",
-            shown,
-            "the losses differ by more than rounding",
-            (
-                "check that entropy_coeff is the same",
-                "check the precision (FP16, BF16 or FP32)",
-                "check that the seed is fixed",
-                "record is_loss_debug on both sides: its intermediate values show where they diverge",
-            ),
-        )
+    different = [field for field in fields if not field.equal]
+    losses = [field for field in different if field.stage is Stage.LOSS and field.field != "presence"]
+    if not losses:
+        return
+    first = min((field.stage for field in different), key=lambda stage: stage.order)
+    look = (f"look at stage {first.value} first: what differs there changes losses",)
+    yield Finding(
+        "loss-difference",
+        Severity.WARNING,
+        "loss",
+        tuple(f"{field.kind}.{field.field}: largest {field.measured.max_abs:.3g}" for field in losses[:5]),
+        "the losses differ by more than rounding",
+        _OF_LOSSES if first is Stage.LOSS else look,
+    )
 
 
 def _tokenizers(fields: Sequence[FieldResult], unaligned: Sequence[Finding]) -> Iterator[Finding]:
