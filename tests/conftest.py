@@ -64,6 +64,14 @@ THOROUGH = (
     "test_route_fields",
     "test_rerun_loss",
     "test_conversations",
+    "test_rollout_replay",
+    "test_rollout_workflows",
+    "test_doctor_knowledge",
+    "test_service_http",
+    "test_bisect",
+    "test_routing",
+    "test_tiny_model",
+    "test_mutated_files",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
 TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
