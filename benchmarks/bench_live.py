@@ -21,6 +21,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 from rldbg.agent import Decoder, armed_environment, encode
 from rldbg.core import Run
 from rldbg.live import BrokerClient, BrokerDebuggee, PdbCommands, broadcast, start_broker, stop_broker
@@ -159,11 +161,20 @@ def _began(line, bench):
     return float(next(text for text in done.stdout.splitlines() if text.startswith("BEGAN")).split()[1]) - begin
 
 
+def _at_rest(pids):
+    """Whether the processes have started: for a second they need less than a tenth of one core."""
+    used = lambda: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids if psutil.pid_exists(pid))  # noqa: E731
+    before = used()
+    time.sleep(1)
+    return used() - before < 0.1
+
+
 def many_agents(bench, count, bare):
     for _ in range(count):
         bench.start("wait", WAIT)
     with BrokerClient(bench.run.path) as client:
         until(lambda: len([p for p in client.request("ps")["processes"] if p["state"] == "running"]) >= count)
+        until(lambda: _at_rest([p["pid"] for p in client.request("ps")["processes"]]))
         row(f"rldbg ps, {count} agents", timed(lambda: command(bench, "ps", "--json")), None, bare, 0.5)
         row("  of that the broker's answer", timed(lambda: client.request("ps")), None, None, 0.5)
     bench.clear()
