@@ -10,14 +10,10 @@ from .places import users_place
 
 
 def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
-    module = modules.get("threading")
-    every = module.get("_dangling") if module is not None else None
-    entries = (every.get("data") or every).elements() if every is not None else []
     found = []
-    for entry in entries:
-        thread = entry.referent()
+    for thread in _remembered(modules, "threading"):
         # The system gives the ident of a thread that has ended to the next one; its own number is not used again soon.
-        native, name = (thread.get("_native_id"), thread.get("_name")) if thread is not None else (None, None)
+        native, name = thread.get("_native_id"), thread.get("_name")
         if native is not None and native.number() and not Path(f"/proc/{pid}/task/{native.number()}").exists():
             text = (name.text() if name is not None else "") or ""
             if not text.startswith(("rldbg-", "ThreadPoolExecutor")) and text != "MainThread":
@@ -26,19 +22,23 @@ def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
 
 
 def ended_processes(modules: Mapping[str, Object]) -> list[Facts]:
-    module = modules.get("multiprocessing.process")
-    every = module.get("_dangling") if module is not None else None
-    entries = (every.get("data") or every).elements() if every is not None else []
     found = []
-    for entry in entries:
-        process = entry.referent()
-        how = ended_process(process) if process is not None else ""
-        if process is not None and how:
+    for process in _remembered(modules, "multiprocessing.process"):
+        how = ended_process(process)
+        if how:
             name, popen = process.get("_name"), process.get("_popen")
             pid = popen.get("pid") if popen is not None else None
             text = (name.text() if name is not None else "") or "process"
             found.append({"kind": "process", "name": text, "pid": pid.number() if pid else None, "exit": how})
     return found
+
+
+def _remembered(modules: Mapping[str, Object], name: str) -> list[Object]:
+    """What a module of the standard library started and has not forgotten: a weak set of objects."""
+    module = modules.get(name)
+    every = module.get("_dangling") if module is not None else None
+    entries = (every.get("data") or every).elements() if every is not None else []
+    return [each for entry in entries if (each := entry.referent()) is not None]
 
 
 def ended_process(process: Object) -> str:

@@ -43,34 +43,9 @@ R.views.runs = async (view) => {
               ? R.verdict(run.verdict)
               : R.h("a", { href: `#/run/${encodeURIComponent(run.name)}`, title: "its overview runs the checks" },
                 "open to check");
-            if (run.error)
-              return [
-                mark,
-                name,
-                R.verdict("cannot be read"),
-                "",
-                "",
-                "",
-                "",
-                "",
-                "",
-                "",
-                R.h("span.problem", null, R.cut(run.error.message, 300)),
-              ];
-            if (run.healthy === null)
-              return [
-                mark,
-                name,
-                R.state(run.state),
-                "",
-                "",
-                "",
-                "",
-                "",
-                "",
-                "",
-                R.h("span.muted", null, "not recorded"),
-              ];
+            const unread = (state, why) => [mark, name, state, ...Array(7).fill(""), why];
+            if (run.error) return unread(R.verdict("cannot be read"), R.h("span.problem", null, R.cut(run.error.message, 300)));
+            if (run.healthy === null) return unread(R.state(run.state), R.h("span.muted", null, "not recorded"));
             return [
               mark,
               name,
