@@ -115,6 +115,11 @@ def command(
         if rank is not None or changes:
             raise UsageError("--rank and --set are for steps of rldbg's own trainer", "change the command instead")
         return _rerun_framework(run, step, debugger, options["model"], as_json)
+    if options["model"]:
+        raise UsageError(
+            "--model is for --loss and for steps of a framework",
+            "leave it out: a step of rldbg's own trainer has its model in the capsule",
+        )
     from rldbg.reports.rerun import conclusion, to_terminal
     from rldbg.trainer.rerun import Verdict, rerun
 

@@ -121,6 +121,7 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
     if given["model"] and not given["laptop"]:
         raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
     watched = _watched(watch, rules=given["watch_rules"], **{name: given[name] for name in _WATCH_OPTIONS})
+    kinds = _kinds(given["record"] or "")  # first: a script that is not there is taken for the name of a kind
     argv, script = resolve_command(command, dry_run=dry_run)
     argv, left_out = in_one_process(argv) if given["laptop"] and script is None else (argv, "")
     return Request(
@@ -136,7 +137,7 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
         set_environment=tuple(_pair(text, "--env") for text in given["set_environment"]),
         noted_environment=tuple(settings.environment.items()),
         record=given["record"] is not None or watch,
-        record_kinds=_kinds(given["record"] or ""),
+        record_kinds=kinds,
         watch=watched,
         skip_kills=given["skip_kills"] or given["tame"],
         **{name: given[name] for name in _AS_GIVEN},

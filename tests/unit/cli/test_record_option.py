@@ -3,7 +3,9 @@
 import click
 import pytest
 
+from rldbg.cli.application import run as run_verb
 from rldbg.cli.record_option import RecordingCommand, record_option
+from ui_recordings import two_turns
 
 
 def parsed(words, *, interspersed):
@@ -47,3 +49,13 @@ def test_run(words, expected, tmp_path, monkeypatch):
 )
 def test_train(words, expected):
     assert parsed(words, interspersed=True) == expected
+
+
+def test_a_script_that_is_not_there_is_named(capsys):
+    assert run_verb(["run", "--record", "nosuch.sh"]) == 2
+    assert "unknown key 'nosuch.sh'" in capsys.readouterr().err
+
+
+def test_a_model_that_a_rerun_would_not_use_is_refused(tmp_path, capsys):
+    assert run_verb(["rerun", str(two_turns(tmp_path / "run")), "--step", "0", "--model", str(tmp_path)]) == 2
+    assert "--model is for --loss" in capsys.readouterr().err
